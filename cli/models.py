@@ -16,8 +16,6 @@ from localinfer.errors import LocalInferError, UsageError
 if TYPE_CHECKING:
     from localinfer.hub.resolve import StoredModel
 
-FILE_TYPE = "general.file_type"
-FILE_TYPE_GUESSED = 1024  # LLAMA_FTYPE_GUESSED: a flag in general.file_type
 
 
 def pull_command(
@@ -125,15 +123,13 @@ def store_row(model: "StoredModel") -> ModelRow:
 
 def file_type(path: Path) -> str:
     """Return the quantization type in the metadata of a file, or "?" if it has none."""
+    from localinfer.gguf.file_types import FILE_TYPE, file_type_name
     from localinfer.gguf.reader import read_value
-    from localinfer.quantization.recipes import RECIPES
 
     try:
-        number = read_value(path, FILE_TYPE)
+        return file_type_name(read_value(path, FILE_TYPE)) or "?"
     except LocalInferError:
         return "damaged"
-    known = {recipe.number: name for name, recipe in RECIPES.items()}
-    return known.get(number & ~FILE_TYPE_GUESSED, "?") if isinstance(number, int) else "?"
 
 
 def rm_command(

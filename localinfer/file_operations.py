@@ -187,7 +187,7 @@ def collect_imatrix(
     from localinfer.evaluation.imatrix import Collector
 
     chunks = split(engine, text, max_chunks, parse_special=parse_special)
-    collector = Collector(engine, head=output_layer, covariance=covariance)
+    collector = Collector(engine, process_output=output_layer, covariance=covariance)
     for done in collector.collect(chunks):
         if progress is not None:
             progress(done, len(chunks), None)

@@ -51,6 +51,8 @@ TYPES = {
     42: BlockType("Q2_0", 64, 18),
 }
 
+TYPE_NUMBERS = {block.name: number for number, block in TYPES.items()}
+
 # Type numbers that no tensor of a file may have, with the reason.
 NON_STORAGE_TYPES = {
     4: "Q4_2 was removed from the format",

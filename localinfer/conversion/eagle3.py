@@ -24,7 +24,7 @@ from quant import ggml
 N_FEATURE_LAYERS = 3
 LAYERS, HIDDEN, VOCABULARY, DRAFT = "target_layers", "target_hidden_size", "target_vocab_size", "draft_vocab_size"
 NESTED, GIVEN_LAYERS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
-I64 = next(number for number, each in ggml.TYPES.items() if each.name == "I64")
+I64 = ggml.TYPE_NUMBERS["I64"]
 
 
 def is_eagle3(config: JsonObject) -> bool:

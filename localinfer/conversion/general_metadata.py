@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
+from localinfer.gguf.file_types import NUMBERS
 from localinfer.gguf.source import Field, SourceTensor
 
 SIZE = re.compile(r"\d+([._]\d+)?[KMBT]", re.IGNORECASE)
-FILE_TYPES = {"F32": 0, "F16": 1, "BF16": 32}  # llama.cpp's LLAMA_FTYPE numbers
+FLOAT_TYPES = ("F32", "F16", "BF16")
 SAMPLING = {
     "temperature": "temp",
     "top_k": "top_k",
@@ -72,8 +73,8 @@ def format_size_label(n: int) -> str:
 
 def file_type(tensors: Collection[SourceTensor]) -> int:
     """Return llama.cpp's file type number of the tensor type that most weights have."""
-    sizes = {name: sum(each.n_elements for each in tensors if each.type_name == name) for name in FILE_TYPES}
-    return FILE_TYPES[max(sizes, key=lambda name: sizes[name])]
+    sizes = {name: sum(each.n_elements for each in tensors if each.type_name == name) for name in FLOAT_TYPES}
+    return NUMBERS[max(sizes, key=lambda name: sizes[name])]
 
 
 def model_card_fields(readme: str) -> Iterator[tuple[str, Field]]:

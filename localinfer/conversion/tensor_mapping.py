@@ -42,28 +42,28 @@ def map_tensors(
     """
     blocks = hparams.n_layer + hparams.n_mtp_layers
     known = gguf_name_map(architecture.name_map_architecture or architecture.name, blocks)
-    own = {**architecture.tensor_names, **(mtp.TENSOR_NAMES if architecture.has_mtp else {})}
-    found: dict[str, StoredTensor | StackedTensor] = {}
+    architecture_names = {**architecture.tensor_names, **(mtp.TENSOR_NAMES if architecture.has_mtp else {})}
+    by_name: dict[str, StoredTensor | StackedTensor] = {}
     for name, tensor in stack_members(text_model_tensors(select_tensors(architecture, stored))).items():
         if architecture.has_mtp and (block := BLOCK_TENSOR.fullmatch(name)) and int(block["block"]) >= blocks:
             continue
-        renamed = architecture_name(name, own) or known(name)
+        renamed = architecture_name(name, architecture_names) or known(name)
         if renamed is None:
             raise unexpected_tensor(tensor, architecture)
         whole = renamed.endswith(GGUF_ENDINGS) or renamed.rpartition(".")[2] in architecture.no_weight_suffix
-        found[renamed if whole else f"{renamed}.weight"] = tensor
-    return found
+        by_name[renamed if whole else f"{renamed}.weight"] = tensor
+    return by_name
 
 
 def select_tensors(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Return the tensors without the architecture's prefix and ignored names; old norm names are modernized."""
-    found = {}
+    selected = {}
     for stored_name, tensor in stored.items():
         name = stored_name.removeprefix(architecture.tensor_prefix)
         name = re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: f"LayerNorm.{OLD_NORMS[old[1]]}", name)
         if not (architecture.ignored_tensors and re.fullmatch(architecture.ignored_tensors, name)):
-            found[name] = tensor
-    return found
+            selected[name] = tensor
+    return selected
 
 
 def unexpected_tensor(tensor: StoredTensor | StackedTensor, architecture: Architecture) -> LocalInferError:
@@ -92,32 +92,33 @@ def architecture_name(name: str, table: Mapping[str, str]) -> str | None:
 
 def text_model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Return the text model's tensors, by the names they have in a text-only checkpoint."""
-    found = {}
+    renamed = {}
     for name, tensor in stored.items():
         if OTHER_MODELS.match(name) or COMPUTED.fullmatch(name):
             continue
         prefix, replacement = next((pair for pair in PREFIXES if name.startswith(pair[0])), ("", ""))
-        found[replacement + name.removeprefix(prefix).replace(".dt_bias", ".dt_proj.bias")] = tensor
-    return found
+        renamed[replacement + name.removeprefix(prefix).replace(".dt_bias", ".dt_proj.bias")] = tensor
+    return renamed
 
 
-def member_index(one: re.Match[str]) -> int:
+def member_index(match: re.Match[str]) -> int:
     """Return the index of a tensor among those that are stacked."""
-    return LERP_LETTERS.index(one["letter"]) if one["letter"] else int(one["number"] or one["expert"])
+    return LERP_LETTERS.index(match["letter"]) if match["letter"] else int(match["number"] or match["expert"])
 
 
 def stack_members(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor | StackedTensor]:
     """Combine tensors that exist once per head, expert or residual stream into one stacked tensor each, ordered by
     index.
     """
-    parts: dict[str, dict[int, StoredTensor]] = {}
+    members: dict[str, dict[int, StoredTensor]] = {}
     for name, tensor in tensors.items():
-        one = STACK_MEMBER.fullmatch(name)
-        all = one and (one["all"] or one["lerps"] or f"{one['experts']}.{one['kind']}").removesuffix(".norms")
-        number = member_index(one) if one else 0
-        ending = (one and one["ending"]) or "weight"
-        parts.setdefault(f"{all}.{ending}" if all else name, {})[number] = tensor
+        match = STACK_MEMBER.fullmatch(name)
+        stacked_name = match and (match["all"] or match["lerps"] or f"{match['experts']}.{match['kind']}")
+        stacked_name = stacked_name and stacked_name.removesuffix(".norms")
+        number = member_index(match) if match else 0
+        ending = (match and match["ending"]) or "weight"
+        members.setdefault(f"{stacked_name}.{ending}" if stacked_name else name, {})[number] = tensor
     return {
-        name: each[0] if name in tensors else StackedTensor(tuple(each[number] for number in sorted(each)))
-        for name, each in parts.items()
+        name: stacked[0] if name in tensors else StackedTensor(tuple(stacked[number] for number in sorted(stacked)))
+        for name, stacked in members.items()
     }

@@ -27,10 +27,9 @@ from quant import ggml
 
 Floats: TypeAlias = NDArray[np.float32]
 TensorMap: TypeAlias = Mapping[str, StoredTensor | StackedTensor]
-TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
-assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
+TYPES = {name: ggml.TYPE_NUMBERS[name] for name in ("F32", "F16", "BF16")}  # by safetensors' names, which ggml shares
 F32 = TYPES["F32"]
-MXFP4, NVFP4 = (next(n for n, kind in ggml.TYPES.items() if kind.name == name) for name in ("MXFP4", "NVFP4"))
+MXFP4, NVFP4 = ggml.TYPE_NUMBERS["MXFP4"], ggml.TYPE_NUMBERS["NVFP4"]
 ALWAYS_F32 = re.compile(  # also if they are matrices
     r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a"
     r"|time_mix_(lerp_fused|r_k|w[12])"

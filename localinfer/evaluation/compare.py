@@ -15,9 +15,9 @@ from localinfer.evaluation.perplexity import Mean, Tokens, Values, require_finit
 from localinfer.gguf.reader import StringArray
 from localinfer.runtime.batch import Logits
 from localinfer.runtime.engine import Engine
+from localinfer.tokenizer.vocabulary import TOKENS
 
 QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.5, 0.1, 0.05, 0.01, 0.001, 0.0)
-TOKENS = "tokenizer.ggml.tokens"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

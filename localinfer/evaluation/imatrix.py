@@ -27,14 +27,15 @@ from localinfer.runtime.probe import ActivationProbe
 
 
 class Collector:
-    """Sums statistics of the inputs of an engine's weights: of all layers, and with `head` also of the output layer.
+    """Sums statistics of the inputs of an engine's weights: of all layers, and with `process_output` also of the output
+    layer.
 
     Raises NotEnoughMemoryError if `covariance` needs more memory than is available.
     """
 
-    def __init__(self, engine: Engine, *, head: bool = False, covariance: bool = False) -> None:
+    def __init__(self, engine: Engine, *, process_output: bool = False, covariance: bool = False) -> None:
         self.chunks = 0
-        self._engine, self._head, self._covariance = engine, head, covariance
+        self._engine, self._process_output, self._covariance = engine, process_output, covariance
         self._inputs: dict[tuple[str, ...], InputStatistics] = {}
         self._expert_inputs: dict[tuple[str, ...], ExpertInputStatistics] = {}
         if covariance:
@@ -48,7 +49,8 @@ class Collector:
         for chunk in chunks:
             self._engine.reset()
             with threadpool_limits(1, "blas"):  # for sums that are bit-identical for any number of threads
-                for given in ActivationProbe(self._engine).layer_inputs(chunk, include_output_layer=self._head):
+                probe = ActivationProbe(self._engine)
+                for given in probe.layer_inputs(chunk, include_output_layer=self._process_output):
                     self._add(given, len(chunk))
             self._require_finite()
             self.chunks += 1
@@ -105,11 +107,11 @@ class Collector:
 
 def unused_experts(matrix: Imatrix) -> Mapping[str, Sequence[int]]:
     """Return the experts that received no token, by the prefix of their tensors' names, such as "blk.0"."""
-    found = {
+    unused = {
         name.rpartition(".ffn")[0]: np.flatnonzero(entry.counts == 0).tolist()
         for name, entry in sorted(matrix.entries.items(), key=lambda each: natural_key(each[0]))
     }
-    return {name: experts for name, experts in found.items() if experts}
+    return {name: experts for name, experts in unused.items() if experts}
 
 
 def natural_key(name: str) -> list[int | str]:

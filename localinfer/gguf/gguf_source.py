@@ -5,8 +5,9 @@ from pathlib import Path
 
 from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.gguf.source import Field, Source, SourceTensor
+from localinfer.gguf.split_names import SPLIT_COUNT, SPLIT_NUMBER, SPLIT_TENSORS_COUNT
 
-SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+SPLIT_KEYS = (SPLIT_NUMBER, SPLIT_COUNT, SPLIT_TENSORS_COUNT)
 
 
 def from_gguf(path: Path) -> Source:

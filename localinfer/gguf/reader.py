@@ -30,7 +30,7 @@ from localinfer.escaping import printable
 from localinfer.gguf import file_signatures
 from localinfer.gguf.cursor import Cursor, StringArray
 from localinfer.gguf.mapped_file import MappedFile
-from localinfer.gguf.split_names import split_paths
+from localinfer.gguf.split_names import SPLIT_COUNT, SPLIT_NUMBER, SPLIT_TENSORS_COUNT, split_paths
 from quant import ggml
 
 __all__ = ["GGUF", "StringArray", "Tensor", "Value", "open_gguf", "open_split", "read_value"]
@@ -188,14 +188,14 @@ def open_gguf(path: str | Path, open_file: Callable[[Path], MappedFile] = Mapped
     Raises LocalInferError with `<path>: <key or tensor>: <what is wrong>`.
     """
     split = open_split(Path(path), open_file)
-    count = split.get("split.count", int, 1)
+    count = split.get(SPLIT_COUNT, int, 1)
     if count == 1:
         return split
     names = split_paths(split.path, count)
     if not names:
         ending = f"-NNNNN-of-{count:05d}.gguf"
         problem = f"a file of a model with {count} splits must have a name that ends in {ending}"
-        raise split.error("split.count", problem)
+        raise split.error(SPLIT_COUNT, problem)
     return _join_splits([split if name == split.path else open_split(name, open_file) for name in names])
 
 
@@ -219,18 +219,18 @@ def _join_splits(splits: list[GGUF]) -> GGUF:
     """Combine the files of a split model, given in order. Raises LocalInferError if they do not belong together."""
     tensors: dict[str, Tensor] = {}
     for number, split in enumerate(splits):
-        if split.get("split.count", int, 1) != len(splits):
-            raise split.error("split.count", f"must be {len(splits)} as in the other splits")
-        if split.get("split.no", int, 0) != number:
-            raise split.error("split.no", f"must be {number} in the file of this name")
+        if split.get(SPLIT_COUNT, int, 1) != len(splits):
+            raise split.error(SPLIT_COUNT, f"must be {len(splits)} as in the other splits")
+        if split.get(SPLIT_NUMBER, int, 0) != number:
+            raise split.error(SPLIT_NUMBER, f"must be {number} in the file of this name")
         for tensor in split.tensors.values():
             if tensor.name in tensors:
                 raise split.error(tensor.name, "is also in another split of the model")
             tensors[tensor.name] = replace(tensor, split_index=number)
     for split in splits:
-        expected = split.get("split.tensors.count", int, len(tensors))
+        expected = split.get(SPLIT_TENSORS_COUNT, int, len(tensors))
         if expected != len(tensors):
-            raise split.error("split.tensors.count", f"{expected}, but {len(tensors)} tensors are in the splits")
+            raise split.error(SPLIT_TENSORS_COUNT, f"{expected}, but {len(tensors)} tensors are in the splits")
     files = tuple(file for split in splits for file in split.files)
     trailing_bytes = sum(split.trailing_bytes for split in splits)
     return replace(splits[0], tensors=tensors, trailing_bytes=trailing_bytes, files=files)
@@ -317,13 +317,13 @@ def _read_array(header: Cursor, key: str) -> Value:
 
 def _check_split(header: Cursor, metadata: dict[str, Value], n_tensors: int) -> None:
     """Raise LocalInferError if the split.* keys of one file contradict each other."""
-    count = _split_number(header, metadata, "split.count", 1)
-    number = _split_number(header, metadata, "split.no", 0)
-    in_all = _split_number(header, metadata, "split.tensors.count", n_tensors)
+    count = _split_number(header, metadata, SPLIT_COUNT, 1)
+    number = _split_number(header, metadata, SPLIT_NUMBER, 0)
+    in_all = _split_number(header, metadata, SPLIT_TENSORS_COUNT, n_tensors)
     if not 0 <= number < count:
-        header.fail("split.no", f"there is no split {number} of {count} (split.count)")
+        header.fail(SPLIT_NUMBER, f"there is no split {number} of {count} (split.count)")
     if n_tensors > in_all or (count == 1 and n_tensors < in_all):
-        header.fail("split.tensors.count", f"{in_all}, but {n_tensors} tensors are in this file")
+        header.fail(SPLIT_TENSORS_COUNT, f"{in_all}, but {n_tensors} tensors are in this file")
 
 
 def _split_number(header: Cursor, metadata: dict[str, Value], key: str, default: int) -> int:

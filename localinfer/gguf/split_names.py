@@ -1,8 +1,9 @@
-"""File names of split models: PREFIX-00001-of-00003.gguf. This module opens no file."""
+"""Split models: the file names, PREFIX-00001-of-00003.gguf, and the metadata keys. This module opens no file."""
 
 import re
 from pathlib import Path
 
+SPLIT_NUMBER, SPLIT_COUNT, SPLIT_TENSORS_COUNT = "split.no", "split.count", "split.tensors.count"
 NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 

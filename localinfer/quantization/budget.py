@@ -24,7 +24,6 @@ from localinfer.quantization.default_importance import with_default_importance
 from localinfer.quantization.noise import Progress, measure_noise
 from localinfer.quantization.plan import QuantizationPlan, Request, make_plan, with_types
 from localinfer.quantization.quantize import compile_kernels, make_encoder_factory, plan_outputs
-from localinfer.quantization.recipe_rules import NUMBER_OF_TYPE
 from localinfer.quantization.recipes import (
     NEED_IMATRIX,
     compatible_type,
@@ -169,7 +168,7 @@ def candidates_for(tensor: SourceTensor, weighted: bool) -> list[str]:
     """
     allowed = [name for name in TYPES if weighted or name not in NEED_IMATRIX]
     compatible = {compatible_type(tensor, name) for name in allowed}
-    size = {name: ggml.nbytes(NUMBER_OF_TYPE[name], tensor.n_elements) for name in compatible}
+    size = {name: ggml.nbytes(ggml.TYPE_NUMBERS[name], tensor.n_elements) for name in compatible}
     smaller = [name for name in TYPES if size.get(name, tensor.nbytes) < tensor.nbytes]
     return [*sorted(smaller, key=size.__getitem__), tensor.type_name]
 
@@ -186,7 +185,7 @@ def measure_options(
     """Return the options of every tensor, with their costs and noise."""
     tensors = plan.source.tensors
     tied = "output.weight" not in tensors
-    new = {name: [NUMBER_OF_TYPE[kind] for kind in kinds[:-1]] for name, kinds in candidates.items()}
+    new = {name: [ggml.TYPE_NUMBERS[kind] for kind in kinds[:-1]] for name, kinds in candidates.items()}
     compile_kernels(plan.old_types, {number for numbers in new.values() for number in numbers}, effort, compiling)
     noise = measure_noise(
         plan.source,
@@ -202,7 +201,7 @@ def measure_options(
         is_output = role_of(name, tied) == "output"
         tensor, weight = tensors[name], OUTPUT_WEIGHT * len(candidates) if is_output else 1.0
         for kind in kinds:
-            number = NUMBER_OF_TYPE[kind]
+            number = ggml.TYPE_NUMBERS[kind]
             cost = align(ggml.nbytes(number, tensor.n_elements), alignment)
             options.setdefault(name, []).append(TypeOption(kind, cost, weight * noise[name].get(number, 0.0)))
     return options

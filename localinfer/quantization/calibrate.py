@@ -166,7 +166,7 @@ class _CalibrationRun:
         self._output, self._source_engine, self._file, self._chunks = output, exact, file, chunks
         self._threads, self._observer = threads, observer
         self._blocks = exact.compiled_graph.model_graph.block_count
-        self._head = self._name_of_head()
+        self._output_matrix = self._output_matrix_name()
         self._total_cost = self._cost_of_all()
         self._cost_so_far = 0.0
 
@@ -178,7 +178,7 @@ class _CalibrationRun:
             self._file.file.write_at(0, self._output.layout.header)
             self._write(self._tensors_outside_blocks(), encoder_factory)
         # In between, a tied output matrix is already written and unchanged.
-        if self._head == TABLE and self._file.steps_done in (0, self._blocks):
+        if self._output_matrix == TABLE and self._file.steps_done in (0, self._blocks):
             self._write(self._tensors_of(None), encoder_factory, CalibrationObserver())
         with open_engine(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
             states = np.empty((*self._chunks.shape, rounded.compiled_graph.model_graph.embedding_length), np.float32)
@@ -193,51 +193,50 @@ class _CalibrationRun:
                 else:
                     self._cost_so_far += self._cost_of_block(number)
                 self._run_block(rounded, number, states)
-        self._quantize_head(states)
+        self._quantize_output_matrix(states)
 
     # --- a block ---
 
     def _quantize_block(self, number: int, states: Floats) -> None:
         """Collect the inputs of the matrices of a block, and write its tensors."""
         where = f"layer {number + 1} of {self._blocks}"
-        found = self._collect_inputs(f"{where}: collecting inputs", number, states)
-        known = {name for names in found for name in names}
-        self._write(
-            [each for each in self._tensors_of(number) if each.name not in known], make_encoder_factory("normal", {})
-        )
-        for names in list(found):
-            self._encode(where, names, found.pop(names))
+        inputs_by_names = self._collect_inputs(f"{where}: collecting inputs", number, states)
+        measured = {name for names in inputs_by_names for name in names}
+        others = [each for each in self._tensors_of(number) if each.name not in measured]
+        self._write(others, make_encoder_factory("normal", {}))
+        for names in list(inputs_by_names):
+            self._encode(where, names, inputs_by_names.pop(names))
 
-    def _quantize_head(self, states: Floats) -> None:
+    def _quantize_output_matrix(self, states: Floats) -> None:
         """Write the output matrix, if there is one."""
-        if self._head:
-            found = self._collect_inputs("output layer: collecting inputs", None, states)
-            for names in list(found):
-                self._encode("output layer", names, found.pop(names))
+        if self._output_matrix:
+            inputs_by_names = self._collect_inputs("output layer: collecting inputs", None, states)
+            for names in list(inputs_by_names):
+                self._encode("output layer", names, inputs_by_names.pop(names))
 
     def _collect_inputs(self, what: str, number: int | None, states: Floats) -> InputsByNames:
         """Return statistics of the inputs of a block's matrices, or of the output layer's if `number` is None."""
-        found: InputsByNames = {}
+        inputs_by_names: InputsByNames = {}
         cost = self._cost_of_reading(number)
         for x in states:
             self._report(what)
             probe = ActivationProbe(self._source_engine)
             given = probe.output_layer_inputs(x) if number is None else probe.block_inputs(number, x)
-            self._add_inputs(found, given, len(x))
+            self._add_inputs(inputs_by_names, given, len(x))
             self._cost_so_far += cost
-        for names, inputs in found.items():
+        for names, inputs in inputs_by_names.items():
             if not np.isfinite(inputs.square_sums).all():
                 raise self._source_engine.file.error(f"tensor {names[0]}", "has inputs that are not finite")
-        return found
+        return inputs_by_names
 
-    def _add_inputs(self, found: InputsByNames, given: Iterable[WeightInputs], tokens: int) -> None:
+    def _add_inputs(self, inputs_by_names: InputsByNames, given: Iterable[WeightInputs], tokens: int) -> None:
         for each in given:
             n, covariance = each.x.shape[1], any(map(self._gets_feedback, each.names))
-            if each.names not in found and each.expert is None:
-                found[each.names] = InputStatistics.empty(n, covariance=covariance)
-            elif each.names not in found:
-                found[each.names] = ExpertInputStatistics.empty(each.weights[0].shape[0], n)
-            inputs = found[each.names]
+            if each.names not in inputs_by_names and each.expert is None:
+                inputs_by_names[each.names] = InputStatistics.empty(n, covariance=covariance)
+            elif each.names not in inputs_by_names:
+                inputs_by_names[each.names] = ExpertInputStatistics.empty(each.weights[0].shape[0], n)
+            inputs = inputs_by_names[each.names]
             if isinstance(inputs, ExpertInputStatistics):
                 inputs.add(each.expert or 0, each.x)
             else:
@@ -280,7 +279,7 @@ class _CalibrationRun:
     def _tensors_of(self, number: int | None) -> list[SourceTensor]:
         """Return the tensors of a block, or of the output layer if `number` is None."""
         if number is None:
-            return [self._source.tensors[self._head]] if self._head else []
+            return [self._source.tensors[self._output_matrix]] if self._output_matrix else []
         return [tensor for name, tensor in self._source.tensors.items() if name.startswith(f"blk.{number}.")]
 
     def _tensors_outside_blocks(self) -> list[SourceTensor]:
@@ -288,7 +287,7 @@ class _CalibrationRun:
         inside = {each.name for each in chain.from_iterable(map(self._tensors_of, (*range(self._blocks), None)))}
         return [tensor for name, tensor in self._source.tensors.items() if name not in inside]
 
-    def _name_of_head(self) -> str | None:
+    def _output_matrix_name(self) -> str | None:
         """Return the name of the output matrix; of a tied one only if its codes depend on its inputs."""
         multiplied = {product.weight.name for product in self._source_engine.graph.products}
         if OUTPUT in multiplied:
@@ -321,7 +320,7 @@ class _CalibrationRun:
 
     def _cost_of_running(self, number: int) -> float:
         """Return the cost of one chunk; 0 if the result is not needed."""
-        if number + 1 == self._blocks and not self._head:
+        if number + 1 == self._blocks and not self._output_matrix:
             return 0.0
         return RUN_COST * float(self._chunks.shape[1] * sum(tensor.n_elements for tensor in self._tensors_of(number)))
 

@@ -8,6 +8,7 @@ from localinfer import tokenizer
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.source import Field
 from localinfer.options import CHUNK_SIZE
+from localinfer.quantization.plan import IMATRIX_CHUNKS, IMATRIX_DATASET
 from localinfer.tokenizer.chunks import Chunks, split_text
 
 
@@ -31,7 +32,7 @@ def read_calibration_data(model: Path, text: str, name: str, max_chunks: int) ->
         tokenizer.from_gguf(open_gguf(model)), text, CHUNK_SIZE, max_chunks=max_chunks, option="--calibrate", hint=""
     )
     fields = {
-        "quantize.imatrix.dataset": Field.text(name.encode("utf-8", "surrogateescape")),
-        "quantize.imatrix.chunks_count": Field.uint32(len(chunks)),
+        IMATRIX_DATASET: Field.text(name.encode("utf-8", "surrogateescape")),
+        IMATRIX_CHUNKS: Field.uint32(len(chunks)),
     }
     return CalibrationData(chunks, fields)

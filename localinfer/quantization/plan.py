@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
 from localinfer.escaping import printable
+from localinfer.gguf.file_types import FILE_TYPE
 from localinfer.gguf.imatrix_file import Imatrix, read_imatrix
 from localinfer.gguf.source import Field, Source, SourceTensor
-from localinfer.quantization.prune import renumber_layers
-from localinfer.quantization.recipe_rules import EMBEDDINGS, NUMBER_OF_TYPE
+from localinfer.quantization.prune import MTP_LAYERS_KEY, renumber_layers
+from localinfer.quantization.recipe_rules import EMBEDDINGS
 from localinfer.quantization.recipes import (
     COPY,
     FLOATS,
@@ -33,6 +34,7 @@ from localinfer.quantization.recipes import (
 from quant import FORMATS, ggml
 from quant.encoders.covariance import Covariance
 
+IMATRIX_DATASET, IMATRIX_CHUNKS = "quantize.imatrix.dataset", "quantize.imatrix.chunks_count"
 QUANTIZATION_VERSION = 2  # of ggml's block formats
 FALLBACK_TYPE = "Q4_K"  # for matrices that may not have an entry in the importance matrix
 
@@ -78,7 +80,7 @@ class QuantizationPlan:
     @property
     def types(self) -> dict[str, int]:
         """The ggml type number of each tensor."""
-        return {name: NUMBER_OF_TYPE[choice.type] for name, choice in self.choices.items()}
+        return {name: ggml.TYPE_NUMBERS[choice.type] for name, choice in self.choices.items()}
 
     @property
     def old_types(self) -> set[int]:
@@ -141,7 +143,7 @@ def with_types(plan: QuantizationPlan, request: Request, types: Mapping[str, str
     """Return the plan with other types, by name, for some tensors, and with the request's recipe in the metadata."""
     choices = {**plan.choices, **{name: Choice(kind, kind) for name, kind in types.items()}}
     file_type = Field.uint32(RECIPES[request.recipe].number)
-    fields = {**plan.fields, "general.file_type": file_type, **request.fields}
+    fields = {**plan.fields, FILE_TYPE: file_type, **request.fields}
     problem = _find_problem(plan.source, choices, request, plan.importance)
     return replace(plan, choices=choices, fields=fields, problem=problem)
 
@@ -188,7 +190,7 @@ def read_traits(source: Source, more: Mapping[str, Field], weighted: bool) -> Tr
 
     heads = number("attention.head_count", 1)
     groups = number("attention.head_count_kv", heads)
-    n_mtp_layers = number("nextn_predict_layers", 0)
+    n_mtp_layers = number(MTP_LAYERS_KEY, 0)
     return Traits(name, number("block_count", 0), heads, groups, number("expert_count", 0), weighted, n_mtp_layers)
 
 
@@ -261,7 +263,7 @@ def fields_for(source: Source, recipe: str, more: Mapping[str, Field]) -> dict[s
     """
     new: dict[str, Field] = {}
     if recipe != COPY:
-        new["general.file_type"] = Field.uint32(RECIPES[recipe].number)
+        new[FILE_TYPE] = Field.uint32(RECIPES[recipe].number)
         new["general.quantization_version"] = Field.uint32(QUANTIZATION_VERSION)
     return {**source.fields, **new, **more}
 
@@ -273,9 +275,9 @@ def fields_of_imatrix(path: Path, imatrix: Imatrix) -> dict[str, Field]:
         "quantize.imatrix.entries_count": Field.uint32(len(imatrix.entries)),
     }
     if imatrix.datasets:
-        fields["quantize.imatrix.dataset"] = Field.text(imatrix.datasets[0])
+        fields[IMATRIX_DATASET] = Field.text(imatrix.datasets[0])
     if imatrix.chunk_count:
-        fields["quantize.imatrix.chunks_count"] = Field.uint32(imatrix.chunk_count)
+        fields[IMATRIX_CHUNKS] = Field.uint32(imatrix.chunk_count)
     return fields
 
 
@@ -285,7 +287,7 @@ def fields_of_imatrix(path: Path, imatrix: Imatrix) -> dict[str, Field]:
 def parse_type(text: str) -> str:
     """Parse the name of a tensor type, in any case. Raises ValueError that lists the known names."""
     name = text.upper()
-    if NUMBER_OF_TYPE.get(name) not in FORMATS:
+    if ggml.TYPE_NUMBERS.get(name) not in FORMATS:
         known = ", ".join(ggml.TYPES[number].name for number in FORMATS)
         raise ValueError(f"{text!r} is not a tensor type; known types: {known}")
     return name

@@ -28,7 +28,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.atomic_file import AtomicFile, atomic_files, display_path
 from localinfer.gguf.dequantize import get_rows_kernel
 from localinfer.gguf.source import Field, Source, SourceTensor
-from localinfer.gguf.split_names import NAME, split_names
+from localinfer.gguf.split_names import NAME, SPLIT_COUNT, SPLIT_NUMBER, SPLIT_TENSORS_COUNT, split_names
 from localinfer.gguf.writer import Layout, TensorInfo, make_layout
 from localinfer.quantization.rows import (
     Bytes,
@@ -147,9 +147,9 @@ def plan_outputs(source: Source, out: Path, types: Mapping[str, int], keep_split
     for number, name in enumerate(names):
         tensors = [tensor for tensor in source.tensors.values() if tensor.split_index == number]
         split = {
-            "split.no": Field.number(number, "<u2"),
-            "split.count": Field.number(count, "<u2"),
-            "split.tensors.count": Field.number(len(source.tensors), "<i4"),
+            SPLIT_NUMBER: Field.number(number, "<u2"),
+            SPLIT_COUNT: Field.number(count, "<u2"),
+            SPLIT_TENSORS_COUNT: Field.number(len(source.tensors), "<i4"),
         }
         outputs.append(_output(out.with_name(name), ({} if number else dict(fields)) | split, types, tensors))
     return outputs

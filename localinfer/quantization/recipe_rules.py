@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from quant.ggml import TYPES
-
-NUMBER_OF_TYPE = {block.name: number for number, block in TYPES.items()}
+from localinfer.gguf import file_types
+from quant.ggml import TYPE_NUMBERS, TYPES
 
 
 class Recipe(NamedTuple):
@@ -20,44 +19,45 @@ class Recipe(NamedTuple):
     base: str
 
 
-RECIPES = {
-    "F32": Recipe(0, "F32"),
-    "F16": Recipe(1, "F16"),
-    "BF16": Recipe(32, "BF16"),
-    "Q8_0": Recipe(7, "Q8_0"),
-    "Q6_K": Recipe(18, "Q6_K"),
-    "Q5_K_M": Recipe(17, "Q5_K"),
-    "Q5_K_S": Recipe(16, "Q5_K"),
-    "Q5_1": Recipe(9, "Q5_1"),
-    "Q5_0": Recipe(8, "Q5_0"),
-    "Q4_K_M": Recipe(15, "Q4_K"),
-    "Q4_K_S": Recipe(14, "Q4_K"),
-    "Q4_1": Recipe(3, "Q4_1"),
-    "Q4_0": Recipe(2, "Q4_0"),
-    "IQ4_NL": Recipe(25, "IQ4_NL"),
-    "IQ4_XS": Recipe(30, "IQ4_XS"),
-    "MXFP4_MOE": Recipe(38, "MXFP4"),
-    "NVFP4": Recipe(39, "NVFP4"),
-    "Q3_K_L": Recipe(13, "Q3_K"),
-    "Q3_K_M": Recipe(12, "Q3_K"),
-    "Q3_K_S": Recipe(11, "Q3_K"),
-    "IQ3_M": Recipe(27, "IQ3_S"),
-    "IQ3_S": Recipe(26, "IQ3_S"),
-    "IQ3_XS": Recipe(22, "IQ3_S"),
-    "IQ3_XXS": Recipe(23, "IQ3_XXS"),
-    "Q2_K": Recipe(10, "Q2_K"),
-    "Q2_K_S": Recipe(21, "Q2_K"),
-    "IQ2_M": Recipe(29, "IQ2_S"),
-    "IQ2_S": Recipe(28, "IQ2_XS"),
-    "IQ2_XS": Recipe(20, "IQ2_XS"),
-    "IQ2_XXS": Recipe(19, "IQ2_XXS"),
-    "IQ1_M": Recipe(31, "IQ1_M"),
-    "IQ1_S": Recipe(24, "IQ1_S"),
-    "TQ2_0": Recipe(37, "TQ2_0"),
-    "TQ1_0": Recipe(36, "TQ1_0"),
-    "Q2_0": Recipe(41, "Q2_0"),
-    "Q1_0": Recipe(40, "Q1_0"),
+BASE_TYPES = {
+    "F32": "F32",
+    "F16": "F16",
+    "BF16": "BF16",
+    "Q8_0": "Q8_0",
+    "Q6_K": "Q6_K",
+    "Q5_K_M": "Q5_K",
+    "Q5_K_S": "Q5_K",
+    "Q5_1": "Q5_1",
+    "Q5_0": "Q5_0",
+    "Q4_K_M": "Q4_K",
+    "Q4_K_S": "Q4_K",
+    "Q4_1": "Q4_1",
+    "Q4_0": "Q4_0",
+    "IQ4_NL": "IQ4_NL",
+    "IQ4_XS": "IQ4_XS",
+    "MXFP4_MOE": "MXFP4",
+    "NVFP4": "NVFP4",
+    "Q3_K_L": "Q3_K",
+    "Q3_K_M": "Q3_K",
+    "Q3_K_S": "Q3_K",
+    "IQ3_M": "IQ3_S",
+    "IQ3_S": "IQ3_S",
+    "IQ3_XS": "IQ3_S",
+    "IQ3_XXS": "IQ3_XXS",
+    "Q2_K": "Q2_K",
+    "Q2_K_S": "Q2_K",
+    "IQ2_M": "IQ2_S",
+    "IQ2_S": "IQ2_XS",
+    "IQ2_XS": "IQ2_XS",
+    "IQ2_XXS": "IQ2_XXS",
+    "IQ1_M": "IQ1_M",
+    "IQ1_S": "IQ1_S",
+    "TQ2_0": "TQ2_0",
+    "TQ1_0": "TQ1_0",
+    "Q2_0": "Q2_0",
+    "Q1_0": "Q1_0",
 }
+RECIPES = {name: Recipe(file_types.NUMBERS[name], base) for name, base in BASE_TYPES.items()}
 
 
 class Tensor(Protocol):
@@ -96,7 +96,7 @@ def n_matrices(tensor: Tensor) -> int:
 
 def fits(tensor: Tensor, type_name: str) -> bool:
     """Return whether the blocks of a type divide the rows of a tensor."""
-    return tensor.shape[-1] % TYPES[NUMBER_OF_TYPE[type_name]].elements == 0
+    return tensor.shape[-1] % TYPES[TYPE_NUMBERS[type_name]].elements == 0
 
 
 # --- rules ---

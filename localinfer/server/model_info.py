@@ -7,10 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from localinfer.errors import LocalInferError
-from localinfer.gguf.reader import GGUF, open_gguf
-from localinfer.quantization.recipes import RECIPES
+from localinfer.gguf.file_types import FILE_TYPE, file_type_name
+from localinfer.gguf.reader import open_gguf
 
-FTYPE_GUESSED = 1024  # LLAMA_FTYPE_GUESSED: a flag in general.file_type for a type that was not stated explicitly
 UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
@@ -52,7 +51,7 @@ def _read(path: Path, mtime_ns: int, size: int) -> ModelInfo:
     architecture = f.get("general.architecture", str, "")
     return ModelInfo(
         architecture=architecture,
-        file_type=file_type_name(f),
+        file_type=file_type_name(f.get(FILE_TYPE, int, -1)) or "unknown",
         n_parameters=sum(tensor.n_elements for tensor in f.tensors.values()),
         size=f.size,
         modified=datetime.fromtimestamp(mtime_ns / 1e9, UTC),
@@ -60,10 +59,3 @@ def _read(path: Path, mtime_ns: int, size: int) -> ModelInfo:
         n_ctx=f.get(f"{architecture}.context_length", int, 0),
         template=f.get("tokenizer.chat_template", str, ""),
     )
-
-
-def file_type_name(f: GGUF) -> str:
-    """Return the quantization type that the file's metadata states, such as "Q4_K_M"."""
-    number = f.get("general.file_type", int, -1)
-    known = {recipe.number: name for name, recipe in RECIPES.items()}
-    return known.get(number & ~FTYPE_GUESSED, "unknown") if number >= 0 else "unknown"

@@ -11,11 +11,10 @@ from malicious_files import U32, header, kv, tensor, u32
 from random_blocks import random_blocks
 
 from localinfer.gguf.reader import open_gguf
-from quant.ggml import TYPES
+from quant.ggml import TYPE_NUMBERS, TYPES
 
 ALIGNMENT = b"general.alignment"
 BLOCK_SIZES = {kind.name: kind.elements for kind in TYPES.values()}
-TYPE_NUMBERS = {kind.name: number for number, kind in TYPES.items()}
 MAX_ELEMENTS = 1 << 24  # a tensor has more only if its dimensions were mutated before
 
 

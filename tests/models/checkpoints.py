@@ -40,7 +40,8 @@ def as_type(checkpoint: Path, out: Path, type: str, *, target: Path | None = Non
     that are not a multiple of the block size, stay F32.
     """
     source = open_checkpoint(checkpoint, target)
-    number, block = next((number, each) for number, each in ggml.TYPES.items() if each.name == type)
+    number = ggml.TYPE_NUMBERS[type]
+    block = ggml.TYPES[number]
 
     def fits(tensor: SourceTensor) -> bool:
         return is_quantizable(tensor) and tensor.shape[-1] % block.elements == 0

@@ -138,7 +138,7 @@ def split_recurrent_projection(values: Values, hp: HParams) -> list[Values]:
     groups, key, value = hp.sizes["n_groups"], hp.sizes["n_key"], hp.sizes["n_values"]
     each = values.reshape(groups, -1, *values.shape[1:])
     ends = np.cumsum([key, key, value // groups])
-    return [part.reshape(-1, *values.shape[1:]) for part in np.split(each, ends, axis=1)]
+    return [rows.reshape(-1, *values.shape[1:]) for rows in np.split(each, ends, axis=1)]
 
 
 def recurrent_qkv(values: Values, hp: HParams) -> Values:
@@ -160,7 +160,7 @@ def group_qkv(values: Values, hp: HParams) -> Values:
 
 def group_gqa_qkv(values: Values, hp: HParams) -> Values:
     """q1 q2 k1 v1 q3 q4 k2 v2 -> q1 q2 q3 q4 k1 k2 v1 v2"""
-    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in split_gqa_qkv(values, hp)])
+    return np.concatenate([rows.reshape(-1, *values.shape[1:]) for rows in split_gqa_qkv(values, hp)])
 
 
 def split_gqa_qkv(values: Values, hp: HParams) -> tuple[Values, Values, Values]:

@@ -54,29 +54,29 @@ class StoredTensor:
 class StackedTensor:
     """Tensors of the same type and shape, stacked along a new first dimension."""
 
-    parts: tuple[StoredTensor, ...]
+    tensors: tuple[StoredTensor, ...]
 
     @property
     def name(self) -> str:
-        return self.parts[0].name
+        return self.tensors[0].name
 
     @property
     def dtype(self) -> str:
-        return self.parts[0].dtype
+        return self.tensors[0].dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The stacked shape. Raises LocalInferError naming a tensor that differs."""
-        for part in self.parts:
-            if (part.dtype, part.shape) != (self.dtype, self.parts[0].shape):
-                raise part.error(f"has another type or shape than {self.name}")
-        return (len(self.parts), *self.parts[0].shape)
+        for tensor in self.tensors:
+            if (tensor.dtype, tensor.shape) != (self.dtype, self.tensors[0].shape):
+                raise tensor.error(f"has another type or shape than {self.name}")
+        return (len(self.tensors), *self.tensors[0].shape)
 
     def load(self) -> NDArray[np.uint8]:
-        return np.concatenate([part.load() for part in self.parts])
+        return np.concatenate([tensor.load() for tensor in self.tensors])
 
     def error(self, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
-        return self.parts[0].error(problem, kind)
+        return self.tensors[0].error(problem, kind)
 
 
 def open_weights(folder: CheckpointFolder) -> dict[str, StoredTensor]:
@@ -151,13 +151,13 @@ def read_header(path: Path) -> list[tuple[str, str, tuple[int, ...]]]:
     try:
         with safe_open(path, framework="numpy") as file:
             slices = [(name, file.get_slice(name)) for name in file.offset_keys()]
-            found = [(name, part.get_dtype(), tuple(part.get_shape())) for name, part in slices]
+            headers = [(name, each.get_dtype(), tuple(each.get_shape())) for name, each in slices]
     except (SafetensorError, OSError) as error:
         raise LocalInferError(
             f"{printable(str(path))}: not a safetensors file: {describe_problem(path, error)}"
         ) from None
-    odd = next(((name, dtype) for name, dtype, _ in found if dtype not in DTYPE_BYTES), None)
+    odd = next(((name, dtype) for name, dtype, _ in headers if dtype not in DTYPE_BYTES), None)
     if odd:
         what = f"tensor {printable(odd[0], 80)}: type {printable(odd[1], 20)} is not supported"
         raise UnsupportedError(f"{printable(str(path))}: {what}")
-    return found
+    return headers

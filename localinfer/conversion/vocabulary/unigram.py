@@ -42,11 +42,11 @@ def is_number(value: object) -> bool:
 def steps(file: JsonObject, key: str, list_key: str, known: set[str]) -> list[JsonObject]:
     """Return the steps of a normalizer or pre-tokenizer, a single one or a sequence."""
     step = file.child(key)
-    found_steps = step.children(list_key) if step.values.get("type") == "Sequence" else [step] if step.values else []
-    for each in found_steps:
+    result = step.children(list_key) if step.values.get("type") == "Sequence" else [step] if step.values else []
+    for each in result:
         if each.get("type", str) not in known:
             raise each.error("type", f"{printable(repr(each.values['type']), 40)} is not supported", UnsupportedError)
-    return found_steps
+    return result
 
 
 def charsmap(step: JsonObject) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":

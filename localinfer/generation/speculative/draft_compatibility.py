@@ -8,11 +8,11 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.options import Options, parse_speculation_types
 from localinfer.runtime.engine import Engine
+from localinfer.tokenizer.segmenters import MODEL
+from localinfer.tokenizer.vocabulary import TOKENS
 from quant.jit.loader import Progress
 
 MAX_VOCABULARY_DIFFERENCE = 128  # padding tokens that one vocabulary may have in addition
-TOKENS = "tokenizer.ggml.tokens"
-MODEL = "tokenizer.ggml.model"
 DRAFT_HEAD = "a draft head", "head", "draft-eagle3", "draft"
 DRAFT_MODEL = "a draft model", "draft", "draft-simple", "head"
 

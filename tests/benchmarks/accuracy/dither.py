@@ -29,12 +29,12 @@ from localinfer.gguf.source import Source, SourceTensor  # noqa: E402
 from localinfer.hub.resolve import find  # noqa: E402
 from localinfer.quantization.plan import Request, make_plan  # noqa: E402
 from localinfer.quantization.quantize import compile_kernels, make_encoder_factory, quantize  # noqa: E402
-from localinfer.quantization.recipe_rules import NUMBER_OF_TYPE  # noqa: E402
 from localinfer.quantization.recipes import FLOATS  # noqa: E402
 from localinfer.quantization.rows import Bytes, Floats, get_decoder, matrices, row_slices  # noqa: E402
 from quant import FORMATS  # noqa: E402
+from quant.ggml import TYPE_NUMBERS  # noqa: E402
 
-F32 = NUMBER_OF_TYPE["F32"]
+F32 = TYPE_NUMBERS["F32"]
 
 # The position of the low bits of a type's quants, and the byte that sets each quant to 1.
 ONE_BYTES = {

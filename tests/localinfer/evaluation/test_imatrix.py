@@ -76,7 +76,7 @@ def test_sums_agree_with_the_oracle(model: Path, engine: Engine) -> None:
         naive.forward(watched, chunk.tolist())
     output = "output" if "output.weight" in engine.file.tensors else "token_embd"
     watched.products[output] = watched.products.pop("output chunk")
-    actual = collected(engine, head=True, covariance=True)
+    actual = collected(engine, process_output=True, covariance=True)
     assert {f"{name}.weight" for name in watched.products} == set(actual.entries)
     assert (actual.datasets, actual.chunk_count, actual.chunk_size) == (("text",), 2, N_CTX)
     for name, expected in watched.products.items():
@@ -158,7 +158,7 @@ def test_collecting_does_not_change_results(engine: Engine) -> None:
 
 def test_result_is_independent_of_batch_size(engine: Engine) -> None:
     other = Engine.load(engine.file, Options(threads=1, ctx_size=N_CTX, precision="high", batch_size=24))
-    one, two = (collected(each, head=True, covariance=True) for each in (engine, other))
+    one, two = (collected(each, process_output=True, covariance=True) for each in (engine, other))
     other.close()
     for name, entry in one.entries.items():
         np.testing.assert_allclose(entry.sums, two.entries[name].sums, rtol=1e-6)
@@ -173,7 +173,7 @@ def test_sums_match_llama_cpp(smollm2: Path) -> None:
     """Compare sums over all columns of a matrix; llama.cpp rounds activations to 8 bits."""
     recorded = json.loads((DATA / "evaluation_smollm2.json").read_text())
     engine = Engine.load(open_gguf(smollm2), Options(ctx_size=recorded["n_ctx"], precision="high"))
-    actual = collected(engine, head=True)
+    actual = collected(engine, process_output=True)
     engine.close()
     totals = {name: float(entry.sums.sum()) for name, entry in actual.entries.items()}
     assert totals == pytest.approx(recorded["imatrix"], rel=0.03)

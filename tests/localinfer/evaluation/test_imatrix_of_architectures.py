@@ -30,7 +30,7 @@ def test_every_quantized_matrix_has_importance(name: str, tmp_path: Path) -> Non
     """Every matrix except embedding tables has sums; the model is quantized with them and evaluated."""
     source, ids = open_checkpoint(reference_models.checkpoint(name, tmp_path)), reference_models.expected(name).ids
     with closing(Engine.load(open_gguf(checkpoints.as_f32(source.path, tmp_path / "f32.gguf")), EXACT)) as engine:
-        collector = Collector(engine, head=True)
+        collector = Collector(engine, process_output=True)
         assert [*collector.collect([np.array(ids, np.int32)])] == [1]
     write_imatrix(tmp_path / "imatrix.gguf", collector.to_imatrix("text"))
     plan = make_plan(source, Request("Q8_0", imatrix=tmp_path / "imatrix.gguf"))

@@ -31,10 +31,9 @@ from localinfer.quantization.budget import (
 from localinfer.quantization.noise import evenly_spaced, measure_noise, relative_noise
 from localinfer.quantization.plan import QuantizationPlan, Request, parse_pattern
 from localinfer.quantization.quantize import make_encoder_factory
-from localinfer.quantization.recipe_rules import NUMBER_OF_TYPE
 from localinfer.quantization.recipes import RECIPES, TypeOverrides, recipe_for_base, tensors_without_override
 from localinfer.quantization.rows import matrices
-from quant.ggml import TYPES
+from quant.ggml import TYPE_NUMBERS, TYPES
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -140,7 +139,7 @@ def test_every_expert_has_its_importance(tmp_path: Path) -> None:
     name = "blk.0.ffn_up_exps.weight"
     source = from_gguf(tiny_llama(tmp_path / "m.gguf", type="F16", n_layer=1, **{name: experts}))
     importance = {name: np.random.default_rng(4).random((2, 256), np.float32)}
-    q4_0 = NUMBER_OF_TYPE["Q4_0"]
+    q4_0 = TYPE_NUMBERS["Q4_0"]
     encoder_factory = make_encoder_factory("normal", importance)
     actual = measure_noise(source, {name: [q4_0]}, encoder_factory=encoder_factory, importance=importance, threads=2)
     fractions = []
@@ -159,7 +158,7 @@ def tensor(n: int, kind: str = "F16") -> SourceTensor:
     def never() -> np.ndarray:
         raise AssertionError("nothing needs to be read")
 
-    return SourceTensor("blk.0.attn_q.weight", (4, n), NUMBER_OF_TYPE[kind], never)
+    return SourceTensor("blk.0.attn_q.weight", (4, n), TYPE_NUMBERS[kind], never)
 
 
 class TestCandidates:

@@ -94,7 +94,7 @@ def test_single_blocks_match_whole_model(tmp_path: Path, make: Callable[..., Pat
 def by_imatrix(model: Path, observed: Path, tmp_path: Path, *patterns: str) -> Path:
     """The model, quantized with the covariances of another file's matrices."""
     engine = Engine.load(open_gguf(observed), Options(threads=1, ctx_size=TOKENS))
-    collector = Collector(engine, head=True, covariance=True)
+    collector = Collector(engine, process_output=True, covariance=True)
     list(collector.collect(chunks_of(model)))
     engine.close()
     write_imatrix(tmp_path / "imatrix.gguf", collector.to_imatrix("text"), replace=True)
