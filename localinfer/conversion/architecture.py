@@ -15,14 +15,17 @@ from localinfer.gguf.source import Field
 
 
 def keep_hparams(config: JsonObject, hparams: HParams) -> HParams:  # noqa: ARG001
+    """Return the hyperparameters unchanged."""
     return hparams
 
 
 def no_metadata(config: JsonObject, hparams: HParams) -> dict[str, Field]:  # noqa: ARG001 (one signature for all)
+    """Return no metadata."""
     return {}
 
 
 def no_overrides(config: JsonObject, hparams: HParams) -> tuple[LayerOverrides, ...]:  # noqa: ARG001
+    """Return no layer overrides."""
     return ()
 
 

@@ -129,6 +129,7 @@ class CheckpointFolder:
         return sorted(path.name for path in self.path.iterdir())
 
     def has(self, name: str) -> bool:
+        """Return whether there is a regular file with this name."""
         return (self.path / name).is_file()
 
     def find(self, name: str) -> Path | None:
@@ -226,6 +227,7 @@ def reject_lone_surrogates(text: str, values: object) -> None:
 
 
 def parse_finite_float(text: str) -> float:
+    """Parse a number of a JSON file. Raises ValueError if it is too large for a float."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is too large")

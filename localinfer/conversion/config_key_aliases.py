@@ -64,4 +64,5 @@ def common_value(value: Any) -> Any:
 
 
 def without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not null."""
     return {key: value for key, value in values.items() if value is not None}

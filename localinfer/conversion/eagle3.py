@@ -28,7 +28,7 @@ I64 = ggml.TYPE_NUMBERS["I64"]
 
 
 def is_eagle3(config: JsonObject) -> bool:
-    """Whether config.json describes an EAGLE-3 head. Its class may have one of many names."""
+    """Return whether config.json describes an EAGLE-3 head, whatever its class name is."""
     return DRAFT in config.values
 
 

@@ -61,6 +61,7 @@ def organization_and_name(path: Path) -> tuple[str, str]:
 
 
 def title_case(text: str) -> str:
+    """Capitalize a component of a name, unless it has digits or capitals."""
     return text if any(char.isdigit() or char.isupper() for char in text) else text.title()
 
 
@@ -102,6 +103,7 @@ def parse_list(value: str) -> list[str]:
 
 
 def strip_quotes(value: str) -> str:
+    """Return a YAML value without surrounding space and quotes."""
     return value.strip().strip("\"'")
 
 

@@ -67,7 +67,7 @@ class HParams:
         return replace(self, **overrides)
 
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer of a mixture-of-experts model has experts."""
+        """Return whether a layer of a mixture-of-experts model has experts."""
         return layer >= self.n_dense_layers and (layer + 1) % self.moe_interleave == 0
 
     def missing_tensors(self, layer: int) -> frozenset[str]:
@@ -76,14 +76,17 @@ class HParams:
 
     @property
     def n_embd_all_layers(self) -> int:
+        """The number of columns of the per-layer embeddings of all layers together."""
         return self.n_embd_per_layer * self.n_layer
 
     @property
     def one(self) -> int:
+        """The dimension of a scalar."""
         return 1
 
     @property
     def n_2embd(self) -> int:
+        """Twice the embedding length: the columns of a matrix that reads two vectors."""
         return 2 * self.n_embd
 
     @property
@@ -98,6 +101,7 @@ class HParams:
 
     @property
     def n_qkv(self) -> int:
+        """The number of rows of a fused matrix of queries, keys and values."""
         return self.n_q + 2 * self.n_kv
 
     @property
@@ -107,14 +111,17 @@ class HParams:
 
     @property
     def n_gate_and_up(self) -> int:
+        """The number of rows of a fused matrix of gate and up."""
         return 2 * self.n_ff
 
     @property
     def n_gate_and_up_expert(self) -> int:
+        """The number of rows of an expert's fused matrix of gate and up."""
         return 2 * self.n_ff_expert
 
     @property
     def n_gate_and_up_shared(self) -> int:
+        """The number of rows of the shared experts' fused matrix of gate and up."""
         return 2 * self.n_ff_shared
 
     @property

@@ -45,4 +45,5 @@ def read_pooling(folder: CheckpointFolder) -> str:
 
 
 def module_type(module: JsonObject) -> str:
+    """Return the class name of a sentence-transformers module, without its package."""
     return module.get("type", str, "").rpartition(".")[2]

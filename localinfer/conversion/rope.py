@@ -70,6 +70,7 @@ def read_ropes(
 
 
 def read_rope(config: JsonObject, table: JsonObject, head_dim: int, n_ctx: int) -> RopeMetadata:
+    """Return the rope parameters of one kind of layers. Raises LocalInferError for an invalid value."""
     fraction = table.positive_float("partial_rotary_factor", 1.0, maximum=1.0 + 1e-9)
     kind = table.get("rope_type", str, table.get("type", str, "default"))
     if kind == "proportional":
@@ -149,6 +150,7 @@ def reject_other_ramp(table: JsonObject, truncates: bool) -> None:
 
 
 def attention_growth(factor: float, multiplier: float) -> float:
+    """Return YaRN's attention factor (Peng et al., 2023): 0.1 * multiplier * ln(factor) + 1."""
     return 0.1 * multiplier * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 

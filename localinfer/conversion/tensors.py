@@ -58,7 +58,7 @@ class ExpectedTensor(NamedTuple):
         return hparams.for_layer(self.layer) if self.layer != NO_LAYER else hparams
 
     def is_optional(self, hparams: HParams) -> bool:
-        """Whether the tensor may be missing."""
+        """Return whether the tensor may be missing."""
         return self.layer != NO_LAYER and self.kind in hparams.missing_tensors(self.layer)
 
     def source_kind(self, architecture: Architecture, present: TensorMap) -> str:
@@ -67,6 +67,7 @@ class ExpectedTensor(NamedTuple):
         return self.kind if self.name in present and self.full_name(whole) not in present else whole
 
     def full_name(self, kind: str) -> str:
+        """Return the name of a tensor of this kind in the same layer."""
         whole = kind.endswith((".bias", ".scale")) or kind in self.no_weight_suffix
         return f"{self.prefix}{kind}" if whole else f"{self.prefix}{kind}.weight"
 

@@ -44,6 +44,7 @@ class AtomicFile:
 
 
 def display_path(path: Path) -> str:
+    """Return a path for messages, without control characters."""
     return printable(str(path))
 
 
@@ -123,7 +124,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether another process with this id is running."""
+    """Return whether another process with this id is running."""
     import psutil  # imported late: it takes 8 ms and is rarely needed
 
     return process != os.getpid() and bool(psutil.pid_exists(process))

@@ -35,10 +35,12 @@ class StringArray:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
+        """The offset of every string's first byte in the file."""
         return self._starts[:-1]
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
+        """The length of every string in bytes."""
         return np.diff(self._starts) - 8
 
     def __len__(self) -> int:
@@ -66,12 +68,15 @@ class Cursor:
 
     @property
     def remaining(self) -> int:
+        """The number of bytes up to the limit."""
         return self.end - self.position
 
     def fail(self, field: str, problem: str) -> NoReturn:
+        """Raise LocalInferError about a field."""
         raise self.file.error(printable(field, 80), problem)
 
     def fail_short(self, field: str, need: str) -> NoReturn:
+        """Raise LocalInferError because the bytes that a field needs exceed the file or the header's limit."""
         if self.end < self.file.size:
             self.fail(field, f"{need}: the header may not be larger than {self.end} bytes")
         self.fail(field, f"{need}: the file has {self.remaining} at offset {self.position}")
@@ -85,6 +90,7 @@ class Cursor:
         return start
 
     def integer(self, n_bytes: int, field: str) -> int:
+        """Read an unsigned little-endian integer of `n_bytes` bytes."""
         start = self.take(n_bytes, field)
         return int.from_bytes(self.file.map[start : start + n_bytes], "little")
 
@@ -98,6 +104,7 @@ class Cursor:
         return n
 
     def string(self, field: str, limit: int) -> bytes:
+        """Read a string: its length as uint64, then its bytes, `limit` at most."""
         n_bytes = self.integer(8, field)
         if n_bytes > limit:
             self.fail(field, f"a string of {n_bytes} bytes, the limit is {limit}")
@@ -112,6 +119,7 @@ class Cursor:
         return self.text(raw, f"{field}: name")
 
     def text(self, raw: bytes, field: str) -> str:
+        """Decode UTF-8. Raises LocalInferError if it is invalid."""
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
@@ -123,6 +131,7 @@ class Cursor:
         return self.file.bytes[start : self.position].view(dtype)
 
     def strings(self, field: str) -> StringArray:
+        """Read an array of strings."""
         n = self.count(field, smallest=8)
         try:
             starts = np.fromiter(self._starts(n), np.int64, n + 1)

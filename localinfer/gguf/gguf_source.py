@@ -31,5 +31,6 @@ def read_fields(f: GGUF) -> dict[str, Field]:
 
 
 def source_tensor(f: GGUF, tensor: Tensor) -> SourceTensor:
+    """Return a tensor whose bytes are loaded from the file on demand."""
     load = partial(f.files[tensor.split_index].window, tensor.offset, tensor.nbytes)
     return SourceTensor(tensor.name, tensor.shape, tensor.type, load, tensor.split_index)

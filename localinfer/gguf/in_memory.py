@@ -68,6 +68,7 @@ class FileInMemory(MappedFile):
         """Do nothing: the file is not needed any more."""
 
     def window(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
+        """Return `n_bytes` bytes from offset `start`."""
         return self.bytes[start : start + n_bytes]
 
     def _map(self) -> mmap.mmap:

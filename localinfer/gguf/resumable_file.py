@@ -98,6 +98,7 @@ def resumable_file(
 
 
 def unfinished_path(path: Path) -> Path:
+    """Return the path of the file while it is being written."""
     return path.with_name(f".{path.name}.unfinished")
 
 

@@ -39,18 +39,22 @@ class Field:
 
     @classmethod
     def text(cls, value: str | bytes) -> "Field":
+        """Encode a string."""
         return cls(STRING, _string(value))
 
     @classmethod
     def flag(cls, value: bool) -> "Field":
+        """Encode a bool."""
         return cls(BOOL, bytes([value]))
 
     @classmethod
     def uint32(cls, value: int) -> "Field":
+        """Encode an unsigned 32-bit integer."""
         return cls.number(value, "<u4")
 
     @classmethod
     def float32(cls, value: float) -> "Field":
+        """Encode a 32-bit float."""
         return cls.number(value, "<f4")
 
     @classmethod
@@ -67,10 +71,12 @@ class Field:
 
     @classmethod
     def flags(cls, values: Sequence[bool]) -> "Field":
+        """Encode an array of bools."""
         return cls._array(BOOL, len(values), bytes(values))
 
     @classmethod
     def texts(cls, values: Sequence[str | bytes]) -> "Field":
+        """Encode an array of strings."""
         return cls._array(STRING, len(values), b"".join(map(_string, values)))
 
     @classmethod

@@ -58,17 +58,20 @@ def make_layout(fields: Mapping[str, Field], tensors: Iterable[TensorInfo]) -> L
 
 
 def encode_tensor_info(entry: TensorInfo, offset: int) -> bytes:
+    """Return the header entry of a tensor whose data begin at `offset`."""
     n_dims = len(entry.shape)
     numbers = struct.pack(f"<I{n_dims}QIQ", n_dims, *reversed(entry.shape), entry.type, offset)
     return encode_string(entry.name) + numbers
 
 
 def encode_string(text: str) -> bytes:
+    """Return a string as GGUF stores it: its length as uint64, then UTF-8."""
     raw = text.encode()
     return struct.pack("<Q", len(raw)) + raw
 
 
 def get_alignment(fields: Mapping[str, Field]) -> int:
+    """Return the alignment of tensor data, in bytes."""
     field = fields.get("general.alignment")
     value = field.value if field else DEFAULT_ALIGNMENT
     assert isinstance(value, int)  # checked by the reader
@@ -76,4 +79,5 @@ def get_alignment(fields: Mapping[str, Field]) -> int:
 
 
 def align(n: int, alignment: int) -> int:
+    """Return the smallest multiple of the alignment that is not below n."""
     return -(-n // alignment) * alignment

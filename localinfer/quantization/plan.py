@@ -84,6 +84,7 @@ class QuantizationPlan:
 
     @property
     def old_types(self) -> set[int]:
+        """The ggml type numbers of the source's tensors."""
         return {tensor.type for tensor in self.source.tensors.values()}
 
     @property

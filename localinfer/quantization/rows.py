@@ -60,6 +60,7 @@ class RowSlice:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The number of rows and of columns."""
         return self.count, self.matrix.n
 
 

@@ -26,4 +26,5 @@ EXPERT_GROUPS = {"n_group": "expert_group_count", "topk_group": "expert_group_us
 
 
 def biases(*names: str) -> tuple[str, ...]:
+    """Return the names of the biases of tensors."""
     return tuple(f"{name}.bias" for name in names)

@@ -77,6 +77,7 @@ def join_matrices(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]
 
 
 def make_matrix(name: str, codes: StoredTensor, scales: StoredTensor) -> Nvfp4Matrix:
+    """Return the matrix. Raises UnsupportedError if codes and scales have other shapes."""
     rows, columns = codes.shape[0], 2 * codes.shape[-1]
     if codes.shape != (rows, columns // 2) or columns % BLOCK:
         raise codes.error(

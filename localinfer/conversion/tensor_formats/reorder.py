@@ -74,6 +74,7 @@ def latent_values(values: Values, hp: HParams) -> Values:
 
 
 def latent_heads(values: Values, hp: HParams) -> Values:
+    """Return the rows of kv_b grouped by heads: (heads, key and value rows, rank)."""
     return values.reshape(hp.n_head, hp.sizes["n_qk_nope"] + hp.sizes["n_value"], -1)
 
 
@@ -95,10 +96,12 @@ def interleave_halves(values: Values, heads: int) -> Values:
 
 
 def interleave_query_halves(values: Values, hp: HParams) -> Values:
+    """Return query rows with the halves of each head interleaved."""
     return interleave_halves(values, hp.n_head)
 
 
 def interleave_key_halves(values: Values, hp: HParams) -> Values:
+    """Return key rows with the halves of each head interleaved."""
     return interleave_halves(values, hp.n_head_kv)
 
 
@@ -113,10 +116,12 @@ def interleave_value_heads(values: Values, hp: HParams, size: int) -> Values:
 
 
 def interleave_scalars(values: Values, hp: HParams) -> Values:
+    """Return one number per value head, in the order of `interleave_value_heads`."""
     return interleave_value_heads(values, hp, 1)
 
 
 def interleave_values(values: Values, hp: HParams) -> Values:
+    """Return the rows of value heads, in the order of `interleave_value_heads`."""
     return interleave_value_heads(values, hp, hp.sizes["n_value"])
 
 
@@ -127,6 +132,7 @@ def interleave_values_after_keys(values: Values, hp: HParams) -> Values:
 
 
 def interleave_columns(values: Values, hp: HParams) -> Values:
+    """Return the columns of value heads, in the order of `interleave_value_heads`."""
     return interleave_values(values.T, hp).T
 
 
@@ -134,7 +140,7 @@ def interleave_columns(values: Values, hp: HParams) -> Values:
 
 
 def split_recurrent_projection(values: Values, hp: HParams) -> list[Values]:
-    """q1 k1 v1 v1' z1 z1' q2 k2 v2 v2' z2 z2' -> [q1 q2], [k1 k2], [v1 v1' v2 v2'], [z1 z1' z2 z2']"""
+    """Split q1 k1 v1 v1' z1 z1' q2 k2 v2 v2' z2 z2' into [q1 q2], [k1 k2], [v1 v1' v2 v2'], [z1 z1' z2 z2']."""
     groups, key, value = hp.sizes["n_groups"], hp.sizes["n_key"], hp.sizes["n_values"]
     each = values.reshape(groups, -1, *values.shape[1:])
     ends = np.cumsum([key, key, value // groups])
@@ -142,10 +148,12 @@ def split_recurrent_projection(values: Values, hp: HParams) -> list[Values]:
 
 
 def recurrent_qkv(values: Values, hp: HParams) -> Values:
+    """Return the queries, keys and values of a fused projection."""
     return np.concatenate(split_recurrent_projection(values, hp)[:3])
 
 
 def recurrent_gates(values: Values, hp: HParams) -> Values:
+    """Return the gates z of a fused projection."""
     return split_recurrent_projection(values, hp)[3]
 
 
@@ -153,13 +161,13 @@ def recurrent_gates(values: Values, hp: HParams) -> Values:
 
 
 def group_qkv(values: Values, hp: HParams) -> Values:
-    """q1 k1 v1 q2 k2 v2 -> q1 q2 k1 k2 v1 v2"""
+    """Reorder q1 k1 v1 q2 k2 v2 to q1 q2 k1 k2 v1 v2."""
     heads = values.reshape(hp.n_head, 3, hp.head_dim, *values.shape[1:])
     return heads.swapaxes(0, 1).reshape(values.shape)
 
 
 def group_gqa_qkv(values: Values, hp: HParams) -> Values:
-    """q1 q2 k1 v1 q3 q4 k2 v2 -> q1 q2 q3 q4 k1 k2 v1 v2"""
+    """Reorder q1 q2 k1 v1 q3 q4 k2 v2 to q1 q2 q3 q4 k1 k2 v1 v2."""
     return np.concatenate([rows.reshape(-1, *values.shape[1:]) for rows in split_gqa_qkv(values, hp)])
 
 
@@ -170,14 +178,17 @@ def split_gqa_qkv(values: Values, hp: HParams) -> tuple[Values, Values, Values]:
 
 
 def gqa_queries(values: Values, hp: HParams) -> Values:
+    """Return the queries of a fused matrix, with the halves of each head interleaved."""
     return interleave_query_halves(split_gqa_qkv(values, hp)[0].reshape(-1, *values.shape[1:]), hp)
 
 
 def gqa_keys(values: Values, hp: HParams) -> Values:
+    """Return the keys of a fused matrix, with the halves of each head interleaved."""
     return interleave_key_halves(split_gqa_qkv(values, hp)[1].reshape(-1, *values.shape[1:]), hp)
 
 
 def gqa_values(values: Values, hp: HParams) -> Values:
+    """Return the values of a fused matrix."""
     return split_gqa_qkv(values, hp)[2].reshape(-1, *values.shape[1:])
 
 

@@ -93,6 +93,7 @@ def open_weights(folder: CheckpointFolder) -> dict[str, StoredTensor]:
 
 
 def missing_weights_error(folder: CheckpointFolder) -> LocalInferError:
+    """Return the error for a directory without safetensors files; it names a pickle if there is one."""
     pickles = [name for name in folder.file_names() if name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         what = "is a pickle, which is never loaded; save the model again with safetensors"

@@ -71,6 +71,7 @@ def added_tokens(folder: CheckpointFolder) -> Iterator[tuple[int, str, bool]]:
 
 
 def token_id(table: JsonObject, key: str) -> int:
+    """Return a token's id. Raises LocalInferError if it is negative."""
     id = table.get(key, int)
     if id < 0:
         raise table.error(key, f"{id} is not the id of a token")

@@ -176,7 +176,7 @@ def character_bpe_tokens(
 
 
 def prepends_space(step: JsonObject) -> bool:
-    """Whether a step puts a space in front of a text."""
+    """Return whether a step puts a space in front of a text."""
     kind = step.get("type", str)
     scheme: Any = step.values.get("prepend_scheme", "always" if step.values.get("add_prefix_space") else "never")
     return kind == "Prepend" or (kind == "Metaspace" and scheme in ("first", "always"))

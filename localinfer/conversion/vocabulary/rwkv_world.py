@@ -31,6 +31,7 @@ def read(path: Path, text: str) -> TokenList:
 
 
 def parse_line(path: Path, number: int, line: str) -> bytes:
+    """Return the bytes of the token that a line `id literal length` describes. Raises LocalInferError."""
     id, _, rest = line.partition(" ")
     literal, _, length = rest.rpartition(" ")
     try:

@@ -25,7 +25,7 @@ Value = int | bytes
 
 
 def is_sentencepiece(content: bytes) -> bool:
-    """Whether the file may be SentencePiece's; other libraries use the same name."""
+    """Return whether the file may be SentencePiece's; other libraries use the same name."""
     return content.startswith(FIRST_BYTE)
 
 
@@ -52,6 +52,7 @@ def read(path: Path, content: bytes) -> TokenList:
 
 
 def parse_piece(fields: dict[int, Value]) -> Token:
+    """Return the token that the fields of a protobuf message describe. Raises ValueError if one is invalid."""
     kind = int(fields.get(3, NORMAL))
     if not NORMAL <= kind <= BYTE:
         raise ValueError(f"type {kind} of a token")
@@ -61,6 +62,7 @@ def parse_piece(fields: dict[int, Value]) -> Token:
 
 
 def as_bytes(value: Value) -> bytes:
+    """Return a field that must be bytes. Raises ValueError for a number."""
     if isinstance(value, int):
         raise ValueError("a number where bytes should be")
     return value

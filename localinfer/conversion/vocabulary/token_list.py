@@ -58,5 +58,5 @@ def user_defined(text: str, score: float) -> Token:
 
 
 def looks_special(text: str) -> bool:
-    """Whether a token's text looks like a control token; many checkpoints do not flag theirs."""
+    """Return whether a token's text looks like a control token; many checkpoints do not flag theirs."""
     return text in SPECIAL_TEXTS or any(text.startswith(begin) and text.endswith(end) for begin, end in SPECIAL_AFFIXES)

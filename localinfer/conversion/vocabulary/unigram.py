@@ -36,6 +36,7 @@ def read(file: JsonObject) -> TokenList:
 
 
 def is_number(value: object) -> bool:
+    """Return whether a JSON value is a number that float32 can represent."""
     return isinstance(value, int | float) and abs(value) < 1e30
 
 
