@@ -1,0 +1,30 @@
+"""File types have the numbers of the gguf package; the flag for a guessed type is ignored."""
+
+import gguf
+import pytest
+
+from localinfer.gguf.file_types import GUESSED, NAMES, NUMBERS, file_type_name
+from localinfer.quantization.recipe_rules import RECIPES
+
+KNOWN = {each.name.removeprefix("ALL_").removeprefix("MOSTLY_"): each.value for each in gguf.LlamaFileType}
+NEWEST = {"NVFP4": 39, "Q1_0": 40, "Q2_0": 41}  # missing in some versions of the package
+
+
+def test_numbers_are_those_of_the_gguf_package() -> None:
+    assert {name: (KNOWN | NEWEST)[name] for name in NUMBERS} == NUMBERS
+
+
+def test_numbers_are_unique() -> None:
+    assert len(NAMES) == len(NUMBERS)
+
+
+def test_every_recipe_has_a_file_type() -> None:
+    assert {name: recipe.number for name, recipe in RECIPES.items()} == NUMBERS
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(15, "Q4_K_M"), (15 | GUESSED, "Q4_K_M"), (0, "F32"), (5, None), (-1, None), (None, None), ("15", None)],
+)
+def test_names(number: object, name: str | None) -> None:
+    assert file_type_name(number) == name
