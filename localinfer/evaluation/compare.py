@@ -31,7 +31,7 @@ class Scores:
 
     @classmethod
     def concatenate(cls, scores: Iterable["Scores"]) -> "Scores":
-        """Return the scores of all parts."""
+        """Return all scores in one object."""
         columns = zip(*([getattr(each, field.name) for field in fields(cls)] for each in scores), strict=True)
         return cls(*map(np.concatenate, columns))
 

@@ -92,7 +92,7 @@ class Report:
         self._lock = threading.Lock()
 
     def __call__(self, matrix: Matrix, _: int, x: Floats, out: Bytes) -> None:
-        """Record rows x of a matrix and their encoded form `out`."""
+        """Record rows x of a matrix and their encoded blocks `out`."""
         name, y = matrix.tensor.name, np.empty_like(x)
         get_decoder(matrix.type).rows(out.reshape(-1), y)
         importance = self._plan.importance.get(name)

@@ -44,5 +44,5 @@ def read(file: JsonObject) -> TokenList:
 
 
 def to_gguf_piece(text: str) -> str:
-    """Return GGUF's form of a piece."""
+    """Return a piece as GGUF writes it."""
     return text.removeprefix("##") if text.startswith("##") else f"▁{text}"
