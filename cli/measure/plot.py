@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cli.measure.bench_results import Result
+from cli import screen
 from cli.output_files import writable_path, write_atomically
 from localinfer.errors import UsageError
+from localinfer.evaluation.benchmark import BenchmarkResult
 
 EXTENSIONS = (".png", ".svg")
 KINDS = {"pp": "prompt processing", "tg": "text generation", "pg": "prompt and generation"}
@@ -23,14 +24,15 @@ def plot_path(name: str) -> Path:
     return path
 
 
-def plot(path: Path, results: Sequence[Result]) -> None:
+def plot(path: Path, results: Sequence[BenchmarkResult]) -> None:
     """Plot a panel per kind of test, with a line per model, test size and number of threads."""
     from matplotlib.figure import Figure
 
     kinds = [kind for kind in KINDS if any(result.test.kind == kind for result in results)]
     width, height = INCHES
     figure = Figure(figsize=(width * len(kinds), height), layout="constrained")
-    figure.suptitle("; ".join(dict.fromkeys(f"{each.model.model}, {each.model.backend}" for each in results)))
+    models = dict.fromkeys(f"{screen.one_line(each.model.name)}, {each.model.backend}" for each in results)
+    figure.suptitle("; ".join(models))
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
         for label, points in series(results, kind).items():
             depths, means, deviations = zip(*points, strict=True)
@@ -44,7 +46,7 @@ def plot(path: Path, results: Sequence[Result]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def series(results: Sequence[Result], kind: str) -> dict[str, list[tuple[int, float, float]]]:
+def series(results: Sequence[BenchmarkResult], kind: str) -> dict[str, list[tuple[int, float, float]]]:
     """Return the lines of a panel: label to (depth, mean, deviation), sorted by depth."""
     found: dict[str, list[tuple[int, float, float]]] = {}
     several = len({result.model for result in results}) > 1

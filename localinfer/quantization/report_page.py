@@ -86,7 +86,7 @@ def plot(tensors: Sequence[Tensor]) -> Plot | None:
         return None
     deepest: int = max(tensor["layer"] for tensor in with_errors)
     errors: list[float] = [tensor["relative_error"] for tensor in with_errors]
-    ticks = axis_ticks(min(errors), max(errors))
+    ticks = logarithmic_axis_ticks(min(errors), max(errors))
     low, high = math.log10(ticks[0]), math.log10(ticks[-1])
 
     def x(layer: int) -> float:
@@ -105,13 +105,16 @@ def plot(tensors: Sequence[Tensor]) -> Plot | None:
     return Plot(lines, layers, [Tick(y(value), f"{100 * value:g} %") for value in ticks])
 
 
-def axis_ticks(low: float, high: float) -> list[float]:
-    """Return the ticks 1, 2, 5, 10, ... at every power of ten, from one not above `low` to one above `high`."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1
-    numbers = [float(f"{digit}e{power}") for power in range(first, last + 1) for digit in (1, 2, 5)]
-    begin = max(at for at, number in enumerate(numbers) if number <= low)
-    end = min(at for at, number in enumerate(numbers) if number > high)
-    return numbers[begin : end + 1]
+def logarithmic_axis_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis, 1, 2 and 5 times powers of ten, that enclose `low` and `high`.
+
+    The first is the largest one that is at most `low`, the last the smallest one above `high`. Both must be positive.
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    first = max(index for index, tick in enumerate(ticks) if tick <= low)
+    last = min(index for index, tick in enumerate(ticks) if tick > high)
+    return ticks[first : last + 1]
 
 
 def type_map(tensors: Sequence[Tensor]) -> TypeMap | None:

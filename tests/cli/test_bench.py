@@ -11,10 +11,10 @@ from tiny import tiny_llama
 
 from cli import __main__
 from cli.measure import bench_results
-from cli.measure.bench_results import BenchModel, Result
 from cli.measure.plot import plot
 from cli.output_files import writable_path, write_atomically
 from localinfer.errors import LocalInferError, UsageError
+from localinfer.evaluation.benchmark import BenchmarkedModel, BenchmarkResult, BenchmarkTest
 from localinfer.evaluation.roofline import Roofline, evaluation_cost
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.cost import NO_COST, Cost
@@ -23,7 +23,7 @@ from localinfer.runtime.engine import Engine
 
 Run = Callable[..., tuple[int, str, str]]
 ROOF = Roofline(threads=2, bandwidth=20e9, dots=100e9, fmas=50e9, pairs=50e9)
-SUBJECT = BenchModel("tiny.gguf", "tiny", 1 << 20, 1000, "CPU", Options())
+SUBJECT = BenchmarkedModel("tiny.gguf", "tiny", 1 << 20, 1000, "CPU", Options())
 
 
 @pytest.fixture
@@ -42,9 +42,10 @@ def model(tmp_path: Path) -> Path:
     return tiny_llama(tmp_path / "tiny.gguf")
 
 
-def answer(depth: int = 0, seconds: float = 2.0) -> Result:
+def answer(depth: int = 0, seconds: float = 2.0) -> BenchmarkResult:
     """Return the result of a run: four tokens in two seconds, 10 GB for each."""
-    return Result(SUBJECT, bench_results.Test(0, 4, depth, 2), [seconds] * 2, Cost(nbytes=40 * 10**9, dots=10**9), ROOF)
+    cost = Cost(nbytes=40 * 10**9, dots=10**9)
+    return BenchmarkResult(SUBJECT, BenchmarkTest(0, 4, depth, 2), [seconds] * 2, cost, ROOF)
 
 
 def cells(table: str) -> list[list[str]]:
@@ -52,7 +53,7 @@ def cells(table: str) -> list[list[str]]:
 
 
 def test_generation_fraction_of_bandwidth() -> None:
-    assert answer().per_second(answer().amount.nbytes) == 20e9
+    assert answer().per_second(answer().cost.nbytes) == 20e9
     assert answer().bandwidth_share == 1.0
     heading, _, row = cells(bench_results.as_markdown([answer(seconds=4.0)]))
     assert heading[:7] == ["model", "size", "params", "backend", "threads", "test", "t/s"]
@@ -61,7 +62,7 @@ def test_generation_fraction_of_bandwidth() -> None:
 
 def test_prompt_fraction_of_peak_arithmetic() -> None:
     amount = Cost(nbytes=1, dots=150 * 10**9, fmas=25 * 10**9)
-    prompt = Result(SUBJECT, bench_results.Test(512, 0, 0, 2), [4.0], amount, ROOF)
+    prompt = BenchmarkResult(SUBJECT, BenchmarkTest(512, 0, 0, 2), [4.0], amount, ROOF)
     assert prompt.peak_share == pytest.approx((1.5 + 0.5) / 4)
     assert cells(bench_results.as_markdown([prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
 
@@ -129,7 +130,7 @@ def test_plot(tmp_path: Path, ending: str) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / f"depth{ending}"
     path.write_text("before")
-    prompt = Result(SUBJECT, bench_results.Test(512, 0, 0, 2), [4.0], Cost(), ROOF)
+    prompt = BenchmarkResult(SUBJECT, BenchmarkTest(512, 0, 0, 2), [4.0], Cost(), ROOF)
     plot(path, [answer(100), answer(), prompt])
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG" if ending == ".png" else b"<?xml")

@@ -19,7 +19,7 @@ from localinfer.gguf.imatrix_file import Entry, Imatrix, write_imatrix
 from localinfer.quantization.plan import Request, make_plan
 from localinfer.quantization.quantize import make_encoder_factory, quantize
 from localinfer.quantization.report import ErrorSums, Report, error_metrics
-from localinfer.quantization.report_page import axis_ticks, render_page
+from localinfer.quantization.report_page import logarithmic_axis_ticks, render_page
 
 VOID = {"meta", "br"}
 
@@ -170,7 +170,7 @@ def test_page_without_errors_or_layers(report: dict[str, Any]) -> None:
     ],
 )
 def test_axis_ticks(low: float, high: float, numbers: list[float]) -> None:
-    assert axis_ticks(low, high) == pytest.approx(numbers)
+    assert logarithmic_axis_ticks(low, high) == pytest.approx(numbers)
 
 
 # --- the command ---

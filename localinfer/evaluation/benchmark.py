@@ -1,0 +1,183 @@
+"""Benchmark of an engine: the tests of llama-bench.
+
+    pp512          prefill of 512 tokens                   tg128        decode of 128 tokens
+    pp512 @ d4096  the same after 4096 tokens of context   pp512+tg128  prefill, then decode
+
+The benchmark measures the engine alone, with random tokens, without tokenization and sampling. Each result also has the
+measured peak rates of this machine (`localinfer.evaluation.roofline`), which its own rates are compared with.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localinfer.evaluation.roofline import Roofline, evaluation_cost, measure
+from localinfer.gguf.reader import GGUF, open_gguf
+from localinfer.graph.cost import Cost
+from localinfer.options import Options
+from localinfer.runtime import weight_loading
+from localinfer.runtime.engine import Engine
+from quant.jit.cpu import target
+from quant.jit.loader import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkTest:
+    """A test: `n_prompt` tokens of prefill, then `n_gen` of decode, after `depth` tokens of context."""
+
+    n_prompt: int
+    n_gen: int
+    depth: int
+    threads: int
+
+    @property
+    def tokens(self) -> int:
+        return self.n_prompt + self.n_gen
+
+    @property
+    def kind(self) -> str:
+        """pp, tg, or pg for both."""
+        return "pg" if self.n_prompt and self.n_gen else "pp" if self.n_prompt else "tg"
+
+    @property
+    def name(self) -> str:
+        parts = [f"pp{self.n_prompt}" * bool(self.n_prompt), f"tg{self.n_gen}" * bool(self.n_gen)]
+        return "+".join(filter(None, parts)) + (f" @ d{self.depth}" if self.depth else "")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkedModel:
+    """What a benchmark reports of its model."""
+
+    file: str
+    name: str  # architecture, size and most frequent tensor type
+    size: int  # bytes, all tensors
+    params: int
+    backend: str
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """The result of a test: measured times, the cost of one repetition, and the roofline for its number of threads."""
+
+    model: BenchmarkedModel
+    test: BenchmarkTest
+    seconds: list[float]  # of each repetition
+    cost: Cost  # of one repetition
+    roofline: Roofline
+
+    @property
+    def rates(self) -> list[float]:
+        """Tokens per second of each repetition."""
+        return [self.test.tokens / each for each in self.seconds]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.rates)
+
+    @property
+    def deviation(self) -> float:
+        return statistics.stdev(self.rates) if len(self.rates) > 1 else 0.0
+
+    def per_second(self, amount: float) -> float:
+        """Return the rate per second of an amount that is given per repetition."""
+        return amount * self.mean / self.test.tokens
+
+    @property
+    def bandwidth_share(self) -> float:
+        """The share of the time that reading the bytes takes at peak bandwidth."""
+        return self.per_second(self.roofline.memory_time(self.cost))
+
+    @property
+    def peak_share(self) -> float:
+        """The share of the time that the multiply-accumulates take at peak throughput."""
+        return self.per_second(self.roofline.compute_time(self.cost))
+
+
+def benchmark(
+    path: Path,
+    tests: Sequence[BenchmarkTest],
+    options: Options,
+    repetitions: int,
+    on_activity: Callable[[str], None],
+    progress: Progress | None = None,
+) -> Iterator[BenchmarkResult]:
+    """Run the tests of a model file and yield their results, with one engine per number of threads.
+
+    Each test runs once to warm up, then `repetitions` times. `on_activity` receives what happens next, in a few words.
+    Raises what `open_gguf` and `Engine.load` raise.
+    """
+    n_ctx = max(test.depth + test.tokens for test in tests)
+    on_activity(f"loading {path.name}")
+    f = weight_loading.load_weights(open_gguf(path), replace(options, ctx_size=n_ctx), progress)
+    for n_threads in dict.fromkeys(test.threads for test in tests):
+        on_activity(f"loading {path.name}")
+        engine = Engine.load(f, replace(options, ctx_size=n_ctx, threads=n_threads), progress)
+        model = describe_model(f, replace(options, precision=engine.compiled_graph.precision))
+        try:
+            for test in (each for each in tests if each.threads == n_threads):
+                resolved = replace(test, threads=engine.compiled_graph.threads_for(test.n_prompt or 1))
+                on_activity("measuring the peak of this machine")
+                roofline = measure(resolved.threads)
+                seconds = run_test(engine, resolved, repetitions, on_activity)
+                yield BenchmarkResult(model, resolved, seconds, cost_of_test(engine, resolved), roofline)
+        finally:
+            engine.close()
+
+
+def run_test(
+    engine: Engine, test: BenchmarkTest, repetitions: int, on_activity: Callable[[str], None]
+) -> list[float]:
+    """Return the seconds of each repetition, after a warmup run."""
+    seconds = []
+    for repetition in range(-1, repetitions):
+        fill_cache(engine, test.depth)
+        on_activity(f"{test.name}, {test.threads} threads: {repetition + 1} of {repetitions}")
+        tokens = random_tokens(engine, test.tokens)
+        begin = time.perf_counter()
+        if test.n_prompt:
+            engine.evaluate(tokens[: test.n_prompt])
+        for token in tokens[test.n_prompt :]:
+            engine.evaluate([token])
+        if repetition >= 0:
+            seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def cost_of_test(engine: Engine, test: BenchmarkTest) -> Cost:
+    """Return the cost of one repetition of a test."""
+    prefill = evaluation_cost(engine.graph, test.n_prompt, test.depth)
+    n_past = test.depth + test.n_prompt
+    return sum((evaluation_cost(engine.graph, 1, n_past + token) for token in range(test.n_gen)), prefill)
+
+
+def fill_cache(engine: Engine, depth: int) -> None:
+    """Fill the KV cache to `depth` tokens. A sliding window may have evicted earlier tokens."""
+    n_cached = engine.rewind(depth)
+    if n_cached < depth:
+        engine.evaluate(random_tokens(engine, depth - n_cached))
+
+
+def random_tokens(engine: Engine, count: int) -> list[int]:
+    """Return `count` random token ids of the model's vocabulary."""
+    return [random.randrange(engine.n_vocab) for _ in range(count)]
+
+
+def describe_model(f: GGUF, options: Options) -> BenchmarkedModel:
+    """Return what a benchmark reports of the model in `f`."""
+    type_bytes: dict[str, int] = {}
+    for tensor in f.tensors.values():
+        type_bytes[tensor.type_name] = type_bytes.get(tensor.type_name, 0) + tensor.nbytes
+    name = f"{f.get('general.architecture', str, '?')} {f.get('general.size_label', str, '')}".strip()
+    return BenchmarkedModel(
+        file=str(f.path),
+        name=f"{name} {max(type_bytes, key=lambda type_name: type_bytes[type_name])}",
+        size=sum(type_bytes.values()),
+        params=sum(tensor.n_elements for tensor in f.tensors.values()),
+        backend=f"CPU {target().isa}",
+        options=options,
+    )
