@@ -15,6 +15,7 @@ from code_examples import PAGES
 from locations import CHECKOUT
 
 import localinfer
+from localinfer.server import request_fields
 
 HEADINGS = re.compile(r"^#+ (.*)$", re.MULTILINE)
 SEARCH_TERMS = [
@@ -121,3 +122,8 @@ def test_api_reference_has_every_public_name() -> None:
     documented = set(re.findall(r":: localinfer\.(\w+)", reference)) - {"errors"}
     assert documented == set(localinfer.__all__) - errors
     assert ".. automodule:: localinfer.errors" in reference
+
+
+def test_server_page_has_every_sampling_field() -> None:
+    page = (CHECKOUT / "docs" / "server.md").read_text(encoding="utf-8")
+    assert [name for name in request_fields.SAMPLING if f"`{name}`" not in page] == []
