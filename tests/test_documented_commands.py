@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -255,6 +256,9 @@ def test_commands_run(page: Path, workspace: Workspace) -> None:
 
 
 def run_request(line: Example, server: Server, workspace: Workspace) -> None:
+    if shutil.which("curl") is None:
+        server.close()
+        pytest.skip("curl is not installed")
     text = line.text.replace("curl", "curl --silent --fail", 1).replace("localhost:8080", server.address)
     workspace.run(Example(line.page, line.number, line.language, text))
 

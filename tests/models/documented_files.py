@@ -1,11 +1,12 @@
 """The files that the documentation names, as tiny models and short texts.
 
     write("model.gguf", folder)     # writes folder/model.gguf
-    write("path/to/checkpoint", folder)
+    write("path/to/checkpoint/", folder)
 
 `write` makes each file once per process and copies it.
 """
 
+import atexit
 import json
 import shutil
 import tempfile
@@ -110,8 +111,8 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "model-00001-of-00003.gguf": split_model, "name-00001-of-00003.gguf": split_model,
     "qwen.gguf": tool_model, "minilm.gguf": encoder, "bge-m3.gguf": encoder,
     "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
-    "path/to/checkpoint": checkpoint, "checkpoint": checkpoint,
-    "eagle3": eagle3_checkpoint, "model": eagle3_target,
+    "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
+    "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
     "imatrix.gguf": importance_matrix,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
@@ -127,8 +128,10 @@ MAKERS: dict[str, Callable[[Path], object]] = {
 
 @cache
 def library() -> Path:
-    """Return the folder of the files that this process has made."""
-    return Path(tempfile.mkdtemp(prefix="documented-"))
+    """Return the folder of the files that this process has made, which is removed when the process ends."""
+    folder = tempfile.mkdtemp(prefix="documented-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @cache
