@@ -124,7 +124,7 @@ def batch_command(
 
         require_extra()
     path = output_path(output, source.file, requires_file=cluster.ray is not None)
-    name, content = read_input(source.file)
+    name, content = read_requests(source.file)
     from localinfer.batch import input_file, job, output_file
 
     format = source.format or input_file.detect_format(content, name)
@@ -175,7 +175,7 @@ def output_path(output: OutputOptions, file: str | None, *, requires_file: bool)
     return path
 
 
-def read_input(file: str | None) -> tuple[str, bytes]:
+def read_requests(file: str | None) -> tuple[str, bytes]:
     """Return the name of the input for messages, and its content."""
     if file is None or file == STDIN:
         if not is_piped():

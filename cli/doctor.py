@@ -64,10 +64,10 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-def run_check(find_out: Callable[[], CheckResult]) -> CheckResult:
+def run_check(check: Callable[[], CheckResult]) -> CheckResult:
     """Run a check and return its result, also if it raises an error."""
     try:
-        return find_out()
+        return check()
     except Exception as error:
         return CheckResult("check failed", trouble=f"{type(error).__name__}: {error}")
 
@@ -83,44 +83,44 @@ def as_object(finding: CheckResult) -> Mapping[str, Fact]:
 # ---- checks ------------------------------------------------------------------------------------------------
 
 
-def program() -> CheckResult:
+def check_program() -> CheckResult:
     here = str(Path(__file__).parent.parent)
     return CheckResult(f"localinfer {VERSION} in {here}", {"version": VERSION, "path": here})
 
 
-def python() -> CheckResult:
+def check_python() -> CheckResult:
     number = platform.python_version()
     return CheckResult(
         f"{number}, {sys.executable or 'unknown executable'}", {"version": number, "path": sys.executable}
     )
 
 
-def packages() -> CheckResult:
+def check_packages() -> CheckResult:
     """Return the versions of the packages that compile kernels. The check `speed` imports them."""
     found = {name: version(name) for name in PACKAGES}
     return CheckResult(", ".join(f"{name} {number}" for name, number in found.items()), dict(found))
 
 
-def system() -> CheckResult:
+def check_system() -> CheckResult:
     found = {"system": platform.system(), "release": platform.release(), "machine": platform.machine()}
     return CheckResult(" ".join(found.values()), dict(found))
 
 
-def cpu() -> CheckResult:
+def check_cpu() -> CheckResult:
     """Return the CPU, the instruction set that kernels are compiled for, and why it was chosen."""
     import llvmlite.binding as llvm
 
     from localinfer.runtime import machine
     from quant.jit.cpu import target
 
-    name, host, isa = machine.cpu_name(), llvm.get_host_cpu_name(), target().isa
-    chosen = os.environ.get("NUMBA_CPU_NAME", "")
-    why = f"set by NUMBA_CPU_NAME={chosen}" if chosen else f"the best that LLVM reports for {host}"
-    facts = {"name": name, "llvm_name": host, "instruction_set": isa, "numba_cpu_name": chosen or None}
-    return CheckResult(f"{name or 'unknown'}; instructions: {isa}, {why}", facts)
+    name, llvm_name, isa = machine.cpu_name(), llvm.get_host_cpu_name(), target().isa
+    forced = os.environ.get("NUMBA_CPU_NAME", "")
+    reason = f"set by NUMBA_CPU_NAME={forced}" if forced else f"the best that LLVM reports for {llvm_name}"
+    facts = {"name": name, "llvm_name": llvm_name, "instruction_set": isa, "numba_cpu_name": forced or None}
+    return CheckResult(f"{name or 'unknown'}; instructions: {isa}, {reason}", facts)
 
 
-def threads() -> CheckResult:
+def check_threads() -> CheckResult:
     from localinfer.runtime import machine
 
     steps, count = machine.thread_count_steps(), machine.default_threads()
@@ -128,7 +128,7 @@ def threads() -> CheckResult:
     return CheckResult(f"{count} by default; CPUs: {text}", {"default": count, "cpus": dict(steps)})
 
 
-def memory() -> CheckResult:
+def check_memory() -> CheckResult:
     from localinfer.runtime import machine
 
     free = machine.available_memory()
@@ -136,7 +136,7 @@ def memory() -> CheckResult:
     return CheckResult(f"{free / 2**30:.1f} GiB available", {"available_bytes": free}, trouble)
 
 
-def speed() -> CheckResult:
+def check_speed() -> CheckResult:
     """Compile, load and run kernels on threads, and measure their peak speed."""
     from localinfer.evaluation.roofline import measure
     from localinfer.runtime import machine
@@ -154,7 +154,7 @@ def speed() -> CheckResult:
     return CheckResult(text, facts)
 
 
-def kernel_cache() -> CheckResult:
+def check_kernel_cache() -> CheckResult:
     """Return the directory of cached kernels, and whether it is writable. Without it, each start recompiles them."""
     from localinfer import paths
     from quant.jit.kernel_cache import KernelCache, cache_directories
@@ -173,7 +173,7 @@ def kernel_cache() -> CheckResult:
     return CheckResult(text + f"; {len(others)} directories of other versions or CPUs" * bool(others), facts)
 
 
-def models() -> CheckResult:
+def check_models() -> CheckResult:
     from localinfer import paths
     from localinfer.hub import resolve
 
@@ -184,7 +184,7 @@ def models() -> CheckResult:
     return CheckResult(f"{folder}: {', '.join(here) or 'none; `localinfer pull` downloads the default model'}", facts)
 
 
-def settings() -> CheckResult:
+def check_settings() -> CheckResult:
     from localinfer.hub import resolve
     from localinfer.options import from_environment
 
@@ -198,15 +198,15 @@ def settings() -> CheckResult:
 
 # The name of each check, its function, and whether models need it to pass.
 CHECKS: dict[str, tuple[Callable[[], CheckResult], bool]] = {
-    "program": (program, False),
-    "Python": (python, False),
-    "packages": (packages, True),
-    "system": (system, False),
-    "CPU": (cpu, True),
-    "threads": (threads, True),
-    "memory": (memory, True),
-    "speed": (speed, True),
-    "kernel cache": (kernel_cache, False),
-    "models": (models, False),
-    "settings": (settings, True),
+    "program": (check_program, False),
+    "Python": (check_python, False),
+    "packages": (check_packages, True),
+    "system": (check_system, False),
+    "CPU": (check_cpu, True),
+    "threads": (check_threads, True),
+    "memory": (check_memory, True),
+    "speed": (check_speed, True),
+    "kernel cache": (check_kernel_cache, False),
+    "models": (check_models, False),
+    "settings": (check_settings, True),
 }

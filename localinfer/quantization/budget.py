@@ -20,7 +20,6 @@ from typing import NamedTuple
 from localinfer.errors import UsageError
 from localinfer.gguf.source import Source, SourceTensor
 from localinfer.gguf.writer import align, get_alignment
-from localinfer.quantization.default_importance import with_default_importance
 from localinfer.quantization.noise import Progress, measure_noise
 from localinfer.quantization.plan import QuantizationPlan, Request, make_plan, with_types
 from localinfer.quantization.quantize import compile_kernels, make_encoder_factory, plan_outputs
@@ -31,6 +30,7 @@ from localinfer.quantization.recipes import (
     role_of,
     tensors_without_override,
 )
+from localinfer.quantization.tied_output_importance import with_tied_output_importance
 from quant import ggml
 from quant.jit import loader
 
@@ -190,7 +190,7 @@ def measure_options(
     noise = measure_noise(
         plan.source,
         new,
-        encoder_factory=make_encoder_factory(effort, with_default_importance(plan.source, plan.importance, effort)),
+        encoder_factory=make_encoder_factory(effort, with_tied_output_importance(plan.source, plan.importance, effort)),
         importance=plan.importance,
         threads=threads,
         progress=measuring,

@@ -26,7 +26,6 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.resumable_file import ResumableFile, resumable_file
 from localinfer.gguf.source import SourceTensor
 from localinfer.options import Options
-from localinfer.quantization.default_importance import TABLE, with_default_importance
 from localinfer.quantization.feedback_encoders import (
     checked_factor,
     compile_feedback,
@@ -44,6 +43,7 @@ from localinfer.quantization.quantize import (
     require_not_source,
     submit_tensor,
 )
+from localinfer.quantization.tied_output_importance import TABLE, with_tied_output_importance
 from localinfer.quantization.worker_pool import WorkerPool
 from localinfer.runtime import machine
 from localinfer.runtime.engine import Engine
@@ -173,7 +173,7 @@ class _CalibrationRun:
     def run(self, compiling: Progress | None) -> None:
         """Write everything that an earlier run has not written."""
         self._observer.on_start(self._file.steps_done, self._blocks, self._file.discard_reason)
-        encoder_factory = make_encoder_factory("normal", with_default_importance(self._source, {}, "normal"))
+        encoder_factory = make_encoder_factory("normal", with_tied_output_importance(self._source, {}, "normal"))
         if not self._file.steps_done:
             self._file.file.write_at(0, self._output.layout.header)
             self._write(self._tensors_outside_blocks(), encoder_factory)

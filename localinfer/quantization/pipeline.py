@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from localinfer.quantization.default_importance import with_default_importance
 from localinfer.quantization.feedback_encoders import compile_feedback, make_factor_lookup, make_feedback_factory
 from localinfer.quantization.plan import QuantizationPlan
 from localinfer.quantization.quantize import (
@@ -15,6 +14,7 @@ from localinfer.quantization.quantize import (
     make_encoder_factory,
     quantize,
 )
+from localinfer.quantization.tied_output_importance import with_tied_output_importance
 from quant.jit import loader
 
 EFFORTS = ("fast", "normal", "max")
@@ -46,7 +46,7 @@ def write_plan(
         raise plan.problem
     search = "normal" if effort == "max" else effort
     compile_kernels(plan.old_types, plan.changed_types, search, compiling, low_rank=bool(plan.components))
-    importance = with_default_importance(plan.source, plan.importance, search)
+    importance = with_tied_output_importance(plan.source, plan.importance, search)
     encoder_factory = make_encoder_factory(search, importance, plan.components)
     if uses_feedback(plan, effort):
         compile_feedback(plan.changed_types, compiling)

@@ -31,16 +31,16 @@ class ParallelChoices(Generic[T]):
 
     def __init__(self, choices: Sequence[ChoiceGenerator[T]], lease: Lease, dispatcher: Dispatcher) -> None:
         self._pending = deque(choices)
-        self._lease, self._dispatcher = lease, dispatcher
+        self._first_lease, self._dispatcher = lease, dispatcher
         self._tasks: list[asyncio.Task[None]] = []
-        self._results: asyncio.Queue[T | None] = asyncio.Queue()  # None: a task has finished
+        self._result_queue: asyncio.Queue[T | None] = asyncio.Queue()  # None: a task has finished
 
     async def run(self) -> AsyncGenerator[T, None]:
-        self._start(self._run_in_request_slot())
+        self._start_task(self._run_in_request_slot())
         n_finished = 0
         try:
             while n_finished < len(self._tasks):
-                if (result := await self._results.get()) is not None:
+                if (result := await self._result_queue.get()) is not None:
                     yield result
                     continue
                 n_finished += 1
@@ -52,24 +52,24 @@ class ParallelChoices(Generic[T]):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.append(asyncio.ensure_future(work))
-        self._tasks[-1].add_done_callback(lambda _: self._results.put_nowait(None))
+        self._tasks[-1].add_done_callback(lambda _: self._result_queue.put_nowait(None))
 
     async def _run_in_request_slot(self) -> None:
         while self._pending:
-            await self._run_next(self._lease)
+            await self._run_next(self._first_lease)
 
     async def _run_in_extra_slots(self) -> None:
-        while self._pending and self._dispatcher.can_lease_another(self._lease):  # waiting requests go first
-            async with self._dispatcher.lease_another(self._lease) as extra_lease:
+        while self._pending and self._dispatcher.can_lease_another(self._first_lease):  # waiting requests go first
+            async with self._dispatcher.lease_another(self._first_lease) as extra_lease:
                 await self._run_next(extra_lease)
 
     async def _run_next(self, lease: Lease) -> None:
-        """Generate the next choice, and first start a task for further choices if another slot is free."""
-        choice = self._pending.popleft()
-        if self._pending and self._dispatcher.can_lease_another(self._lease):
-            self._start(self._run_in_extra_slots())
-        async with aclosing(choice(lease)) as results:
+        """Start a task for further choices if another slot is free; then generate the next one with `lease`."""
+        generate_choice = self._pending.popleft()
+        if self._pending and self._dispatcher.can_lease_another(self._first_lease):
+            self._start_task(self._run_in_extra_slots())
+        async with aclosing(generate_choice(lease)) as results:
             async for result in results:
-                self._results.put_nowait(result)
+                self._result_queue.put_nowait(result)

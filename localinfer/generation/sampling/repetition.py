@@ -122,19 +122,19 @@ def dry(
 
 
 def repeated_continuations(window: Ids, max_length: int) -> tuple[Ids, Ids]:
-    """Return the tokens that followed earlier occurrences of the window's end, ascending, and the lengths of the
-    matches.
+    """Return the distinct tokens of the window but its first, ascending, and for each the length of its longest match.
 
-    The longest match of each token counts, up to `max_length`.
+    A match is an occurrence of a suffix of the window (at most `max_length` tokens) that this token follows: if the
+    model chose the token next, it would repeat that many tokens. The length is 0 if there is none.
     """
-    ends = np.arange(window.size - 1)  # last positions of earlier occurrences
+    match_ends = np.arange(window.size - 1)  # last positions of earlier occurrences
     lengths = np.zeros(window.size - 1, np.intp)
-    for n in range(max_length):
-        ends = ends[ends >= n]
-        ends = ends[window[ends - n] == window[-1 - n]]
-        if not ends.size:
+    for n_matched in range(max_length):
+        match_ends = match_ends[match_ends >= n_matched]
+        match_ends = match_ends[window[match_ends - n_matched] == window[-1 - n_matched]]
+        if not match_ends.size:
             break
-        lengths[ends] = n + 1
+        lengths[match_ends] = n_matched + 1
     ids, inverse = np.unique(window[1:], return_inverse=True)
     longest = np.zeros(ids.size, np.intp)
     np.maximum.at(longest, inverse, lengths)

@@ -1,4 +1,4 @@
-"""A default importance for the output matrix of models that share it with the token embeddings.
+"""An estimated importance for the output matrix of models that share it with the token embeddings.
 
 Importance matrices do not cover the token embedding table. Where it also serves as the output matrix, its inputs
 resemble its rows, because a token becomes probable by that resemblance. So the mean square of a column of the table
@@ -20,9 +20,10 @@ TABLE = EMBEDDINGS[0]
 MAX_ROWS = 1024  # of the table in the sample, at most
 
 
-def with_default_importance(source: Source, importance: Mapping[str, Floats], effort: str) -> dict[str, Floats]:
-    """Return the importance with an estimate for a tied output matrix, unless it is known or the effort is "fast".
+def with_tied_output_importance(source: Source, importance: Mapping[str, Floats], effort: str) -> dict[str, Floats]:
+    """Return the importance with an estimate for the token embeddings if they also serve as the output matrix.
 
+    It is returned unchanged if the effort is "fast", or if the importance of that matrix is known.
     Values are float32 (matrices, n). Raises LocalInferError if the table has a value that is not finite.
     """
     table = source.tensors.get(TABLE)
