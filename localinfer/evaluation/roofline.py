@@ -31,7 +31,8 @@ MIN_SECONDS = 0.004  # ... but long enough that waking the threads, 50 us, is ne
 
 HERE = "localinfer.kernels.roofline"
 STREAMS = [
-    Kernel(HERE, "read_bandwidth", ("memory", "nbytes", "result"), constants=(("asks", asks),)) for asks in (0, 1)
+    Kernel(HERE, "read_bandwidth", ("memory", "nbytes", "result"), constants=(("prefetches", prefetches),))
+    for prefetches in (0, 1)
 ]
 MULTIPLY = {
     kind: Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))

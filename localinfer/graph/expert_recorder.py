@@ -124,7 +124,7 @@ class Routing:
 
     ids: Region
     weights: Region
-    places: Region
+    pair_rows: Region
     small_runs: RoutedRows
     large_runs: RoutedRows
 
@@ -145,11 +145,11 @@ def allocate_routing(graph: ComputeGraph, router: Router) -> Routing:
     def routed_rows(rows: Rows, runs: int, tile: int) -> RoutedRows:
         return RoutedRows(rows, graph.region(4 * rows.capacity), graph.region(8 * (1 + RUN_WORDS * runs)), tile)
 
-    ids, weights, places = (graph.region(4 * pairs) for _ in range(3))
+    ids, weights, pair_rows = (graph.region(4 * pairs) for _ in range(3))
     return Routing(
         ids,
         weights,
-        places,
+        pair_rows,
         routed_rows(graph.rows(n_small, n_small, graph.tokens), min(pairs, router.count), 0),
         routed_rows(graph.rows(n_large, 0, graph.tokens), n_large_experts, tile),
     )
@@ -182,11 +182,11 @@ def route(
         )  # fmt: skip
     small, large = routing.small_runs, routing.large_runs
     graph.op(
-        f"{name}.sort", SORT_BY_EXPERT, logits.rows, constants={"tile": large.tile, "most": MAX_SMALL_BATCH},
+        f"{name}.sort", SORT_BY_EXPERT, logits.rows, constants={"tile": large.tile, "max_small_rows": MAX_SMALL_BATCH},
         chunks=(0, 0),
-        ids=routing.ids, n_expert=router.count, used=router.used, few=small.rows.region, few_order=small.order,
-        few_runs=small.runs, many=large.rows.region, many_order=large.order, many_runs=large.runs,
-        places=routing.places,
+        ids=routing.ids, n_expert=router.count, used=router.used, small_rows=small.rows.region, small_order=small.order,
+        small_runs=small.runs, large_rows=large.rows.region, large_order=large.order, large_runs=large.runs,
+        pair_rows=routing.pair_rows,
     )  # fmt: skip
 
 
@@ -213,9 +213,9 @@ class RoutedExperts:
             hidden = self._gate(gates, [None] * len(gates), activation)
         outputs, y, routing = self._multiply(hidden, "down"), self.graph.buffer(h.n, h.rows), self.routing
         self.graph.op(
-            f"{self.name}.combine", COMBINE_EXPERTS, h.rows, chunks=(0, 4), few=outputs[0], many=outputs[-1],
-            places=routing.places, weights=0 if self.router.weighs_inputs else routing.weights, used=self.router.used,
-            n=h.n, y=y,
+            f"{self.name}.combine", COMBINE_EXPERTS, h.rows, chunks=(0, 4), small=outputs[0], large=outputs[-1],
+            pair_rows=routing.pair_rows, weights=0 if self.router.weighs_inputs else routing.weights,
+            used=self.router.used, n=h.n, y=y,
         )  # fmt: skip
         return y
 

@@ -199,11 +199,11 @@ def gate_halves(activation: str, tile: int, passes: int) -> Body:
         n = args.n
         first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for token in range(first, end):
-            row, place = args.x + 8 * n * token, args.y + 4 * n * token
+            row, out = args.x + 8 * n * token, args.y + 4 * n * token
             for i in range(0, 4 * n, 64):
-                store(place + i, unit(load(f32x16, row + i), load(f32x16, row + 4 * n + i)))
+                store(out + i, unit(load(f32x16, row + i), load(f32x16, row + 4 * n + i)))
             if args.q:
-                quantize_groups(place, args.q, token, 0, n // 32, n)
+                quantize_groups(out, args.q, token, 0, n // 32, n)
 
     return body
 

@@ -37,12 +37,12 @@ def copy_slice() -> Body:
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            source, place = (
+            source, out = (
                 args.x + 4 * (args.x_n * token + args.x_first),
                 args.y + 4 * (args.y_n * token + args.y_first),
             )
             for i in range(0, 4 * args.n, 64):
-                store(place + i, load(f32x16, source + i))
+                store(out + i, load(f32x16, source + i))
 
     return body
 
@@ -54,11 +54,11 @@ def match_rms() -> Body:
         n = args.n
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            place = args.y + 4 * n * token
-            own = max(mean_square(place, n), float32(MIN_MEAN_SQUARE))
-            factor = splat(f32x16, sqrt(mean_square(args.x + 4 * n * token, n)) / sqrt(own))
+            out = args.y + 4 * n * token
+            mean = max(mean_square(out, n), float32(MIN_MEAN_SQUARE))
+            factor = splat(f32x16, sqrt(mean_square(args.x + 4 * n * token, n)) / sqrt(mean))
             for i in range(0, 4 * n, 64):
-                store(place + i, load(f32x16, place + i) * factor)
+                store(out + i, load(f32x16, out + i) * factor)
 
     return body
 
@@ -70,7 +70,7 @@ def predict() -> Body:
         count, n = args.count, args.n
         end = load(int64, args.tokens) * (chunk_index + 1) // n_chunks
         for token in range(load(int64, args.tokens) * chunk_index // n_chunks, end):
-            row, place = args.x + 4 * count * n * token, args.predicted + 4 * count * n * token
+            row, out = args.x + 4 * count * n * token, args.predicted + 4 * count * n * token
             for pair in range(count * count):
                 store(
                     scratch + 4 * pair, weighted_sum(args.weight + 4 * count * pair, args.m + 4 * count * token, count)
@@ -81,8 +81,8 @@ def predict() -> Body:
                     for k in range(count):
                         c = splat(f32x16, load(float32, scratch + 4 * (count * j + k)))
                         s = fma(c, load(f32x16, row + 4 * n * k + i), s)
-                    store(place + 4 * n * j + i, s)
-                store(args.first + 4 * n * token + i, load(f32x16, place + i))
+                    store(out + 4 * n * j + i, s)
+                store(args.first + 4 * n * token + i, load(f32x16, out + i))
 
     return body
 
@@ -115,9 +115,9 @@ def add_to_inactive() -> Body:
         end = load(int64, args.tokens) * (chunk_index + 1) // n_chunks
         for token in range(load(int64, args.tokens) * chunk_index // n_chunks, end):
             for j in range(1, args.count):
-                place = args.x + 4 * args.n * (args.count * token + j)
+                out = args.x + 4 * args.n * (args.count * token + j)
                 for i in range(0, 4 * args.n, 64):
-                    store(place + i, load(f32x16, place + i) + load(f32x16, args.branch + 4 * args.n * token + i))
+                    store(out + i, load(f32x16, out + i) + load(f32x16, args.branch + 4 * args.n * token + i))
 
     return body
 

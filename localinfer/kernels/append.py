@@ -15,22 +15,22 @@ Body = Callable[..., None]
 
 
 def make_widen(size: int, dim: int) -> Any:
-    """Make widen_head(head, place): return the address of the head padded with zeros from `size` to `dim` values."""
+    """Make widen_head(head, buffer): return the address of the head padded with zeros from `size` to `dim` values."""
 
     @inline
-    def unchanged(head: int, place: int) -> Any:
+    def unchanged(head: int, buffer: int) -> Any:
         return head
 
     @inline
-    def widened(head: int, place: int) -> Any:
-        widen(head, size, place, dim)
-        return place
+    def widened(head: int, buffer: int) -> Any:
+        widen(head, size, buffer, dim)
+        return buffer
 
     return unchanged if size == dim else widened
 
 
 def make_store_anchor(pairs: str, k_type: str, size: int, dim: int) -> Any:
-    """Make subtract_anchor(key, keys, entry, bias, n_rot, table, place): subtract the page's anchor from a transformed
+    """Make subtract_anchor(key, keys, entry, bias, n_rot, table, buffer): subtract the page's anchor from a transformed
     key, and store the anchor.
 
     The anchor is the head's key bias, with the page's mean rotation, transformed like the key. All keys of a page store
@@ -40,18 +40,18 @@ def make_store_anchor(pairs: str, k_type: str, size: int, dim: int) -> Any:
     key_block = make_key_block(kind, dim)
 
     @inline
-    def subtract_anchor(key: int, keys: int, entry: int, bias: int, n_rot: int, table: int, place: int) -> None:
-        widen(bias, size, place, dim)
-        rotate(place, n_rot, table)
-        transform(place)
+    def subtract_anchor(key: int, keys: int, entry: int, bias: int, n_rot: int, table: int, buffer: int) -> None:
+        widen(bias, size, buffer, dim)
+        rotate(buffer, n_rot, table)
+        transform(buffer)
         block = key_block(keys, entry)
         for i in range(0, dim, 16):
-            halves = convert(f16x16, load(f32x16, place + 4 * i))
+            halves = convert(f16x16, load(f32x16, buffer + 4 * i))
             store(block + 2 * i, halves)
             store(key + 4 * i, load(f32x16, key + 4 * i) - convert(f32x16, halves))
 
     @inline
-    def no_anchor(key: int, keys: int, entry: int, bias: int, n_rot: int, table: int, place: int) -> None:
+    def no_anchor(key: int, keys: int, entry: int, bias: int, n_rot: int, table: int, buffer: int) -> None:
         pass
 
     return subtract_anchor if kind.anchored else no_anchor

@@ -97,23 +97,23 @@ def make_load_queries(shape: AttentionShape) -> Any:
     queries_bytes, spans_at = tile.queries_bytes, tile.spans_at
 
     @inline
-    def load_query(q: int, scale: float, place: int) -> None:
+    def load_query(q: int, scale: float, out: int) -> None:
         for i in range(0, 4 * key_dim, 64):
-            store(place + i, load(f32x16, q + i) * splat(f32x16, float32(scale * LOG2_E)))
-        transform(place)
+            store(out + i, load(f32x16, q + i) * splat(f32x16, float32(scale * LOG2_E)))
+        transform(out)
 
     @inline
     def load_queries(args: Any, work: SegmentWork, first: int, head: int, scratch: int) -> None:
         last = load(int64, work.segment) * group - 1
         for row in range(rows):
             number = min(first + row, last)  # after the last token, the last row is repeated
-            token, span, place = work.token + number // group, scratch + spans_at + 8 * row, scratch + 4 * key_dim * row
+            token, span, out = work.token + number // group, scratch + spans_at + 8 * row, scratch + 4 * key_dim * row
             query = 4 * key_dim * ((args.kv_heads * token + head) * group + number % group)
             store(span, load(int32, args.oldest + 4 * token))
             store(span + 4, load(int32, args.newest + 4 * token))
-            load_query(args.q + query, args.scale, place)
+            load_query(args.q + query, args.scale, out)
             if args.sink_pages:
-                load_query(args.q_sink + query, args.scale, place + queries_bytes)
+                load_query(args.q_sink + query, args.scale, out + queries_bytes)
 
     return load_queries
 
@@ -268,10 +268,14 @@ def attention(**constants: Any) -> Body:
         first_item, end_item = items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks
         token, done, partial = 0, 0, args.partial  # the start of this segment
         for segment in range(segments + 8, end_segment, SEGMENT_BYTES):
-            own = tiles_of(segment, kv_heads) * (count_chunks(segment, chunk) if shared else 1)
-            first, end = max(first_item - done, 0), min(end_item - done, own)
+            segment_items = tiles_of(segment, kv_heads) * (count_chunks(segment, chunk) if shared else 1)
+            first, end = max(first_item - done, 0), min(end_item - done, segment_items)
             attend_segment(args, SegmentWork(segment, token, first, end, shared, partial), scratch)
-            token, done, partial = token + load(int64, segment), done + own, partial + rows_of(segment) * stride * own
+            token, done, partial = (
+                token + load(int64, segment),
+                done + segment_items,
+                partial + rows_of(segment) * stride * segment_items,
+            )
 
     return body
 

@@ -235,17 +235,17 @@ def make_store_key(kind: CacheType, head_dim: int) -> Any:
 
     @inline
     def store_key(key: int, head: int, entry: int, block: int) -> None:
-        panel, lane = (
+        panel, column = (
             key_page(head, entry) + anchor_bytes + entry % PAGE_SIZE // PANEL_KEYS * panel_bytes,
             entry % PANEL_KEYS,
         )
         for group in range(head_dim // 32):
             encode(load(f32x16, key + 128 * group), load(f32x16, key + 128 * group + 64), block)
-            place = panel + group_bytes * group
+            out = panel + group_bytes * group
             if scales:
-                store(place + 2 * lane, load(types.uint16, block))
+                store(out + 2 * column, load(types.uint16, block))
             for line in range(lines):
-                at = place + scales + element * (PANEL_KEYS * line + lane)
+                at = out + scales + element * (PANEL_KEYS * line + column)
                 store(at, load(bits, block + skip + element * line))
 
     return store_key
@@ -265,8 +265,8 @@ def make_store_value(kind: CacheType, head_dim: int) -> Any:
             encode(load(f32x16, value + 128 * group), load(f32x16, value + 128 * group + 64), block)
             if scaled:
                 store(first + 2 * (PAGE_SIZE * group + within), load(types.uint16, block))
-            place = first + scale_bytes + row_bytes * within + code_bytes * group
+            out = first + scale_bytes + row_bytes * within + code_bytes * group
             for i in range(0, code_bytes, 16):
-                store(place + i, load(u8x16, block + skip + i))
+                store(out + i, load(u8x16, block + skip + i))
 
     return store_value

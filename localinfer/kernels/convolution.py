@@ -20,12 +20,12 @@ def input_row(x: int, tail: int, width: int, stride: int, token: int) -> int:
 
 
 @inline
-def transpose_weights(weight: int, width: int, columns: int, place: int) -> None:
+def transpose_weights(weight: int, width: int, columns: int, out: int) -> None:
     """Transpose the weights of some columns from [column][age] to [age][column], padded to a whole strip."""
     for column in range(0, columns, 16):
         for age in range(width):
             taps = gather(f32x16, weight + 4 * (width * column + age), 4 * width)
-            store(place + 4 * (CONVOLUTION_STRIP * age + column), taps)
+            store(out + 4 * (CONVOLUTION_STRIP * age + column), taps)
 
 
 def convolve(activation: str) -> Body:
@@ -43,20 +43,22 @@ def convolve(activation: str) -> Body:
             first, end, before = CONVOLUTION_STRIP * strip, min(CONVOLUTION_STRIP * (strip + 1), args.n), 0
             transpose_weights(args.weight + 4 * width * first, width, end - first, scratch)
             for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
-                count, own = load(int64, segment), args.tail + stride * (width - 1) * load(int64, segment + 8)
-                past = args.tail + stride * (width - 1) * load(int64, segment + 16)
-                rows, place = args.x + stride * before, args.y + stride * before
+                count, new_tail = load(int64, segment), args.tail + stride * (width - 1) * load(int64, segment + 8)
+                old_tail = args.tail + stride * (width - 1) * load(int64, segment + 16)
+                rows, out = args.x + stride * before, args.y + stride * before
                 for token in range(count):
                     for i in range(first, end, 16):
                         s = load(f32x16, args.bias + 4 * i) if args.bias else splat(f32x16, 0.0)
                         for age in range(width):
-                            value = load(f32x16, input_row(rows, past, width, stride, token - width + 1 + age) + 4 * i)
+                            value = load(
+                                f32x16, input_row(rows, old_tail, width, stride, token - width + 1 + age) + 4 * i
+                            )
                             s = fma(load(f32x16, scratch + 4 * (CONVOLUTION_STRIP * age + i - first)), value, s)
-                        store(place + stride * token + 4 * i, act(s))
+                        store(out + stride * token + 4 * i, act(s))
                 for age in range(width - 1):
-                    source = input_row(rows, past, width, stride, count - width + 1 + age)
+                    source = input_row(rows, old_tail, width, stride, count - width + 1 + age)
                     for i in range(first, end, 16):
-                        store(own + stride * age + 4 * i, load(f32x16, source + 4 * i))
+                        store(new_tail + stride * age + 4 * i, load(f32x16, source + 4 * i))
                 before += count
 
     return body

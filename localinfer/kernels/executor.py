@@ -46,21 +46,21 @@ SPIN_ITERATIONS = 2000  # spins before the thread yields its core
 
 
 @inline
-def claim(thread: int, stage: int, parts: int) -> Any:
-    """Claim one of a thread's `parts` chunks and return its number, or `parts` if none is left.
+def claim(thread: int, stage: int, chunks: int) -> Any:
+    """Claim one of a thread's `chunks` chunks and return its number, or `chunks` if none is left.
 
     The claim counter only grows, so a thread that is behind cannot claim chunks of a later stage.
     """
     none_taken = stage << CLAIMED_BITS
-    seen = atomic_load(thread)
+    counter = atomic_load(thread)
     while True:
-        free = max(seen, none_taken)
-        if free - none_taken >= parts:
-            return parts
-        before = atomic_swap(thread, seen, free + 1)
-        if before == seen:
+        free = max(counter, none_taken)
+        if free - none_taken >= chunks:
+            return chunks
+        before = atomic_swap(thread, counter, free + 1)
+        if before == counter:
             return free - none_taken
-        seen = before
+        counter = before
 
 
 @inline
@@ -78,18 +78,18 @@ def wait(sync: int, stage: int, stop: int) -> Any:
 @inline
 def write_timestamp(op: int, begin: int, end: int, scratch: int) -> None:
     """Store the timestamps of a chunk of an op before the thread's scratch memory, unless that space is full."""
-    stamps = scratch - TIMESTAMPS_BYTES
-    count = load(int64, stamps)
-    at = stamps + TIMESTAMPS_OFFSET + 8 * TIMESTAMP_WORDS * count
+    timestamps = scratch - TIMESTAMPS_BYTES
+    count = load(int64, timestamps)
+    at = timestamps + TIMESTAMPS_OFFSET + 8 * TIMESTAMP_WORDS * count
     if at + 8 * TIMESTAMP_WORDS <= scratch:
         store(at, op)
         store(at + 8, begin)
         store(at + 16, end)
-        store(stamps, count + 1)
+        store(timestamps, count + 1)
 
 
-def make_call(stamps: int) -> Any:
-    """Make the function that calls a kernel, with timestamps before and after if `stamps`."""
+def make_call(timestamps: int) -> Any:
+    """Make the function that calls a kernel, with timestamps before and after if `timestamps`."""
 
     @inline
     def call_and_stamp(function: int, op: int, chunk_index: int, n_chunks: int, scratch: int) -> None:
@@ -97,22 +97,22 @@ def make_call(stamps: int) -> Any:
         call_address(function, op, chunk_index, n_chunks, scratch)
         write_timestamp(op, begin, ticks(), scratch)
 
-    return call_and_stamp if stamps else call_address
+    return call_and_stamp if timestamps else call_address
 
 
-def make_op_functions(few: int, stamps: int) -> Any:
-    """Make the functions for an op record, which has a kernel and a chunk count for batches of up to `few` tokens, and
-    for larger ones.
+def make_op_functions(max_small_batch: int, timestamps: int) -> Any:
+    """Make the functions for an op record, which has a kernel and a chunk count for batches of up to
+    `max_small_batch` tokens, and for larger ones.
 
     chunks_of(op) returns the chunks per thread, 0 if one thread runs the op. run(op, chunk_index, n_chunks, scratch)
     runs a chunk.
     """
 
-    call_kernel = make_call(stamps)
+    call_kernel = make_call(timestamps)
 
     @inline
     def column(op: int) -> Any:
-        return op if load(int64, load(int64, op + TOKENS_OFFSET)) <= few else op + 8
+        return op if load(int64, load(int64, op + TOKENS_OFFSET)) <= max_small_batch else op + 8
 
     @inline
     def chunks_of(op: int) -> Any:
@@ -125,44 +125,44 @@ def make_op_functions(few: int, stamps: int) -> Any:
     return chunks_of, run
 
 
-def make_stage_functions(few: int, stamps: int) -> Any:
+def make_stage_functions(max_small_batch: int, timestamps: int) -> Any:
     """Make the functions for a stage, the op records from address `first` up to `end`.
 
     chunks_in_stage(first, end) returns the chunks per thread. run_chunk(first, end, thread, number, n_threads, scratch)
     runs chunk `number` of thread `thread`.
     """
-    chunks_of, run = make_op_functions(few, stamps)
+    chunks_of, run = make_op_functions(max_small_batch, timestamps)
 
     @inline
     def chunks_in_stage(first: int, end: int) -> Any:
-        parts = 0
+        chunks = 0
         for op in range(first, end, RECORD_BYTES):
-            parts += chunks_of(op)
-        return parts
+            chunks += chunks_of(op)
+        return chunks
 
     @inline
     def run_chunk(first: int, end: int, thread: int, number: int, n_threads: int, scratch: int) -> None:
         for op in range(first, end, RECORD_BYTES):
-            parts = chunks_of(op)
-            if 0 <= number < parts:
-                run(op, parts * thread + number, parts * n_threads, scratch)
-            number -= parts
+            chunks = chunks_of(op)
+            if 0 <= number < chunks:
+                run(op, chunks * thread + number, chunks * n_threads, scratch)
+            number -= chunks
 
     return chunks_in_stage, run_chunk
 
 
-def execute(few: int, stamps: int) -> Body:
+def execute(max_small_batch: int, timestamps: int) -> Body:
     """Make the kernel that runs the ops first .. end - 1; `chunk_index` of `n_chunks` is the thread's number in the
     pool.
 
-    A thread returns when all ops are done, or between two chunks if the flag at `stop` is set. With `stamps`, it writes
-    timestamps of all chunks: see `localinfer.runtime.timestamps`.
+    A thread returns when all ops are done, or between two chunks if the flag at `stop` is set. With `timestamps`, it
+    writes timestamps of all chunks: see `localinfer.runtime.timestamps`.
     """
-    _, run = make_op_functions(few, stamps)
-    chunks_in_stage, run_chunk = make_stage_functions(few, stamps)
+    _, run = make_op_functions(max_small_batch, timestamps)
+    chunks_in_stage, run_chunk = make_stage_functions(max_small_batch, timestamps)
 
     @inline
-    def lead(program: int, op: int, end: int, stop: int, scratch: int) -> Any:
+    def run_serial_ops(program: int, op: int, end: int, stop: int, scratch: int) -> Any:
         """Run the ops that are too small to divide, starting with `op`; return the first op of the next stage."""
         while op < end and not atomic_load(stop):
             record = program + RECORD_BYTES * op
@@ -175,7 +175,7 @@ def execute(few: int, stamps: int) -> Body:
         return op
 
     @inline
-    def share(
+    def run_chunks(
         first: int, last: int, stage: int, sync: int, stop: int, chunk_index: int, n_chunks: int, scratch: int
     ) -> Any:
         """Run chunks of a stage until none is left; return how many."""
@@ -191,10 +191,10 @@ def execute(few: int, stamps: int) -> Body:
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         sync, stop = args.sync, args.stop
-        after, leads = args.first, atomic_add(sync + SYNC_ENTERED, 1) == 0
+        after, is_last = args.first, atomic_add(sync + SYNC_ENTERED, 1) == 0
         while True:
-            if leads:
-                stage = lead(args.program, after, args.end, stop, scratch)
+            if is_last:
+                stage = run_serial_ops(args.program, after, args.end, stop, scratch)
                 atomic_store(sync + SYNC_FINISHED, 0)
                 atomic_store(sync + SYNC_STAGE, stage)
             else:
@@ -204,8 +204,8 @@ def execute(few: int, stamps: int) -> Body:
             record = args.program + RECORD_BYTES * stage
             after = load(int64, record + NEXT_STAGE_OFFSET)
             last = args.program + RECORD_BYTES * after
-            finished = share(record, last, stage, sync, stop, chunk_index, n_chunks, scratch)
+            finished = run_chunks(record, last, stage, sync, stop, chunk_index, n_chunks, scratch)
             whole = chunks_in_stage(record, last) * n_chunks
-            leads = finished > 0 and atomic_add(sync + SYNC_FINISHED, finished) + finished == whole
+            is_last = finished > 0 and atomic_add(sync + SYNC_FINISHED, finished) + finished == whole
 
     return body

@@ -2,13 +2,13 @@
 outputs.
 
 A pair is a token and one of its experts: pair = token * used + slot. Expert products work on rows, one per pair, sorted
-by expert. There are two groups of rows. Experts with few rows multiply row by row; for the others, unpacking the
-weights pays off. In the second group, each expert's rows start at a tile boundary (`quant.matmul.activations`), and
-padding rows are empty.
+by expert. There are two groups of rows. In the small group are experts with few rows, which multiply row by row; in the
+large group are the others, for which unpacking the weights pays off. In the large group, each expert's rows start at a
+tile boundary (`quant.matmul.activations`), and padding rows are empty.
 
-    order   int32 [rows], per group: the pair of each row, or -1
-    places  int32 [pairs]: the row of each pair in the first group, or -1 - row in the second
-    runs    per group: see `quant.matmul.experts`
+    order      int32 [rows], per group: the pair of each row, or -1
+    pair_rows  int32 [pairs]: the row of each pair in the small group, or -1 - row in the large one
+    runs       per group: see `quant.matmul.experts`
 """
 
 from collections.abc import Callable
@@ -63,15 +63,15 @@ SPARSE_MIXER_THRESHOLD = 0.02  # twice the jitter that the SparseMixer router wa
 
 
 @inline
-def sparse_mixer_weight(logits: int, left: int, n: int, chosen: int) -> Any:
+def sparse_mixer_weight(logits: int, remaining: int, n: int, chosen: int) -> Any:
     """Return the softmax weight of the largest remaining logit among the remaining logits that are close to it: within
-    a fraction of the larger magnitude (SparseMixer; Liu et al., 2024: GRIN). In `left`, logits that are already chosen
-    are -inf."""
-    largest, total = load(float32, left + 4 * chosen), float32(0.0)
+    a fraction of the larger magnitude (SparseMixer; Liu et al., 2024: GRIN). In `remaining`, logits that are already
+    chosen are -inf."""
+    largest, total = load(float32, remaining + 4 * chosen), float32(0.0)
     for i in range(n):
         logit = load(float32, logits + 4 * i)
         if largest - logit <= float32(SPARSE_MIXER_THRESHOLD) * max(abs(logit), largest):
-            total += exponential(load(float32, left + 4 * i) - largest)
+            total += exponential(load(float32, remaining + 4 * i) - largest)
     return float32(1.0) / total
 
 
@@ -192,15 +192,16 @@ def scale_expert_rows() -> Body:
 @inline
 def write_run(runs: int, number: int, expert: int, first: int, count: int) -> None:
     """Store a run of rows of an expert."""
-    place = runs + 8 + 8 * RUN_WORDS * number
-    store(place, expert)
-    store(place + 8, first)
-    store(place + 16, count)
+    record = runs + 8 + 8 * RUN_WORDS * number
+    store(record, expert)
+    store(record + 8, first)
+    store(record + 16, count)
 
 
-def sort_by_expert(tile: int, most: int) -> Body:
-    """Make the kernel that assigns rows to pairs and stores the runs of each expert. `few` and `many` receive the
-    number of rows of experts with at most `most` rows, and of the others."""
+def sort_by_expert(tile: int, max_small_rows: int) -> Body:
+    """Make the kernel that assigns rows to pairs and stores the runs of each expert. Experts with at most
+    `max_small_rows` rows belong to the small group. `small_rows` and `large_rows` receive the number of rows of each
+    group."""
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         pairs, row, runs, tiled_row, tiled_runs = load(int64, args.tokens) * args.used, 0, 0, 0, 0
@@ -211,31 +212,31 @@ def sort_by_expert(tile: int, most: int) -> Body:
             store(counter, load(int64, counter) + 1)
         for expert in range(args.n_expert):
             count = load(int64, scratch + 8 * expert)  # replaced below by the row of the expert's next pair
-            if count > most:
-                write_run(args.many_runs, tiled_runs, expert, tiled_row, count)
+            if count > max_small_rows:
+                write_run(args.large_runs, tiled_runs, expert, tiled_row, count)
                 store(scratch + 8 * expert, -1 - tiled_row)
-                room = (count + tile - 1) // tile * tile
-                for empty in range(tiled_row + count, tiled_row + room):
-                    store(args.many_order + 4 * empty, int32(-1))
-                tiled_row, tiled_runs = tiled_row + room, tiled_runs + 1
+                padded = (count + tile - 1) // tile * tile
+                for empty in range(tiled_row + count, tiled_row + padded):
+                    store(args.large_order + 4 * empty, int32(-1))
+                tiled_row, tiled_runs = tiled_row + padded, tiled_runs + 1
             elif count:
-                write_run(args.few_runs, runs, expert, row, count)
+                write_run(args.small_runs, runs, expert, row, count)
                 store(scratch + 8 * expert, row)
                 row, runs = row + count, runs + 1
         for pair in range(pairs):
             counter = scratch + 8 * int64(load(int32, args.ids + 4 * pair))
-            place = load(int64, counter)
-            store(args.places + 4 * pair, int32(place))
-            if place >= 0:
-                store(args.few_order + 4 * place, int32(pair))
-                store(counter, place + 1)
+            row_number = load(int64, counter)
+            store(args.pair_rows + 4 * pair, int32(row_number))
+            if row_number >= 0:
+                store(args.small_order + 4 * row_number, int32(pair))
+                store(counter, row_number + 1)
             else:
-                store(args.many_order + 4 * (-1 - place), int32(pair))
-                store(counter, place - 1)
-        store(args.few_runs, runs)
-        store(args.few, row)
-        store(args.many_runs, tiled_runs)
-        store(args.many, tiled_row)
+                store(args.large_order + 4 * (-1 - row_number), int32(pair))
+                store(counter, row_number - 1)
+        store(args.small_runs, runs)
+        store(args.small_rows, row)
+        store(args.large_runs, tiled_runs)
+        store(args.large_rows, tiled_row)
 
     return body
 
@@ -249,21 +250,21 @@ def gather(tile: int, passes: int) -> Body:
         n = args.n
         first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for row in range(first, end):
-            pair, place = int64(load(int32, args.order + 4 * row)), args.y + 4 * n * row
+            pair, out = int64(load(int32, args.order + 4 * row)), args.y + 4 * n * row
             source = args.x + 4 * n * (pair // args.used)
             weight = load(float32, args.weights + 4 * pair) if args.weights and pair >= 0 else float32(1.0)
             for i in range(0, n, 16):
                 value = load(f32x16, source + 4 * i) if pair >= 0 else splat(f32x16, float32(0.0))
-                store(place + 4 * i, splat(f32x16, weight) * value)
+                store(out + 4 * i, splat(f32x16, weight) * value)
             if args.q:
-                quantize_groups(place, args.q, row, 0, n // 32, n)
+                quantize_groups(out, args.q, row, 0, n // 32, n)
 
     return body
 
 
 def combine_experts() -> Body:
-    """Make the kernel y[token] = sum of its experts' rows in `few` or `many`, times their weights unless weights is 0,
-    in the order of slots."""
+    """Make the kernel y[token] = sum of its experts' rows in `small` or `large`, times their weights unless weights is
+    0, in the order of slots."""
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
@@ -272,8 +273,8 @@ def combine_experts() -> Body:
             for i in range(0, n, 16):
                 total = splat(f32x16, float32(0.0))
                 for pair in range(args.used * token, args.used * (token + 1)):
-                    place = int64(load(int32, args.places + 4 * pair))
-                    row = args.few + 4 * n * place if place >= 0 else args.many - 4 * n * (place + 1)
+                    number = int64(load(int32, args.pair_rows + 4 * pair))
+                    row = args.small + 4 * n * number if number >= 0 else args.large - 4 * n * (number + 1)
                     weight = load(float32, args.weights + 4 * pair) if args.weights else float32(1.0)
                     total = total + splat(f32x16, weight) * load(f32x16, row + 4 * i)
                 store(args.y + 4 * (n * token + i), total)

@@ -38,9 +38,9 @@ def transform_size(head_dim: int) -> int:
     return head_dim & -head_dim
 
 
-def make_hadamard(head_dim: int, part: int) -> Any:
-    """Make transform(x): transform the float32 head at x in place, in parts of `part` dimensions."""
-    norm = float32(part**-0.5)
+def make_hadamard(head_dim: int, block: int) -> Any:
+    """Make transform(x): transform the float32 head at x in place, in parts of `block` dimensions."""
+    norm = float32(block**-0.5)
 
     @inline
     def transform(x: int) -> None:
@@ -48,7 +48,7 @@ def make_hadamard(head_dim: int, part: int) -> Any:
             v = by_eight(by_four(by_two(by_one(load(f32x16, at)))))
             store(at, v * splat(f32x16, norm))
         distance = 64
-        while distance < 4 * part:
+        while distance < 4 * block:
             for first in range(x, x + 4 * head_dim, 2 * distance):
                 for at in range(first, first + distance, 64):
                     a, b = load(f32x16, at), load(f32x16, at + distance)

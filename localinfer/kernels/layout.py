@@ -43,8 +43,8 @@ def tile_rows(group: int, large_batch: bool) -> int:
     In small batches, these are the query heads that share a key head, all of them or an equal fraction. In large
     batches, there are at least as many as registers can hold.
     """
-    few = -(-group // -(-group // MAX_DECODE_ROWS))
-    return max(few, target().accumulators // 2) if large_batch else few
+    rows = -(-group // -(-group // MAX_DECODE_ROWS))
+    return max(rows, target().accumulators // 2) if large_batch else rows
 
 
 def row_state_bytes(value_dim: int) -> int:
@@ -62,7 +62,7 @@ def page_weights_bytes(rows: int) -> int:
 def attention_scratch_bytes(group: int, key_dim: int, value_dim: int) -> int:
     """Return a thread's scratch bytes: a tile's queries, plain and for sinks, a page's weights, position ranges, and
     two states."""
-    rows = max(tile_rows(group, many) for many in (False, True))
+    rows = max(tile_rows(group, large_batch) for large_batch in (False, True))
     return rows * (8 * key_dim + 64) + page_weights_bytes(rows) + 2 * rows * row_state_bytes(value_dim)
 
 

@@ -116,11 +116,11 @@ def norm_groups() -> Body:
         size = args.size
         items = load(int64, args.tokens) * args.count
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            source, place = args.x + 4 * size * item, args.y + 4 * size * item
+            source, out = args.x + 4 * size * item, args.y + 4 * size * item
             if args.weight:
-                normalize(source, args.weight + 4 * args.step * (item % args.count), size, args.eps, place)
+                normalize(source, args.weight + 4 * args.step * (item % args.count), size, args.eps, out)
             else:
-                normalize_unweighted(source, size, args.eps, place)
+                normalize_unweighted(source, size, args.eps, out)
 
     return body
 

@@ -96,10 +96,10 @@ least, greatest = make_horizontal_reduce("<"), make_horizontal_reduce(">")
 
 
 @inline
-def visible(cells: int, oldest: int, newest: int) -> Any:
+def visible(positions: int, oldest: int, newest: int) -> Any:
     """Return the mask of 16 entries that a row attends to."""
-    cell = load(i32x16, cells)
-    return (cell >= splat(i32x16, int32(oldest))) & (cell <= splat(i32x16, int32(newest)))
+    entry = load(i32x16, positions)
+    return (entry >= splat(i32x16, int32(oldest))) & (entry <= splat(i32x16, int32(newest)))
 
 
 @intrinsic
@@ -115,27 +115,27 @@ def oldest_visible(span: int, sink: int) -> Any:
 
 
 def make_page_visibility(rows: int) -> Any:
-    """Make page_visibility(cells, spans, sink): return ALL if every row of the tile attends to every entry of a page,
-    else the number of panels up to the last one with an entry that any row attends to (NOTHING if no row attends to
-    any)."""
+    """Make page_visibility(positions, spans, sink): return ALL if every row of the tile attends to every entry of a
+    page, else the number of panels up to the last one with an entry that any row attends to (NOTHING if no row attends
+    to any)."""
 
     @inline
-    def page_visibility(cells: int, spans: int, sink: int) -> int:
+    def page_visibility(positions: int, spans: int, sink: int) -> int:
         oldest, newest = oldest_visible(spans, sink), load(int32, spans + 4)
         furthest, nearest = oldest, newest  # all rows attend to positions from the last `oldest` to the first `newest`
         for span in range(spans + 8, spans + 8 * rows, 8):
             first, last = oldest_visible(span, sink), load(int32, span + 4)
             oldest, furthest = min(oldest, first), max(furthest, first)
             newest, nearest = max(newest, last), min(nearest, last)
-        low, high = load(i32x16, cells), load(i32x16, cells)
-        for cell in range(16, PAGE_SIZE, 16):
-            at = load(i32x16, cells + 4 * cell)
+        low, high = load(i32x16, positions), load(i32x16, positions)
+        for entry in range(16, PAGE_SIZE, 16):
+            at = load(i32x16, positions + 4 * entry)
             low, high = select(at < low, at, low), select(at > high, at, high)
         lowest, highest = least(low), greatest(high)
         if lowest >= furthest and highest <= nearest:
             return ALL
         panels = PAGE_SIZE // PANEL_KEYS if lowest <= newest and highest >= oldest else NOTHING
-        while panels and not is_any(visible(cells + 4 * PANEL_KEYS * (panels - 1), oldest, newest)):
+        while panels and not is_any(visible(positions + 4 * PANEL_KEYS * (panels - 1), oldest, newest)):
             panels -= 1
         return panels
 
@@ -157,27 +157,29 @@ def make_rescale(value_dim: int) -> Any:
 @inline
 def cap_scores(p: int, cap: float) -> None:
     """Soft-cap the scores of a row: cap * tanh(score / cap) (Bello et al., 2016)."""
-    for cell in range(0, PAGE_SIZE, 16):
-        scores = load(f32x16, p + 4 * cell) * splat(f32x16, float32(1.0) / float32(cap))
-        store(p + 4 * cell, tanh(scores) * splat(f32x16, float32(cap)))
+    for entry in range(0, PAGE_SIZE, 16):
+        scores = load(f32x16, p + 4 * entry) * splat(f32x16, float32(1.0) / float32(cap))
+        store(p + 4 * entry, tanh(scores) * splat(f32x16, float32(cap)))
 
 
 def make_softmax_update(value_dim: int, capped: int) -> Any:
-    """Make update_softmax(p, cells, oldest, newest, cap, seen, row): turn a row's scores, soft-capped if `capped`, into
-    weights relative to its top, and rescale the state if the top grows."""
+    """Make update_softmax(p, positions, oldest, newest, cap, visible_panels, row): turn a row's scores, soft-capped if
+    `capped`, into weights relative to its top, and rescale the state if the top grows."""
     rescale = make_rescale(value_dim)
 
     @inline
-    def update_softmax(p: int, cells: int, oldest: int, newest: int, cap: float, seen: int, row: int) -> None:
+    def update_softmax(
+        p: int, positions: int, oldest: int, newest: int, cap: float, visible_panels: int, row: int
+    ) -> None:
         if capped:
             cap_scores(p, cap)
-        if seen != ALL:
-            for cell in range(0, PAGE_SIZE, 16):
-                here = visible(cells + 4 * cell, oldest, newest)
-                store(p + 4 * cell, select(here, load(f32x16, p + 4 * cell), splat(f32x16, MINUS_INFINITY)))
+        if visible_panels != ALL:
+            for entry in range(0, PAGE_SIZE, 16):
+                here = visible(positions + 4 * entry, oldest, newest)
+                store(p + 4 * entry, select(here, load(f32x16, p + 4 * entry), splat(f32x16, MINUS_INFINITY)))
         best = load(f32x16, p)
-        for cell in range(16, PAGE_SIZE, 16):
-            scores = load(f32x16, p + 4 * cell)
+        for entry in range(16, PAGE_SIZE, 16):
+            scores = load(f32x16, p + 4 * entry)
             best = select(scores > best, scores, best)
         old = load(float32, row)
         new = max(old, rint(reduce_max(best)))
@@ -186,9 +188,9 @@ def make_softmax_update(value_dim: int, capped: int) -> Any:
             store(row, new)
             rescale(row, power_of_two(old - base))
         denominator = load(f32x16, row + DENOMINATOR)
-        for cell in range(0, PAGE_SIZE, 16):
-            weight = exp2(load(f32x16, p + 4 * cell) - splat(f32x16, base))
-            store(p + 4 * cell, weight)
+        for entry in range(0, PAGE_SIZE, 16):
+            weight = exp2(load(f32x16, p + 4 * entry) - splat(f32x16, base))
+            store(p + 4 * entry, weight)
             denominator = denominator + weight
         store(row + DENOMINATOR, denominator)
 
@@ -196,21 +198,21 @@ def make_softmax_update(value_dim: int, capped: int) -> Any:
 
 
 def make_merge(value_dim: int) -> Any:
-    """Make merge(whole, part): merge a row's state with that of later entries.
+    """Make merge(state, later): merge a row's state with that of later entries.
 
     Chunks are merged in order, so the result does not depend on which threads computed them.
     """
     end = row_state_bytes(value_dim)
 
     @inline
-    def merge(whole: int, part: int) -> None:
-        old, new = load(float32, whole), load(float32, part)
+    def merge(state: int, later: int) -> None:
+        old, new = load(float32, state), load(float32, later)
         top = max(old, new)
         base = top if top > MINUS_INFINITY else float32(0.0)
         keep, add = splat(f32x16, power_of_two(old - base)), splat(f32x16, power_of_two(new - base))
-        store(whole, top)
+        store(state, top)
         for at in range(DENOMINATOR, end, 64):
-            store(whole + at, fma(load(f32x16, part + at), add, load(f32x16, whole + at) * keep))
+            store(state + at, fma(load(f32x16, later + at), add, load(f32x16, state + at) * keep))
 
     return merge
 
@@ -226,8 +228,8 @@ def make_add_sink(value_dim: int) -> Any:
         if new != old:
             store(row, new)
             rescale(row, power_of_two(old - new))
-        share = extract(exp2(splat(f32x16, weight - new)), 0)
-        store(row + DENOMINATOR, load(float32, row + DENOMINATOR) + share)
+        weight_sum = extract(exp2(splat(f32x16, weight - new)), 0)
+        store(row + DENOMINATOR, load(float32, row + DENOMINATOR) + weight_sum)
 
     return sink
 

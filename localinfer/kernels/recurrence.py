@@ -94,9 +94,9 @@ def make_state_functions(key: int, strip: int) -> tuple[Any, Any]:
 
     @inline
     def update_state(k: int, q: int, decay: float, d: Any, past: int, state: int) -> Any:
-        y, kept = splat(columns, float32(0.0)), splat(columns, decay)
+        y, decays = splat(columns, float32(0.0)), splat(columns, decay)
         for i in range(key):
-            s = fma(splat(columns, load(float32, k + 4 * i)), d, kept * load(columns, past + row_bytes * i))
+            s = fma(splat(columns, load(float32, k + 4 * i)), d, decays * load(columns, past + row_bytes * i))
             store(state + row_bytes * i, s)
             y = fma(splat(columns, load(float32, q + 4 * i)), s, y)
         return y
@@ -152,7 +152,7 @@ def recur_delta(key: int, value: int, heads_per_key: int) -> Body:
     same key head, and the next ones use the next key head, cyclically."""
     strip = state_strip(value)
     (read_state, update_state), columns = make_state_functions(key, strip), Vector(float32, strip)
-    shrink = float(key) ** -0.5
+    query_scale = float(key) ** -0.5
 
     @inline
     def rule(args: Any, update: StateUpdate) -> Any:
@@ -161,7 +161,7 @@ def recur_delta(key: int, value: int, heads_per_key: int) -> Body:
         k, v = q + 4 * key * args.groups, row + 8 * key * args.groups + 4 * (value * head + update.column)
         rate = broadcast_load(args.rate + 4 * (args.heads * update.token + head))
         beta = extract_scalar(logistic_product(splat(f32x16, float32(1.0)), rate))
-        k_scale, q_scale = inverse_length(k, key), inverse_length(q, key) * float32(shrink)
+        k_scale, q_scale = inverse_length(k, key), inverse_length(q, key) * float32(query_scale)
         d = load(columns, v) - splat(columns, update.decay * k_scale) * read_state(k, past)
         output = update_state(k, q, update.decay, d * splat(columns, beta * k_scale), past, update.state)
         return splat(columns, q_scale) * output

@@ -38,8 +38,8 @@ ACCUMULATORS = 4  # independent sums, which hide the latency of additions
 CODE_BITS = 4  # the fewest bits of any format; no CPU multiplies wider codes faster
 
 
-def read_bandwidth(asks: int) -> Body:
-    """Make the kernel that reads memory once, sequentially: result[chunk] = a sum of the chunk. With `asks`, it
+def read_bandwidth(prefetches: int) -> Body:
+    """Make the kernel that reads memory once, sequentially: result[chunk] = a sum of the chunk. With `prefetches`, it
     prefetches like row-by-row matrix products (`quant.matmul.prefetching`)."""
 
     @inline
@@ -48,7 +48,7 @@ def read_bandwidth(asks: int) -> Body:
         for line in range(ACCUMULATORS):
             prefetch_l1(at + PREFETCH_NEAR + LOAD_BYTES * line)
 
-    fetch = prefetch_next if asks else no_prefetch
+    fetch = prefetch_next if prefetches else no_prefetch
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         lines = args.nbytes // (ACCUMULATORS * LOAD_BYTES)
@@ -73,11 +73,11 @@ def read_bandwidth(asks: int) -> Body:
 Round = Callable[[ir.IRBuilder, list[ir.Value], ir.Value], list[ir.Value]]
 
 
-def round_of_dots(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> list[ir.Value]:
+def round_of_dots(b: ir.IRBuilder, sums: list[ir.Value], address: ir.Value) -> list[ir.Value]:
     """Emit the products of bytes in a register tile of the matrix kernels: one vector of row sums per token."""
     rows, tokens, columns = products_shape("dot")
     block = DotBlock(rows, tokens, tokens, columns // target().depth, CODE_BITS, peak=127)
-    return emit_dot_block(b, sums, place, b.add(place, I64(columns * rows)), block)
+    return emit_dot_block(b, sums, address, b.add(address, I64(columns * rows)), block)
 
 
 def round_of_floats(kind: str) -> Round:
@@ -86,8 +86,8 @@ def round_of_floats(kind: str) -> Round:
     rows, tokens, _ = products_shape(kind)
     vector, add = (BF16X32, emit_bf16_dot2) if kind == "pair" else (f32x16.llvm, emit_fma)
 
-    def one_round(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> list[ir.Value]:
-        loaded = [emit_load(b, vector, b.add(place, I64(LOAD_BYTES * n))) for n in range(rows + tokens)]
+    def one_round(b: ir.IRBuilder, sums: list[ir.Value], address: ir.Value) -> list[ir.Value]:
+        loaded = [emit_load(b, vector, b.add(address, I64(LOAD_BYTES * n))) for n in range(rows + tokens)]
         pairs = [(x, y) for x in loaded[:rows] for y in loaded[rows:]]
         return [add(b, x, y, s) for s, (x, y) in zip(sums, pairs, strict=True)]
 
@@ -106,8 +106,8 @@ def make_products(kind: str) -> Any:
         add = b.add if kind == "dot" else b.fadd
 
         def step(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            place = b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(round_bytes(kind)))
-            return one_round(b, sums, b.add(operands, place))
+            address = b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(round_bytes(kind)))
+            return one_round(b, sums, b.add(operands, address))
 
         whole = emit_reduce(b, functools.reduce(add, emit_accumulation_loop(b, rounds, zeros, step)), add)
         return b.sext(whole, I64) if kind == "dot" else b.fptosi(whole, I64)

@@ -39,13 +39,13 @@ ROTATE = {"interleaved": rotate_interleaved, "halves": rotate_halves}
 
 
 @inline
-def widen(head: int, size: int, place: int, dim: int) -> None:
+def widen(head: int, size: int, out: int, dim: int) -> None:
     """Copy a head of `size` values and pad it with zeros to `dim`."""
     whole = size // 16 * 16
     for i in range(0, whole, 16):
-        store(place + 4 * i, load(f32x16, head + 4 * i))
+        store(out + 4 * i, load(f32x16, head + 4 * i))
     for i in range(whole, dim):
-        store(place + 4 * i, load(float32, head + 4 * i) if i < size else float32(0.0))
+        store(out + 4 * i, load(float32, head + 4 * i) if i < size else float32(0.0))
 
 
 def make_rotate_head(pairs: str, norm: str) -> Any:
@@ -74,11 +74,11 @@ def rope(pairs: str, norm: str) -> Body:
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            source, place = args.x + 4 * args.size * item, args.y + 4 * args.dim * item
-            if source != place:
-                widen(source, args.size, place, args.dim)
+            source, out = args.x + 4 * args.size * item, args.y + 4 * args.dim * item
+            if source != out:
+                widen(source, args.size, out, args.dim)
             rotate_head(
-                place, args.size, args.n_rot, args.table + 4 * args.n_rot * (item // args.heads), args.weight, args.eps
+                out, args.size, args.n_rot, args.table + 4 * args.n_rot * (item // args.heads), args.weight, args.eps
             )
 
     return body

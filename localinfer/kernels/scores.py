@@ -31,20 +31,23 @@ def largest_divisor(rows: int, limit: int) -> int:
 def make_score_panels(kind: CacheType, rows: int, panels: int, key_dim: int, dimensions: int, ahead_bytes: int) -> Any:
     """Make score(q, k, out, ahead): out[row][16 * panel + entry] = q . k for adjacent panels over `dimensions`
     dimensions. For quantized keys, it adds to `out`."""
-    step_apart, apart = kind.dimensions
+    dimension_step, vector_step = kind.dimensions
     panel_bytes, scale_bytes = PANEL_KEYS * kind.head_bytes(key_dim), 2 * PANEL_KEYS * kind.scaled
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         q, k, out, ahead = args
-        places = [b.add(k, I64(panel_bytes * panel)) for panel in range(panels)]
+        panel_addresses = [b.add(k, I64(panel_bytes * panel)) for panel in range(panels)]
 
         def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
             emit_strided_prefetch(b, ahead, i, ahead_bytes)
-            q_at, k_at = b.add(q, b.mul(i, I64(4 * step_apart))), b.mul(i, I64(PANEL_KEYS * kind.code_bytes // 16))
+            q_at, k_at = b.add(q, b.mul(i, I64(4 * dimension_step))), b.mul(i, I64(PANEL_KEYS * kind.code_bytes // 16))
             for n in range(2):
-                keys = [kind.read(b, b.add(place, b.add(k_at, I64(scale_bytes))), n) for place in places]
+                keys = [
+                    kind.read(b, b.add(panel_address, b.add(k_at, I64(scale_bytes))), n)
+                    for panel_address in panel_addresses
+                ]
                 for row in range(rows):
-                    query_at = b.add(q_at, I64(4 * (key_dim * row + apart * n)))
+                    query_at = b.add(q_at, I64(4 * (key_dim * row + vector_step * n)))
                     query = emit_splat(b, F32, emit_load(b, F32.element, query_at))
                     for panel, key in enumerate(keys):
                         at = row * panels + panel
@@ -53,13 +56,13 @@ def make_score_panels(kind: CacheType, rows: int, panels: int, key_dim: int, dim
 
         sums = emit_accumulation_loop(b, I64(dimensions // 2), [constant(F32, 0.0)] * (rows * panels), step)
         if kind.scaled:
-            halves = [emit_load(b, f16x16.llvm, place) for place in places]
+            halves = [emit_load(b, f16x16.llvm, panel_address) for panel_address in panel_addresses]
             scales = [emit_convert(b, half, types.float16, types.float32, F32) for half in halves]
         for at, value in enumerate(sums):
-            place = b.add(out, I64(4 * PAGE_SIZE * (at // panels) + 64 * (at % panels)))
+            panel_address = b.add(out, I64(4 * PAGE_SIZE * (at // panels) + 64 * (at % panels)))
             if kind.scaled:
-                value = emit_fma(b, value, scales[at % panels], emit_load(b, F32, place))
-            b.store(value, b.inttoptr(place, F32.as_pointer()), align=4)
+                value = emit_fma(b, value, scales[at % panels], emit_load(b, F32, panel_address))
+            b.store(value, b.inttoptr(panel_address, F32.as_pointer()), align=4)
         return out
 
     @intrinsic
@@ -95,19 +98,24 @@ def make_score_page(kind: CacheType, rows: int, key_dim: int, key_size: int, oth
     wide, initialize_scores = largest_divisor(rows, 4), make_initial_scores(kind, rows, key_dim)
     narrow = max(1, wide // 2)
     whole = key_dim if kind.scaled else key_size + key_size % 2  # skip the padding of keys
-    dimensions, share = 32 if kind.scaled else whole, other_bytes // 4
+    dimensions, prefetch_bytes = 32 if kind.scaled else whole, other_bytes // 4
     panel_bytes, group_bytes = PANEL_KEYS * kind.head_bytes(key_dim), PANEL_KEYS * kind.group_bytes
     scaled, groups, anchor_bytes = kind.scaled, key_dim // 32, kind.anchor_bytes(key_dim)
 
     def scores_of(panels: int) -> Any:
         """Make score_group(q, keys, p, ahead): compute the scores of `panels` adjacent panels."""
-        score = make_score_panels(kind, rows, panels, key_dim, dimensions, share * panels // (whole // 2))
+        score = make_score_panels(kind, rows, panels, key_dim, dimensions, prefetch_bytes * panels // (whole // 2))
 
         @inline
         def score_group(q: int, keys: int, p: int, ahead: int) -> None:
             if scaled:
                 for group in range(groups):
-                    score(q + 128 * group, keys + group_bytes * group, p, ahead + share * panels // groups * group)
+                    score(
+                        q + 128 * group,
+                        keys + group_bytes * group,
+                        p,
+                        ahead + prefetch_bytes * panels // groups * group,
+                    )
             else:
                 score(q, keys, p, ahead)
 
@@ -123,10 +131,10 @@ def make_score_page(kind: CacheType, rows: int, key_dim: int, key_size: int, oth
         keys, panel = k + anchor_bytes, 0
         while panel < count:
             if count - panel > narrow:
-                score_wide(q, keys + panel_bytes * panel, p + 64 * panel, ahead + share * panel)
+                score_wide(q, keys + panel_bytes * panel, p + 64 * panel, ahead + prefetch_bytes * panel)
                 panel += wide
             else:
-                score_narrow(q, keys + panel_bytes * panel, p + 64 * panel, ahead + share * panel)
+                score_narrow(q, keys + panel_bytes * panel, p + 64 * panel, ahead + prefetch_bytes * panel)
                 panel += narrow
 
     return score_page

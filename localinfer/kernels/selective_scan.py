@@ -29,21 +29,27 @@ def selective_scan(size: int) -> Body:
         n = args.n
         strips = n // SCAN_STRIP
         for strip in range(strips * chunk_index // n_chunks, strips * (chunk_index + 1) // n_chunks):
-            own, before, d = args.state + STRIP_BYTES * size * strip, 0, load(f32x16, args.skip + STRIP_BYTES * strip)
+            strip_state, before, d = (
+                args.state + STRIP_BYTES * size * strip,
+                0,
+                load(f32x16, args.skip + STRIP_BYTES * strip),
+            )
             for i in range(size):
                 store(scratch + STRIP_BYTES * i, gather(f32x16, args.a + STRIP_BYTES * size * strip + 4 * i, 4 * size))
             for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
-                count, s = load(int64, segment), own + 4 * size * n * load(int64, segment + 8)
-                past = own + 4 * size * n * load(int64, segment + 16)
+                count, s = load(int64, segment), strip_state + 4 * size * n * load(int64, segment + 8)
+                past = strip_state + 4 * size * n * load(int64, segment + 16)
                 for token in range(before, before + count):
                     at, of_token = 4 * n * token + STRIP_BYTES * strip, 4 * size * token
                     v, dt = load(f32x16, args.x + at), softplus(load(f32x16, args.step + at))
-                    learnt, sums = dt * v, d * v
+                    dt_x, sums = dt * v, d * v
                     for i in range(size):
-                        kept = exp(load(f32x16, scratch + STRIP_BYTES * i) * dt) * load(f32x16, past + STRIP_BYTES * i)
-                        kept = fma(broadcast_load(args.b + of_token + 4 * i), learnt, kept)
-                        store(s + STRIP_BYTES * i, kept)
-                        sums = fma(broadcast_load(args.c + of_token + 4 * i), kept, sums)
+                        updated = exp(load(f32x16, scratch + STRIP_BYTES * i) * dt) * load(
+                            f32x16, past + STRIP_BYTES * i
+                        )
+                        updated = fma(broadcast_load(args.b + of_token + 4 * i), dt_x, updated)
+                        store(s + STRIP_BYTES * i, updated)
+                        sums = fma(broadcast_load(args.c + of_token + 4 * i), updated, sums)
                     store(args.y + at, sums)
                     past = s
                 before += count

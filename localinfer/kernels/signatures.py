@@ -99,10 +99,10 @@ SPLIT_HALVES = KernelSignature.parse(
 )
 
 GATHER_HEADS = KernelSignature.parse(
-    "localinfer.kernels.heads:gather_heads", "tokens x heads size y:out q:out row_count:out runs:out"
+    "localinfer.kernels.head_slices:gather_heads", "tokens x heads size y:out q:out row_count:out runs:out"
 )
 COPY_SLICES = KernelSignature.parse(
-    "localinfer.kernels.heads:copy_slices", "tokens x x_first x_step heads size y:out y_first y_step"
+    "localinfer.kernels.head_slices:copy_slices", "tokens x x_first x_step heads size y:out y_first y_step"
 )
 
 ROPE = KernelSignature.parse(
@@ -133,9 +133,10 @@ SCALE_EXPERT_ROWS = KernelSignature.parse(
 )
 SORT_BY_EXPERT = KernelSignature.parse(
     "localinfer.kernels.experts:sort_by_expert",
-    "tokens ids n_expert used few:out few_order:out few_runs:out many:out many_order:out many_runs:out places:out",
+    "tokens ids n_expert used small_rows:out small_order:out small_runs:out large_rows:out large_order:out "
+    "large_runs:out pair_rows:out",
 )
 GATHER = KernelSignature.parse("localinfer.kernels.experts:gather", "tokens x order weights used n y:out q:out")
 COMBINE_EXPERTS = KernelSignature.parse(
-    "localinfer.kernels.experts:combine_experts", "tokens few many places weights used n y:out"
+    "localinfer.kernels.experts:combine_experts", "tokens small large pair_rows weights used n y:out"
 )

@@ -57,8 +57,10 @@ def make_accumulate_page(kind: CacheType, rows: int, value_dim: int, other_bytes
     scaled, groups, code_bytes = kind.scaled, value_dim // 32, kind.code_bytes
     vectors = 2 if scaled else largest_divisor(rows, value_dim // 16)
     passes = value_dim // 16 // vectors
-    share = other_bytes // passes
-    accumulate = make_accumulate_values(kind, rows, vectors, value_dim, groups * code_bytes, share // PAGE_SIZE)
+    prefetch_bytes = other_bytes // passes
+    accumulate = make_accumulate_values(
+        kind, rows, vectors, value_dim, groups * code_bytes, prefetch_bytes // PAGE_SIZE
+    )
     scale_bytes = kind.scale_bytes(value_dim)
 
     @inline
@@ -74,11 +76,17 @@ def make_accumulate_page(kind: CacheType, rows: int, value_dim: int, other_bytes
             for group in range(groups):
                 scale_weights(p, v + 2 * PAGE_SIZE * group, scaled_p)
                 accumulate(
-                    scaled_p, v + scale_bytes + code_bytes * group, sums + 128 * group, ahead + share * group, n_entries
+                    scaled_p,
+                    v + scale_bytes + code_bytes * group,
+                    sums + 128 * group,
+                    ahead + prefetch_bytes * group,
+                    n_entries,
                 )
         else:
             for n in range(passes):
-                accumulate(p, v + code_bytes // 2 * vectors * n, sums + 64 * vectors * n, ahead + share * n, n_entries)
+                accumulate(
+                    p, v + code_bytes // 2 * vectors * n, sums + 64 * vectors * n, ahead + prefetch_bytes * n, n_entries
+                )
 
     return accumulate_page
 
@@ -99,24 +107,24 @@ def emit_transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 def make_transpose_keys(kind: CacheType, key_dim: int) -> Any:
     """Make transpose_keys(k, out): store 32 dimensions of a page's keys as out[entry][32], float32."""
     panel_bytes, scale_bytes = PANEL_KEYS * kind.head_bytes(key_dim), 2 * PANEL_KEYS * kind.scaled
-    step_apart, apart = kind.dimensions
+    dimension_step, vector_step = kind.dimensions
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         k, out = args
         for panel in range(PAGE_SIZE // PANEL_KEYS):
-            here = b.add(k, I64(panel_bytes * panel))
+            panel_address = b.add(k, I64(panel_bytes * panel))
             keys = {}
             for step in range(16):
-                line = b.add(here, I64(scale_bytes + PANEL_KEYS * kind.code_bytes // 16 * step))
+                line = b.add(panel_address, I64(scale_bytes + PANEL_KEYS * kind.code_bytes // 16 * step))
                 for n in range(2):
-                    keys[step_apart * step + apart * n] = kind.read(b, line, n)
+                    keys[dimension_step * step + vector_step * n] = kind.read(b, line, n)
             if kind.scaled:
-                scale = emit_convert(b, emit_load(b, f16x16.llvm, here), types.float16, types.float32, F32)
+                scale = emit_convert(b, emit_load(b, f16x16.llvm, panel_address), types.float16, types.float32, F32)
                 keys = {dimension: b.fmul(key, scale) for dimension, key in keys.items()}
             for first in (0, 16):
                 for entry, values in enumerate(emit_transposed(b, [keys[first + i] for i in range(16)])):
-                    place = b.add(out, I64(128 * (PANEL_KEYS * panel + entry) + 4 * first))
-                    b.store(values, b.inttoptr(place, F32.as_pointer()), align=4)
+                    address = b.add(out, I64(128 * (PANEL_KEYS * panel + entry) + 4 * first))
+                    b.store(values, b.inttoptr(address, F32.as_pointer()), align=4)
         return out
 
     @intrinsic
@@ -136,15 +144,15 @@ def make_accumulate_keys(kind: CacheType, rows: int, key_dim: int, value_dim: in
     )
     first = (key_dim - value_dim) // 32
     vectors = largest_divisor(rows, 2)
-    share = other_bytes // (groups * (2 // vectors))
-    accumulate = make_accumulate_values(CACHE_TYPES["f32"], rows, vectors, value_dim, 128, share // PAGE_SIZE)
+    prefetch_bytes = other_bytes // (groups * (2 // vectors))
+    accumulate = make_accumulate_values(CACHE_TYPES["f32"], rows, vectors, value_dim, 128, prefetch_bytes // PAGE_SIZE)
 
     @inline
     def accumulate_page(p: int, k: int, sums: int, transposed: int, ahead: int, n_entries: int) -> None:
         for group in range(groups):
             transpose_keys(k + group_bytes * (first + group), transposed)
             for column in range(0, 128, 64 * vectors):
-                there = ahead + share * (2 * group + column // 64) // vectors
-                accumulate(p, transposed + column, sums + 128 * group + column, there, n_entries)
+                prefetch_address = ahead + prefetch_bytes * (2 * group + column // 64) // vectors
+                accumulate(p, transposed + column, sums + 128 * group + column, prefetch_address, n_entries)
 
     return accumulate_page

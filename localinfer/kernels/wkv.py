@@ -34,7 +34,7 @@ def token_shift() -> Body:
         first, end = chunk_range(n, 16, chunk_index, n_chunks)
         before = 0
         for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
-            count, own = load(int64, segment), args.tail + 4 * n * load(int64, segment + 8)
+            count, bonus = load(int64, segment), args.tail + 4 * n * load(int64, segment + 8)
             past = args.tail + 4 * n * load(int64, segment + 16)
             for token in range(before, before + count):
                 source = args.x + 4 * n * (token - 1) if token > before else past
@@ -42,7 +42,7 @@ def token_shift() -> Body:
                     store(args.y + 4 * (n * token + i), load(f32x16, source + 4 * i))
             last = args.x + 4 * n * (before + count - 1)
             for i in range(first, end if count else first, 16):
-                store(own + 4 * i, load(f32x16, last + 4 * i))
+                store(bonus + 4 * i, load(f32x16, last + 4 * i))
             before += count
 
     return body
@@ -82,13 +82,17 @@ def prepare(size: int) -> Body:
         first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)
         one, slowest = splat(f32x16, float32(1.0)), splat(f32x16, float32(MAX_DECAY_RATE))
         for item in range(first, end):
-            head, place = 4 * size * (item % args.heads), 4 * size * item
-            shrink = splat(f32x16, float32(1.0) / length(args.k + place, args.k_k + head, size))
+            head, offset = 4 * size * (item % args.heads), 4 * size * item
+            shrink = splat(f32x16, float32(1.0) / length(args.k + offset, args.k_k + head, size))
             for i in range(0, 4 * size, 64):
-                key, rate, at = load(f32x16, args.k + place + i), sigmoid(load(f32x16, args.a + place + i)), place + i
-                gone = key * load(f32x16, args.k_k + head + i) * shrink
-                store(args.removed + at, gone)
-                store(args.a + at, gone * rate)
+                key, rate, at = (
+                    load(f32x16, args.k + offset + i),
+                    sigmoid(load(f32x16, args.a + offset + i)),
+                    offset + i,
+                )
+                removal = key * load(f32x16, args.k_k + head + i) * shrink
+                store(args.removed + at, removal)
+                store(args.a + at, removal * rate)
                 store(args.k + at, key * fma(rate - one, load(f32x16, args.k_a + head + i), one))
                 store(args.w + at, exp(slowest * sigmoid(load(f32x16, args.w + at))))
 
@@ -111,23 +115,23 @@ def recur_wkv(size: int) -> Body:
         state_bytes = 4 * size * size * heads
         for item in range(heads * strips * chunk_index // n_chunks, heads * strips * (chunk_index + 1) // n_chunks):
             head, column = item // strips, item % strips * strip
-            own, before = args.state + size * row_bytes * item, 0
+            bonus, before = args.state + size * row_bytes * item, 0
             for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
-                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
-                past = own + state_bytes * load(int64, segment + 16)
+                count, s = load(int64, segment), bonus + state_bytes * load(int64, segment + 8)
+                past = bonus + state_bytes * load(int64, segment + 16)
                 for token in range(before, before + count):
                     at = 4 * size * (heads * token + head)
-                    value, lost = load(columns, args.v + at + 4 * column), read_state(args.removed + at, past)
+                    value, projection = load(columns, args.v + at + 4 * column), read_state(args.removed + at, past)
                     output = splat(columns, float32(0.0))
                     for i in range(size):
-                        key, place = at + 4 * i, row_bytes * i
+                        key, offset = at + 4 * i, row_bytes * i
                         decay, rate = (
                             splat(columns, load(float32, args.w + key)),
                             splat(columns, load(float32, args.a + key)),
                         )
-                        kept = decay * load(columns, past + place)
-                        updated = fma(splat(columns, load(float32, args.k + key)), value, kept) - rate * lost
-                        store(s + place, updated)
+                        decayed = decay * load(columns, past + offset)
+                        updated = fma(splat(columns, load(float32, args.k + key)), value, decayed) - rate * projection
+                        store(s + offset, updated)
                         output = fma(splat(columns, load(float32, args.r + key)), updated, output)
                     store(args.y + at + 4 * column, output)
                     past = s
@@ -144,16 +148,16 @@ def finish(size: int) -> Body:
         y = args.y
         first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)
         for item in range(first, end):
-            head, place = 4 * size * (item % args.heads), 4 * size * item
+            head, offset = 4 * size * (item % args.heads), 4 * size * item
             products = splat(f32x16, float32(0.0))
             for i in range(0, 4 * size, 64):
-                asked = load(f32x16, args.r + place + i) * load(f32x16, args.r_k + head + i)
-                products = fma(asked, load(f32x16, args.k + place + i), products)
-            subtract_mean(y + place, size, y + place)
-            own, factor = splat(f32x16, reduce_sum(products)), splat(f32x16, inverse_rms(y + place, size, args.eps))
+                product = load(f32x16, args.r + offset + i) * load(f32x16, args.r_k + head + i)
+                products = fma(product, load(f32x16, args.k + offset + i), products)
+            subtract_mean(y + offset, size, y + offset)
+            bonus, factor = splat(f32x16, reduce_sum(products)), splat(f32x16, inverse_rms(y + offset, size, args.eps))
             for i in range(0, 4 * size, 64):
-                normed = load(f32x16, y + place + i) * factor
+                normed = load(f32x16, y + offset + i) * factor
                 shifted = fma(normed, load(f32x16, args.weight + head + i), load(f32x16, args.bias + head + i))
-                store(y + place + i, fma(own, load(f32x16, args.v + place + i), shifted))
+                store(y + offset + i, fma(bonus, load(f32x16, args.v + offset + i), shifted))
 
     return body

@@ -39,9 +39,9 @@ EXECUTE, EXECUTE_STAMPED = (
         "localinfer.kernels.executor",
         "execute",
         ("first", "end", "program", "sync", "stop"),
-        constants=(("few", MAX_SMALL_BATCH), ("stamps", stamps)),
+        constants=(("max_small_batch", MAX_SMALL_BATCH), ("timestamps", timestamps)),
     )
-    for stamps in (0, 1)
+    for timestamps in (0, 1)
 )
 
 

@@ -68,11 +68,11 @@ def split_halves(b: ir.IRBuilder, v: ir.Value) -> list[ir.Value]:
     return [slice_lanes(b, v, 0, half), slice_lanes(b, v, half, half)]
 
 
-def concat_all(b: ir.IRBuilder, parts: Sequence[ir.Value]) -> ir.Value:
+def concat_all(b: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
     """Concatenate vectors of equal length. Their number is a power of two."""
-    while len(parts) > 1:
-        parts = [concat_lanes(b, low, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+    while len(vectors) > 1:
+        vectors = [concat_lanes(b, low, high) for low, high in zip(vectors[::2], vectors[1::2], strict=True)]
+    return vectors[0]
 
 
 def broadcast_lane(b: ir.IRBuilder, v: ir.Value, lane: int) -> ir.Value:

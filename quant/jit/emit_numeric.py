@@ -30,8 +30,8 @@ FLOAT_TYPES = {types.float16, types.float32, types.float64}
 def emit_prefetch(b: ir.IRBuilder, address: ir.Value, level: int) -> ir.Value:
     """Prefetch a cache line for reading into the cache of `level`. Any address is allowed."""
     read, keep, data = I32(0), I32(4 - level), I32(1)
-    place = b.inttoptr(address, ir.IntType(8).as_pointer())
-    return call_intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [place, read, keep, data])
+    pointer = b.inttoptr(address, ir.IntType(8).as_pointer())
+    return call_intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, read, keep, data])
 
 
 def emit_convert(b: ir.IRBuilder, value: ir.Value, source: types.Type, wanted: types.Type, kind: ir.Type) -> ir.Value:

@@ -287,7 +287,7 @@ def dot_block_by_dot4(
             four = emit_load(b, I32, b.add(x, I64(4 * (block.width * k + t))))
             everywhere = b.bitcast(emit_splat(b, kind, four), byte_vector(kind))
             acc[t] = [emit_dot4(b, s, row, everywhere, block.bits) for s, row in zip(acc[t], rows, strict=True)]
-    return [concat_all(b, parts) for parts in acc]
+    return [concat_all(b, vectors) for vectors in acc]
 
 
 def code_offsets(block: DotBlock, k: int, lanes: int) -> range:
@@ -320,7 +320,7 @@ def dot_block_by_pairs(
                         pairs[t, part, weight] = b.add(previous, products) if previous else products
         for (t, part, weight), total in pairs.items():
             acc[t][part] = b.add(acc[t][part], pairwise_sum(b, total, weight))
-    return [concat_all(b, parts) for parts in acc]
+    return [concat_all(b, vectors) for vectors in acc]
 
 
 def dot_block_by_sdot(
@@ -341,7 +341,7 @@ def dot_block_by_sdot(
                 four_tokens = emit_load(b, kind, b.add(x, I64(4 * (block.width * k + t))))
             everywhere = b.bitcast(broadcast_lane(b, four_tokens, t % 4), flip.type)
             acc[t] = [sdot(b, s, row, everywhere) for s, row in zip(acc[t], rows, strict=True)]
-    return [concat_all(b, parts) for parts in acc]
+    return [concat_all(b, vectors) for vectors in acc]
 
 
 def dot_block_by_usmmla(

@@ -48,8 +48,8 @@ def atomic_swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        place = b.inttoptr(args[0], I64.as_pointer())
-        return b.extract_value(b.cmpxchg(place, args[1], args[2], "acq_rel", "acquire"), 0)
+        pointer = b.inttoptr(args[0], I64.as_pointer())
+        return b.extract_value(b.cmpxchg(pointer, args[1], args[2], "acq_rel", "acquire"), 0)
 
     return lowering(types.int64, [types.int64, types.int64, types.int64], emit)
 

@@ -165,10 +165,10 @@ def gather(typingctx: Any, kind: Any, address: Any, stride: Any) -> Any:
     vector = type_argument(kind)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        result, place = ir.Constant(vector.llvm, ir.Undefined), args[1]
+        result, pointer = ir.Constant(vector.llvm, ir.Undefined), args[1]
         for lane in range(vector.lanes):
-            result = b.insert_element(result, emit_load(b, vector.llvm.element, place), I32(lane))
-            place = b.add(place, args[2])
+            result = b.insert_element(result, emit_load(b, vector.llvm.element, pointer), I32(lane))
+            pointer = b.add(pointer, args[2])
         return result
 
     return lowering(vector, [kind, types.int64, types.int64], emit)

@@ -80,50 +80,50 @@ def truncate_scale(scale: Any) -> Any:
 
 
 def make_store_tiled_bytes(tile: int, passes: int) -> Any:
-    """Return the inlined function store_bytes(q0, q1, place), which stores the bytes of a group in a tile of tokens.
+    """Return the inlined function store_bytes(q0, q1, out), which stores the bytes of a group in a tile of tokens.
 
     `q0` and `q1` are the integers of 16 columns each, i32x16. Each store writes `depth` columns.
     """
 
     @inline
-    def store_pass(q0: Any, q1: Any, place: int) -> None:
+    def store_pass(q0: Any, q1: Any, out: int) -> None:
         neighbours = bitcast(STEP_VECTOR, concat(convert(i8x16, q0), convert(i8x16, q1)))
         for step in range(32 // DEPTH):
-            store(place + DEPTH * tile * step, extract(neighbours, int64(step)))
+            store(out + DEPTH * tile * step, extract(neighbours, int64(step)))
 
     @inline
-    def store_two_passes(q0: Any, q1: Any, place: int) -> None:
-        store_pass(high_part(q0), high_part(q1), place)
-        store_pass(low_part(q0), low_part(q1), place + 32 * tile)
+    def store_two_passes(q0: Any, q1: Any, out: int) -> None:
+        store_pass(high_part(q0), high_part(q1), out)
+        store_pass(low_part(q0), low_part(q1), out + 32 * tile)
 
     return {1: store_pass, 2: store_two_passes}[passes]
 
 
 def make_store_ordered_bytes(passes: int) -> Any:
-    """Return the inlined function store_ordered(q0, q1, place, group, n): store a group's bytes in all orders of a flat
+    """Return the inlined function store_ordered(q0, q1, out, group, n): store a group's bytes in all orders of a flat
     token with n columns.
     """
     columns, halves, evens, pairs = (passes * ORDERS.index(name) for name in ("columns", "halves", "evens", "pairs"))
 
     @inline
-    def store_pass(first: Any, second: Any, place: int, group: int, n: int) -> None:
-        store(place + columns * n + 32 * group, concat(first, second))
-        half = place + halves * n + 128 * (group // 4) + 16 * (group & 3)
+    def store_pass(first: Any, second: Any, out: int, group: int, n: int) -> None:
+        store(out + columns * n + 32 * group, concat(first, second))
+        half = out + halves * n + 128 * (group // 4) + 16 * (group & 3)
         store(half, first)
         store(half + 64, second)
-        even = place + evens * n + 256 * (group // 8) + 128 * (group & 1) + 16 * (group >> 1 & 3)
+        even = out + evens * n + 256 * (group // 8) + 128 * (group & 1) + 16 * (group >> 1 & 3)
         store(even, first)
         store(even + 64, second)
-        store(place + pairs * n + 32 * (group // 8 * 8 + group % 4 * 2 + group // 4 % 2), concat(first, second))
+        store(out + pairs * n + 32 * (group // 8 * 8 + group % 4 * 2 + group // 4 % 2), concat(first, second))
 
     @inline
-    def store_one_pass(q0: Any, q1: Any, place: int, group: int, n: int) -> None:
-        store_pass(convert(i8x16, q0), convert(i8x16, q1), place, group, n)
+    def store_one_pass(q0: Any, q1: Any, out: int, group: int, n: int) -> None:
+        store_pass(convert(i8x16, q0), convert(i8x16, q1), out, group, n)
 
     @inline
-    def store_two_passes(q0: Any, q1: Any, place: int, group: int, n: int) -> None:
-        store_pass(convert(i8x16, high_part(q0)), convert(i8x16, high_part(q1)), place, group, n)
-        store_pass(convert(i8x16, low_part(q0)), convert(i8x16, low_part(q1)), place + n, group, n)
+    def store_two_passes(q0: Any, q1: Any, out: int, group: int, n: int) -> None:
+        store_pass(convert(i8x16, high_part(q0)), convert(i8x16, high_part(q1)), out, group, n)
+        store_pass(convert(i8x16, low_part(q0)), convert(i8x16, low_part(q1)), out + n, group, n)
 
     return {1: store_one_pass, 2: store_two_passes}[passes]
 
@@ -141,7 +141,7 @@ class Group(NamedTuple):
     total1: Any
 
 
-class GroupPlace(NamedTuple):
+class GroupPosition(NamedTuple):
     """Where a group belongs: the address of the batch, and the numbers of the token and of its group of n columns."""
 
     out: int
@@ -172,9 +172,9 @@ def make_flat_writer(passes: int) -> tuple[Any, Any]:
     store_ordered, size, bytes_ = make_store_ordered_bytes(passes), flat_bytes(256, passes) // 256, len(ORDERS) * passes
 
     @inline
-    def flat(group: Group, place: GroupPlace) -> None:
-        columns, index = 256 * count_superblocks(place.n), padded_index(place.group, place.n // 32)
-        address = place.out + place.token * size * columns
+    def flat(group: Group, position: GroupPosition) -> None:
+        columns, index = 256 * count_superblocks(position.n), padded_index(position.group, position.n // 32)
+        address = position.out + position.token * size * columns
         store_ordered(group.q0, group.q1, address, index, columns)
         store_flat_numbers(address + bytes_ * columns, index, columns, group)
 
@@ -210,10 +210,10 @@ def make_tiled_writer(tile: int, passes: int) -> Any:
     start = make_start(passes)
 
     @inline
-    def tiled(group: Group, place: GroupPlace) -> None:
-        superblocks, within = count_superblocks(place.n), place.token % tile
-        group_record = index_of_record(padded_index(place.group, place.n // 32), superblocks)
-        record = place.out + (place.token // tile * GROUPS_PER_SUPERBLOCK * superblocks + group_record) * size
+    def tiled(group: Group, position: GroupPosition) -> None:
+        superblocks, within = count_superblocks(position.n), position.token % tile
+        group_record = index_of_record(padded_index(position.group, position.n // 32), superblocks)
+        record = position.out + (position.token // tile * GROUPS_PER_SUPERBLOCK * superblocks + group_record) * size
         store_bytes(group.q0, group.q1, record + DEPTH * within)
         numbers = record + passes * 32 * tile + 4 * within
         store(numbers + row * SCALE, group.scale)
@@ -327,7 +327,7 @@ def make_quantize_groups(tile: int, passes: int) -> Any:
     write, scales = make_tiled_writer(tile, passes) if tile else flat, make_group_scales(passes)
 
     @inline
-    def write_lane(lane: int, groups: Group, place: GroupPlace) -> None:
+    def write_lane(lane: int, groups: Group, position: GroupPosition) -> None:
         """Store one of four groups, whose numbers are in a lane of each vector."""
         group = Group(
             groups.q0,
@@ -338,7 +338,7 @@ def make_quantize_groups(tile: int, passes: int) -> Any:
             extract(groups.total0, lane),
             extract(groups.total1, lane),
         )
-        write(group, place)
+        write(group, position)
 
     @inline
     def quantize_four(x: int, out: int, token: int, i: int, j: int, k: int, m: int, n: int) -> None:
@@ -350,10 +350,10 @@ def make_quantize_groups(tile: int, passes: int) -> Any:
         d0, d1 = round_group(d, fourth_of_four(inverse))
         t0, t1 = sum_four_vectors(a0, b0, c0, d0), sum_four_vectors(a1, b1, c1, d1)
         s0, s1 = scale * convert(f32x16, t0), scale * convert(f32x16, t1)
-        write_lane(0, Group(a0, a1, scale, s0, s1, t0, t1), GroupPlace(out, token, i, n))
-        write_lane(4, Group(b0, b1, scale, s0, s1, t0, t1), GroupPlace(out, token, j, n))
-        write_lane(8, Group(c0, c1, scale, s0, s1, t0, t1), GroupPlace(out, token, k, n))
-        write_lane(12, Group(d0, d1, scale, s0, s1, t0, t1), GroupPlace(out, token, m, n))
+        write_lane(0, Group(a0, a1, scale, s0, s1, t0, t1), GroupPosition(out, token, i, n))
+        write_lane(4, Group(b0, b1, scale, s0, s1, t0, t1), GroupPosition(out, token, j, n))
+        write_lane(8, Group(c0, c1, scale, s0, s1, t0, t1), GroupPosition(out, token, k, n))
+        write_lane(12, Group(d0, d1, scale, s0, s1, t0, t1), GroupPosition(out, token, m, n))
 
     @inline
     def quantize_groups(x: int, out: int, token: int, first: int, end: int, n: int) -> None:

@@ -42,12 +42,12 @@ def make_decode_row(spec: FormatSpec) -> Any:
     def superblock(block: int, y: int, factor: float) -> None:
         scale, group_min = scales(block), mins(block)
         for j in range(4):
-            codes, place = codes64(block, j), y + 256 * j
+            codes, out = codes64(block, j), y + 256 * j
             a, b, c, d = 64 * j // group, (64 * j + 16) // group, (64 * j + 32) // group, (64 * j + 48) // group
-            store_values(first(codes), extract(scale, a), extract(group_min, a), place, factor)
-            store_values(second(codes), extract(scale, b), extract(group_min, b), place + 64, factor)
-            store_values(third(codes), extract(scale, c), extract(group_min, c), place + 128, factor)
-            store_values(fourth(codes), extract(scale, d), extract(group_min, d), place + 192, factor)
+            store_values(first(codes), extract(scale, a), extract(group_min, a), out, factor)
+            store_values(second(codes), extract(scale, b), extract(group_min, b), out + 64, factor)
+            store_values(third(codes), extract(scale, c), extract(group_min, c), out + 128, factor)
+            store_values(fourth(codes), extract(scale, d), extract(group_min, d), out + 192, factor)
 
     if codes32 is None:
 
@@ -60,9 +60,9 @@ def make_decode_row(spec: FormatSpec) -> Any:
         @inline
         def rest(row: int, start: int, n: int, y: int, factor: float) -> None:
             for k in range(start // 32, n // 32):
-                codes, place, a, b = codes32(row, k), y + 128 * k, 32 * k // group, (32 * k + 16) // group
-                store_values(first(codes), scale1(row, a), group_min1(row, a), place, factor)
-                store_values(second(codes), scale1(row, b), group_min1(row, b), place + 64, factor)
+                codes, out, a, b = codes32(row, k), y + 128 * k, 32 * k // group, (32 * k + 16) // group
+                store_values(first(codes), scale1(row, a), group_min1(row, a), out, factor)
+                store_values(second(codes), scale1(row, b), group_min1(row, b), out + 64, factor)
 
     @inline
     def decode(row: int, n: int, y: int, factor: float) -> None:

@@ -42,11 +42,11 @@ def make_activation_row_bytes(activation_type: str, superblock_bytes: int) -> An
 @inline
 def run_product(args: Any, run: int, x_row_bytes: int, row: int, n_rows: int) -> Any:
     """Return the arguments of the product of a run with the rows row .. row + n_rows - 1 of its matrix."""
-    place = args.runs + RUN_HEADER_BYTES + RUN_BYTES * run
-    matrix, first = load(int64, place), load(int64, place + 8)
+    record = args.runs + RUN_HEADER_BYTES + RUN_BYTES * run
+    matrix, first = load(int64, record), load(int64, record + 8)
     matrix_row = args.n_out * matrix + row
     return ProductArguments(
-        tokens=place + 16,
+        tokens=record + 16,
         x=args.x + x_row_bytes * first,
         w=args.w + args.row_bytes * matrix_row,
         row_bytes=args.row_bytes,

@@ -73,13 +73,14 @@ def emit_store_sums(b: ir.IRBuilder, sums: Sequence[ir.Value], out: ir.Value) ->
     """Store the sum of each vector's lanes, as consecutive floats. Reducing four vectors at a time is faster and gives
     the same bits.
     """
-    fours = len(sums) // 4 * 4
+    whole_fours = len(sums) // 4 * 4
     totals = [
-        emit_shuffle(b, emit_reduce_four(b, sums[at : at + 4], b.fadd), [0, 4, 8, 12]) for at in range(0, fours, 4)
+        emit_shuffle(b, emit_reduce_four(b, sums[at : at + 4], b.fadd), [0, 4, 8, 12])
+        for at in range(0, whole_fours, 4)
     ]
-    totals += [emit_reduce(b, each, b.fadd) for each in sums[fours:]]
-    places = [*range(0, fours, 4), *range(fours, len(sums))]
-    for at, value in zip(places, totals, strict=True):
+    totals += [emit_reduce(b, each, b.fadd) for each in sums[whole_fours:]]
+    offsets = [*range(0, whole_fours, 4), *range(whole_fours, len(sums))]
+    for at, value in zip(offsets, totals, strict=True):
         b.store(value, b.inttoptr(b.add(out, I64(4 * at)), value.type.as_pointer()), align=4)
 
 

@@ -26,21 +26,21 @@ from quant.matmul.layout import (
     record_bytes,
 )
 from quant.matmul.output_init import init_output
-from quant.matmul.tile import Tile, make_sum_of_places, make_tile
+from quant.matmul.tile import Tile, make_sum_of_positions, make_tile
 from quant.matmul.unpack import EARLY_PREFETCH_SHARE, PanelRows, make_unpack
 from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
 
 
 def format_tile(spec: FormatSpec, passes: int) -> Tile:
     """Return the full register tile of a format."""
-    here = target()
-    moved = spec.zero_point > 0 and here.has_exact_u8_dot
+    n_tokens = target()
+    moved = spec.zero_point > 0 and n_tokens.has_exact_u8_dot
     bits, zero = (8, PANEL_ZERO_POINT) if moved else (spec.bits, spec.zero_point)
-    return Tile(here.rows, here.tokens, here.tokens, passes, spec.group_size, bits, zero)
+    return Tile(n_tokens.rows, n_tokens.tokens, n_tokens.tokens, passes, spec.group_size, bits, zero)
 
 
-def make_place_sums(shape: Tile, part: int) -> Any:
-    """Return the inlined function place_sums(panel, x, records, out, count): sum one group of each record of a
+def make_position_sums(shape: Tile, part: int) -> Any:
+    """Return the inlined function position_sums(panel, x, records, out, count): sum one group of each record of a
     position.
 
     A tile with few tokens takes a narrower path over the same records.
@@ -50,7 +50,7 @@ def make_place_sums(shape: Tile, part: int) -> Any:
     narrow, medium, whole = (make_tile(replace(shape, tokens=min(k * third, tokens)), part) for k in (1, 2, 3))
 
     @inline
-    def place_sums(panel: int, x: int, records: int, out: int, count: int) -> None:
+    def position_sums(panel: int, x: int, records: int, out: int, count: int) -> None:
         if count <= third:
             narrow(panel, x, records, out)
         elif count <= 2 * third:
@@ -58,7 +58,7 @@ def make_place_sums(shape: Tile, part: int) -> Any:
         else:
             whole(panel, x, records, out)
 
-    return place_sums
+    return position_sums
 
 
 def make_tile_sums(shape: Tile) -> Any:
@@ -67,7 +67,7 @@ def make_tile_sums(shape: Tile) -> Any:
 
     For each position of a group in a superblock, it also prefetches the next `ahead_bytes` bytes from `ahead` on.
     """
-    first, second = make_place_sums(shape, 0), make_place_sums(shape, shape.groups_per_record - 1)
+    first, second = make_position_sums(shape, 0), make_position_sums(shape, shape.groups_per_record - 1)
     record, x_record = shape.panel_record_bytes, record_bytes(shape.record_tokens, shape.passes)
     out_bytes = 4 * shape.rows * shape.record_tokens
 
@@ -80,18 +80,18 @@ def make_tile_sums(shape: Tile) -> Any:
         first(panel, x, records, out, count)
         second(panel, x, records, out + out_bytes, count)
 
-    place_sums = {1: sums_of_one_group, 2: sums_of_two_groups}[shape.groups_per_record]
+    position_sums = {1: sums_of_one_group, 2: sums_of_two_groups}[shape.groups_per_record]
     step = shape.groups_per_record * out_bytes
 
     @inline
     def sums(panel: int, x: int, records: int, out: int, count: int, ahead: int, ahead_bytes: int) -> None:
-        place_records = (records + GROUPS_PER_SUPERBLOCK - 1) // GROUPS_PER_SUPERBLOCK
+        position_records = (records + GROUPS_PER_SUPERBLOCK - 1) // GROUPS_PER_SUPERBLOCK
         number = records
         while number < records + GROUPS_PER_SUPERBLOCK:  # LLVM would unroll a loop with a constant count of 8
             for line in range(ahead, ahead + ahead_bytes, 64):
                 prefetch_l2(line)
-            place_sums(panel, x, number // GROUPS_PER_SUPERBLOCK, out, count)
-            panel, x, out = panel + place_records * record, x + place_records * x_record, out + step
+            position_sums(panel, x, number // GROUPS_PER_SUPERBLOCK, out, count)
+            panel, x, out = panel + position_records * record, x + position_records * x_record, out + step
             number, ahead = number + 1, ahead + ahead_bytes
 
     return sums
@@ -104,18 +104,18 @@ def make_store_results(shape: Tile) -> Any:
     Only `count` tokens and `valid` rows are stored.
     """
     rows, kind = shape.rows, Vector(types.float32, shape.rows)
-    total_at = make_sum_of_places(rows, 8 * shape.groups_per_record, 4 * rows * shape.record_tokens)
+    total_at = make_sum_of_positions(rows, 8 * shape.groups_per_record, 4 * rows * shape.record_tokens)
 
     @inline
     def store_results(out: int, y: int, y_stride: int, add: int, count: int, valid: int) -> None:
         for token in range(count):
-            values, place = total_at(out + 4 * rows * token), y + token * y_stride
+            values, address = total_at(out + 4 * rows * token), y + token * y_stride
             if valid == rows:
-                store(place, values + load(kind, place) if add else values)
+                store(address, values + load(kind, address) if add else values)
             else:
                 for i in range(valid):
                     value = extract(values, i)
-                    store(place + 4 * i, value + load(float32, place + 4 * i) if add else value)
+                    store(address + 4 * i, value + load(float32, address + 4 * i) if add else value)
 
     return store_results
 
@@ -146,9 +146,9 @@ def matmul(format_module: str, passes: int) -> KernelBody:
         first, end = chunk_range(args.n_out, rows, chunk_index, n_chunks)
         count, records = load(int64, args.tokens), args.n_in // 32
         unpacked, panels = scratch + out_bytes, scratch + out_bytes + unpacked_bytes
-        place_records = count_superblocks(args.n_in)
-        panel_bytes = GROUPS_PER_SUPERBLOCK * place_records * record
-        x_bytes = GROUPS_PER_SUPERBLOCK * place_records * x_record
+        position_records = count_superblocks(args.n_in)
+        panel_bytes = GROUPS_PER_SUPERBLOCK * position_records * record
+        x_bytes = GROUPS_PER_SUPERBLOCK * position_records * x_record
         tiles = (count + tokens_at_once - 1) // tokens_at_once
         last = min(tiles, CACHED_TILES)  # the last tiles prefetch the next block
         most = max(MIN_PANELS, PANEL_CACHE_BYTES // panel_bytes) if tiles > CACHED_TILES else 1
@@ -165,13 +165,13 @@ def matmul(format_module: str, passes: int) -> KernelBody:
                 unpack(source, args.n_in, unpacked, panel)
             for tile in range(tiles):
                 token, x_at, prefetch_index = tile * tokens_at_once, args.x + tile * x_bytes, tile - (tiles - last)
-                here, step = min(tokens_at_once, count - token), ahead_bytes if prefetch_index >= 0 else 0
+                n_tokens, step = min(tokens_at_once, count - token), ahead_bytes if prefetch_index >= 0 else 0
                 for row in range(start, until, rows):
                     panel = panels + (row - start) // rows * panel_bytes
                     ahead = args.w + (row + block) * row_bytes + early
                     ahead += prefetch_index * GROUPS_PER_SUPERBLOCK * step
-                    sums(panel, x_at, records, scratch, here, ahead, step)
-                    place = args.y + token * args.y_stride + 4 * row
-                    store_results(scratch, place, args.y_stride, args.base, here, min(rows, end - row))
+                    sums(panel, x_at, records, scratch, n_tokens, ahead, step)
+                    address = args.y + token * args.y_stride + 4 * row
+                    store_results(scratch, address, args.y_stride, args.base, n_tokens, min(rows, end - row))
 
     return body

@@ -19,7 +19,7 @@ def emit_shuffle(b: ir.IRBuilder, v: ir.Value, lanes_: Sequence[int]) -> ir.Valu
     return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, len(lanes_)), list(lanes_)))
 
 
-def make_sums_of_fours(places: Sequence[tuple[int, int]], largest: int) -> Any:
+def make_sums_of_fours(sources: Sequence[tuple[int, int]], largest: int) -> Any:
     """Return an inlined function for the sums of each four neighbours in four i32x16.
 
     Each place is the vector and the quarter of it whose sum becomes a lane of the result. No lane is larger than
@@ -31,7 +31,7 @@ def make_sums_of_fours(places: Sequence[tuple[int, int]], largest: int) -> Any:
         def emit(bld: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
             ab, cd = emit_pair_sums(bld, args[0], args[1], largest), emit_pair_sums(bld, args[2], args[3], largest)
             every = emit_pair_sums(bld, ab, cd, 2 * largest)
-            return emit_shuffle(bld, every, [4 * part + vector for vector, part in places])
+            return emit_shuffle(bld, every, [4 * quarter + vector for vector, quarter in sources])
 
         return lowering(a, [a, b, c, d], emit)
 
@@ -57,11 +57,11 @@ def make_sums_of_eights(largest: int) -> Any:
     return sums
 
 
-def make_sums_of_two_vectors(places: Sequence[tuple[int, int]], largest: int) -> Any:
+def make_sums_of_two_vectors(sources: Sequence[tuple[int, int]], largest: int) -> Any:
     """Return an inlined function for the sums of each four neighbours in two i32x16, as an i32x8: see
     `make_sums_of_fours`.
     """
-    order = [4 * (part % 2) + 2 * (part // 2) + vector for vector, part in places]
+    order = [4 * (quarter % 2) + 2 * (quarter // 2) + vector for vector, quarter in sources]
 
     @intrinsic
     def sums(typingctx: Any, a: Any, b: Any) -> Any:
@@ -89,8 +89,8 @@ def emit_reduce_four(
     low = folded(v0, v1, eights, [lane + 8 for lane in eights])
     high = folded(v2, v3, eights, [lane + 8 for lane in eights])
     v = folded(low, high, quarters, [lane + 4 for lane in quarters])
-    for apart in (2, 1):
-        v = folded(v, v, range(16), [lane ^ apart for lane in range(16)])
+    for distance in (2, 1):
+        v = folded(v, v, range(16), [lane ^ distance for lane in range(16)])
     return v
 
 

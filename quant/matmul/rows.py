@@ -22,17 +22,17 @@ from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
 
 
 def make_pad_row(spec: FormatSpec) -> Any:
-    """Return the inlined function pad_row(row, row_bytes, place): copy a row shorter than a superblock to the end of a
+    """Return the inlined function pad_row(row, row_bytes, out): copy a row shorter than a superblock to the end of a
     zeroed one.
     """
     superblock_bytes = spec.superblock_bytes
 
     @inline
-    def pad_row(row: int, row_bytes: int, place: int) -> Any:
+    def pad_row(row: int, row_bytes: int, out: int) -> Any:
         missing_bytes = superblock_bytes - row_bytes
         for i in range(superblock_bytes):
-            store(place + i, load(uint8, row + i - missing_bytes) if i >= missing_bytes else uint8(0))
-        return place
+            store(out + i, load(uint8, row + i - missing_bytes) if i >= missing_bytes else uint8(0))
+        return out
 
     return pad_row
 
@@ -113,18 +113,18 @@ def matvec(format_module: str, passes: int) -> KernelBody:
         if superblock_bytes <= row_bytes:
             first = in_streams(args, count, x_stride, first, end, scratch)
         for number in range(first, end):
-            row, place = args.w + number * row_bytes, y + 4 * number
+            row, out = args.w + number * row_bytes, y + 4 * number
             if row_bytes < superblock_bytes:
                 row = pad_row(row, row_bytes, scratch)
             whole = count // 4 * 4
             for token in range(0, whole, 4):
-                four(row, size, x + token * x_stride, x_stride, n_in, place + token * y_stride, y_stride, base)
-            rest, left, place = x + whole * x_stride, count - whole, place + whole * y_stride
-            if left == 3:
-                three(row, size, rest, x_stride, n_in, place, y_stride, base)
-            elif left == 2:
-                two(row, size, rest, x_stride, n_in, place, y_stride, base)
-            elif left:
-                one(row, size, rest, x_stride, n_in, place, y_stride, base)
+                four(row, size, x + token * x_stride, x_stride, n_in, out + token * y_stride, y_stride, base)
+            rest, remaining, out = x + whole * x_stride, count - whole, out + whole * y_stride
+            if remaining == 3:
+                three(row, size, rest, x_stride, n_in, out, y_stride, base)
+            elif remaining == 2:
+                two(row, size, rest, x_stride, n_in, out, y_stride, base)
+            elif remaining:
+                one(row, size, rest, x_stride, n_in, out, y_stride, base)
 
     return body

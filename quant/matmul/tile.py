@@ -79,23 +79,23 @@ class Tile:
         at = b.add(x, I64(4 * self.record_tokens * (8 * self.passes + row) + 4 * token))
         return emit_splat(b, kind, emit_load(b, kind.element, at))
 
-    def emit_starts(self, b: ir.IRBuilder, x: ir.Value, part: int) -> list[ir.Value]:
+    def emit_starts(self, b: ir.IRBuilder, x: ir.Value, group: int) -> list[ir.Value]:
         """Return the start value of the last pass for each token: the zero point's contribution, plus MAGIC."""
         bias = constant(self.int_vector, MAGIC_BITS if starts_with_magic(self.passes) else 0)
-        left = self.zero_point - code_offset_of_block(self.bits)
-        if not left:
+        zero_shift = self.zero_point - code_offset_of_block(self.bits)
+        if not zero_shift:
             return [bias] * self.tokens
-        row = STARTS32 if self.groups_per_record == 1 else STARTS16 + part
+        row = STARTS32 if self.groups_per_record == 1 else STARTS16 + group
         starts = [self.emit_broadcast(b, self.int_vector, x, row, token) for token in range(self.tokens)]
         if target().has_exact_u8_dot:
             return starts
-        return [b.sub(bias, b.mul(total, constant(self.int_vector, left))) for total in starts]
+        return [b.sub(bias, b.mul(total, constant(self.int_vector, zero_shift))) for total in starts]
 
     def emit_dots(
-        self, b: ir.IRBuilder, sums: list[ir.Value], panel: ir.Value, x: ir.Value, one_pass: int, part: int
+        self, b: ir.IRBuilder, sums: list[ir.Value], panel: ir.Value, x: ir.Value, one_pass: int, group: int
     ) -> list[ir.Value]:
         """Add one pass of dot products over a group to the sums."""
-        columns, first = self.group_size, self.group_size * part
+        columns, first = self.group_size, self.group_size * group
         peak = 64 if one_pass else 127
         block = DotBlock(self.rows, self.tokens, self.record_tokens, columns // target().depth, self.bits, peak)
         codes, bytes_at = (
@@ -104,14 +104,14 @@ class Tile:
         )
         return emit_dot_block(b, sums, codes, bytes_at, block)
 
-    def emit_group_sums(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, part: int) -> list[ir.Value]:
+    def emit_group_sums(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, group: int) -> list[ir.Value]:
         """Return the exact dot products over a group of the record as floats, times the activations' scales."""
-        starts = self.emit_starts(b, x, part)
+        starts = self.emit_starts(b, x, group)
         if self.passes == 2:
-            high = self.emit_dots(b, [constant(self.int_vector, 0)] * self.tokens, panel, x, 0, part)
+            high = self.emit_dots(b, [constant(self.int_vector, 0)] * self.tokens, panel, x, 0, group)
             seven = constant(self.int_vector, 7)
             starts = [b.add(start, b.shl(s, seven)) for start, s in zip(starts, high, strict=True)]
-        sums = self.emit_dots(b, starts, panel, x, self.passes - 1, part)
+        sums = self.emit_dots(b, starts, panel, x, self.passes - 1, group)
         return [self.emit_scaled(b, s, x, token) for token, s in enumerate(sums)]
 
     def emit_scaled(self, b: ir.IRBuilder, total: ir.Value, x: ir.Value, token: int) -> ir.Value:
@@ -127,26 +127,26 @@ class Tile:
         return b.fmul(b.sitofp(total, self.float_vector), scale)
 
     def emit_group(
-        self, b: ir.IRBuilder, acc: Sequence[ir.Value], panel: ir.Value, x: ir.Value, part: int
+        self, b: ir.IRBuilder, acc: Sequence[ir.Value], panel: ir.Value, x: ir.Value, group: int
     ) -> list[ir.Value]:
         """Add one group of a record to the accumulators of all tokens."""
-        sums = self.emit_group_sums(b, panel, x, part)
-        scale = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.rows * (8 + part))))
+        sums = self.emit_group_sums(b, panel, x, group)
+        scale = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.rows * (8 + group))))
         acc = [emit_fma(b, scaled, scale, so_far) for scaled, so_far in zip(sums, acc, strict=True)]
         if self.zero_point:
             return acc
-        least = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.rows * (8 + self.groups_per_record + part))))
-        row = SUMS32 if self.groups_per_record == 1 else SUMS16 + part
+        least = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.rows * (8 + self.groups_per_record + group))))
+        row = SUMS32 if self.groups_per_record == 1 else SUMS16 + group
         return [emit_fma(b, least, self.emit_broadcast(b, self.float_vector, x, row, t), a) for t, a in enumerate(acc)]
 
-    def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value], part: int) -> ir.Value:
+    def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value], group: int) -> ir.Value:
         """Emit the loop over the records of a position."""
         panel, x, records, out = args
         x_record = record_bytes(self.record_tokens, self.passes)
 
         def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
             panel_at, x_at = b.add(panel, b.mul(i, I64(self.panel_record_bytes))), b.add(x, b.mul(i, I64(x_record)))
-            return self.emit_group(b, acc, panel_at, x_at, part)
+            return self.emit_group(b, acc, panel_at, x_at, group)
 
         for token, acc in enumerate(
             emit_accumulation_loop(b, records, [constant(self.float_vector, 0.0)] * self.tokens, step)
@@ -156,7 +156,7 @@ class Tile:
         return out
 
 
-def make_tile(shape: Tile, part: int) -> Any:
+def make_tile(shape: Tile, group: int) -> Any:
     """Return the inlined function tile(panel, x, records, out): sum one group of each record, into float32
     out[width][R].
 
@@ -164,7 +164,7 @@ def make_tile(shape: Tile, part: int) -> Any:
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return shape.emit(b, args, part)
+        return shape.emit(b, args, group)
 
     @intrinsic
     def tile(typingctx: Any, panel: Any, x: Any, records: Any, out: Any) -> Any:
@@ -173,14 +173,14 @@ def make_tile(shape: Tile, part: int) -> Any:
     return tile
 
 
-def make_sum_of_places(rows: int, places: int, stride: int) -> Any:
+def make_sum_of_positions(rows: int, positions: int, stride: int) -> Any:
     """Return the inlined function that adds the sums of all positions, `stride` bytes apart, in the order of
     `reduce_sum`.
     """
     kind = Vector(types.float32, rows)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        sums = [emit_load(b, kind.llvm, b.add(args[0], I64(stride * place))) for place in range(places)]
+        sums = [emit_load(b, kind.llvm, b.add(args[0], I64(stride * position))) for position in range(positions)]
         while len(sums) > 1:
             half = len(sums) // 2
             sums = [b.fadd(low, high) for low, high in zip(sums[:half], sums[half:], strict=True)]

@@ -24,17 +24,17 @@ def emit_transpose4(b: ir.IRBuilder, rows: int, source: ir.Value, step: ir.Value
     Rows i, i + 4, i + 8, ... are loaded as the quarters of one vector. Interleaving four such vectors within quarters,
     first by single numbers and then by pairs, puts the rows in order.
     """
-    parts, kind = rows // 4, ir.VectorType(I32, rows)
+    quarters, kind = rows // 4, ir.VectorType(I32, rows)
 
     def in_each_part(pattern: Sequence[int]) -> ir.Constant:
         """Return a mask that applies a pattern of two vectors' lanes, the second's from 4 on, in every quarter."""
-        picks = [4 * part + pick % 4 + rows * (pick // 4) for part in range(parts) for pick in pattern]
+        picks = [4 * quarter + pick % 4 + rows * (pick // 4) for quarter in range(quarters) for pick in pattern]
         return ir.Constant(kind, picks)
 
     def strided(first: int) -> ir.Value:
         """Load four numbers of every fourth row."""
         places = (b.add(source, b.mul(step, I64(row))) for row in range(first, rows, 4))
-        return concat_all(b, [emit_load(b, ir.VectorType(I32, 4), place) for place in places])
+        return concat_all(b, [emit_load(b, ir.VectorType(I32, 4), out) for out in places])
 
     singles = [in_each_part([0, 4, 1, 5]), in_each_part([2, 6, 3, 7])]
     pairs = [in_each_part([0, 1, 4, 5]), in_each_part([2, 3, 6, 7])]
@@ -49,23 +49,23 @@ def emit_store(b: ir.IRBuilder, vector: ir.Value, at: ir.Value) -> None:
 
 
 def make_transpose(rows: int) -> Any:
-    """Return the inlined function transpose(source, step, place, pair_step, single_step).
+    """Return the inlined function transpose(source, step, out, pair_step, single_step).
 
     It turns eight 32-bit numbers of R rows, `step` bytes apart, into eight vectors of R lanes. Vector i is stored at
     pair_step * (i // 2) + single_step * (i % 2).
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, step, place, pair_step, single_step = args
+        source, step, out, pair_step, single_step = args
         vectors = (
             vector for first in (0, 4) for vector in emit_transpose4(b, rows, b.add(source, I64(4 * first)), step)
         )
         for i, vector in enumerate(vectors):
-            emit_store(b, vector, b.add(place, b.add(b.mul(pair_step, I64(i // 2)), b.mul(single_step, I64(i % 2)))))
-        return place
+            emit_store(b, vector, b.add(out, b.add(b.mul(pair_step, I64(i // 2)), b.mul(single_step, I64(i % 2)))))
+        return out
 
     @intrinsic
-    def transpose(typingctx: Any, source: Any, step: Any, place: Any, pair_step: Any, single_step: Any) -> Any:
+    def transpose(typingctx: Any, source: Any, step: Any, out: Any, pair_step: Any, single_step: Any) -> Any:
         return lowering(types.void, [types.int64] * 5, emit)
 
     return transpose
@@ -93,7 +93,7 @@ def emit_bit_plane(b: ir.IRBuilder, spread: BitPlaneField, numbers: ir.Value, i:
 
 
 def make_store_codes(layout: CodeLayout, rows: int, shift: int) -> Any:
-    """Return the inlined function store_codes(source, step, place, group_stride): unpack and store the codes of a run
+    """Return the inlined function store_codes(source, step, out, group_stride): unpack and store the codes of a run
     of R rows.
 
     Rows are `step` bytes apart. Four columns are stored after the other; each 32 columns begin `group_stride` bytes
@@ -108,29 +108,29 @@ def make_store_codes(layout: CodeLayout, rows: int, shift: int) -> Any:
         return b.add(bits, constant(kind, shift % 256)) if shift % 256 else bits
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, step, place, group_stride = args
-        fours: dict[int, list[ir.Value]] = {}
+        source, step, out, group_stride = args
+        columns: dict[int, list[ir.Value]] = {}
 
         def emit_bits(field: BitField | BitPlaneField, i: int) -> ir.Value:
             """Return a field's contribution to the codes of four columns."""
-            if field.offset not in fours:
+            if field.offset not in columns:
                 vectors = emit_transpose4(b, rows, b.add(source, I64(field.offset)), step)
-                fours[field.offset] = [b.bitcast(vector, kind) for vector in vectors]
+                columns[field.offset] = [b.bitcast(vector, kind) for vector in vectors]
             if isinstance(field, BitPlaneField):
-                return emit_bit_plane(b, field, fours[field.offset][0], i)
-            return emit_bit_field(b, field, fours[field.offset][i])
+                return emit_bit_plane(b, field, columns[field.offset][0], i)
+            return emit_bit_field(b, field, columns[field.offset][i])
 
         for number, fields in sorted(
             enumerate(layout.columns16), key=lambda each: [f.offset for f in reversed(each[1])]
         ):
-            address = b.add(place, b.add(b.mul(group_stride, I64(number // 2)), I64(16 * rows * (number % 2))))
+            address = b.add(out, b.add(b.mul(group_stride, I64(number // 2)), I64(16 * rows * (number % 2))))
             for i in range(4):
                 bits = reduce(b.or_, [emit_bits(field, i) for field in fields])
                 emit_store(b, emit_codes(b, bits), b.add(address, I64(4 * rows * i)))
         return source
 
     @intrinsic
-    def store_codes(typingctx: Any, source: Any, step: Any, place: Any, group_stride: Any) -> Any:
+    def store_codes(typingctx: Any, source: Any, step: Any, out: Any, group_stride: Any) -> Any:
         return lowering(types.void, [types.int64] * 4, emit)
 
     return store_codes
@@ -151,27 +151,27 @@ def emit_load_halves(b: ir.IRBuilder, rows: int, source: ir.Value, step: ir.Valu
 
 
 def make_store_halves(count: int, rows: int) -> Any:
-    """Return the inlined function store_halves(source, step, place): store one or two adjacent halves of R rows as
+    """Return the inlined function store_halves(source, step, out): store one or two adjacent halves of R rows as
     floats.
 
     Rows are `step` bytes apart. The first halves of all rows are stored before the second ones.
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, step, place = args
+        source, step, out = args
         for i, floats in enumerate(emit_load_halves(b, rows, source, step, count)):
-            emit_store(b, floats, b.add(place, I64(4 * rows * i)))
+            emit_store(b, floats, b.add(out, I64(4 * rows * i)))
         return source
 
     @intrinsic
-    def store_halves(typingctx: Any, source: Any, step: Any, place: Any) -> Any:
+    def store_halves(typingctx: Any, source: Any, step: Any, out: Any) -> Any:
         return lowering(types.void, [types.int64] * 3, emit)
 
     return store_halves
 
 
 def make_store_scales(layouts: Sequence[ScaleLayout], groups_per_record: int, rows: int) -> Any:
-    """Return the inlined function store_scales(source, step, place, group_stride): store the scales and mins of a
+    """Return the inlined function store_scales(source, step, out, group_stride): store the scales and mins of a
     superblock of R rows.
 
     Rows are `step` bytes apart. Each 32 columns have `groups_per_record` groups; their scales are stored `group_stride`
@@ -189,15 +189,15 @@ def make_store_scales(layouts: Sequence[ScaleLayout], groups_per_record: int, ro
         return b.sitofp(moved, floats)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, step, place, group_stride = args
-        fours = [b.bitcast(four, bytes_) for four in emit_transpose4(b, rows, b.add(source, I64(lowest)), step)]
+        source, step, out, group_stride = args
+        columns = [b.bitcast(four, bytes_) for four in emit_transpose4(b, rows, b.add(source, I64(lowest)), step)]
         halves = emit_load_halves(b, rows, b.add(source, I64(halves_at)), step, len(layouts))
         for which, kind in enumerate(layouts):
             factor = halves[(kind.half_offset - halves_at) // 2]
             factor = b.fneg(factor) if kind.negated else factor
             for number, fields in enumerate(kind.quads):
                 four = reduce(
-                    b.or_, [emit_bit_field(b, field, fours[(field.offset - lowest) // 4]) for field in fields]
+                    b.or_, [emit_bit_field(b, field, columns[(field.offset - lowest) // 4]) for field in fields]
                 )
                 four = b.bitcast(four, ints)
                 for i in range(4):
@@ -206,11 +206,11 @@ def make_store_scales(layouts: Sequence[ScaleLayout], groups_per_record: int, ro
                         b.mul(group_stride, I64(group // groups_per_record)),
                         I64(4 * rows * (which * groups_per_record + group % groups_per_record)),
                     )
-                    emit_store(b, b.fmul(emit_floats(b, four, i, kind.signed), factor), b.add(place, address))
+                    emit_store(b, b.fmul(emit_floats(b, four, i, kind.signed), factor), b.add(out, address))
         return source
 
     @intrinsic
-    def store_scales(typingctx: Any, source: Any, step: Any, place: Any, group_stride: Any) -> Any:
+    def store_scales(typingctx: Any, source: Any, step: Any, out: Any, group_stride: Any) -> Any:
         return lowering(types.void, [types.int64] * 4, emit)
 
     return store_scales

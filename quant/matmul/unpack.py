@@ -45,9 +45,9 @@ def make_write_codes(spec: FormatSpec, zero_point: int) -> Any:
     @inline
     def superblocks(row: int, first: int, end: int, codes: int) -> None:
         for block in range(first // 256, end // 256):
-            at, place = row + block * superblock_bytes, codes + 256 * block - first
+            at, out = row + block * superblock_bytes, codes + 256 * block - first
             for j in range(4):
-                store(place + 64 * j, codes64(at, j) + splat(u8x64, moved))
+                store(out + 64 * j, codes64(at, j) + splat(u8x64, moved))
 
     @inline
     def with_rest(row: int, first: int, end: int, codes: int) -> None:
@@ -89,46 +89,50 @@ def make_write_scales(spec: FormatSpec, zero_point: int) -> Any:
 
 
 def make_pack_codes(rows: int) -> Any:
-    """Return the inlined function pack_codes(source, step, place): interleave 32 bytes of each of R rows, `step` bytes
+    """Return the inlined function pack_codes(source, step, out): interleave 32 bytes of each of R rows, `step` bytes
     apart, by depth.
     """
     transpose = make_transpose(rows)
 
     @inline
-    def pack_by_four(source: int, step: int, place: int) -> None:
-        transpose(source, step, place, 8 * rows, 4 * rows)
+    def pack_by_four(source: int, step: int, out: int) -> None:
+        transpose(source, step, out, 8 * rows, 4 * rows)
 
     @inline
-    def pack_by_eight(source: int, step: int, place: int) -> None:
+    def pack_by_eight(source: int, step: int, out: int) -> None:
         for i in range(rows):
             for k in range(4):
-                store(place + 8 * (rows * k + i), load(int64, source + i * step + 8 * k))
+                store(out + 8 * (rows * k + i), load(int64, source + i * step + 8 * k))
 
     return {4: pack_by_four, 8: pack_by_eight}[target().depth]
 
 
 def make_pack_scales(shape: Tile) -> Any:
-    """Return the inlined function pack_scales(source, count, panel, place_records): store `count` groups' scales, or
+    """Return the inlined function pack_scales(source, count, panel, position_records): store `count` groups' scales, or
     mins, in the records.
 
-    `panel` is the address of the first of them. Each position of a group has `place_records` records.
+    `panel` is the address of the first of them. Each position of a group has `position_records` records.
     """
-    rows, parts, record = shape.rows, shape.groups_per_record, shape.panel_record_bytes
+    rows, groups_per_record, record = shape.rows, shape.groups_per_record, shape.panel_record_bytes
     transpose = make_transpose(rows)
 
     @inline
-    def pack_scales(source: int, count: int, panel: int, place_records: int) -> None:
-        group_stride = record * place_records
-        pair_step, single_step = (2 * group_stride, group_stride) if parts == 1 else (group_stride, 4 * rows)
-        whole = count // (GROUPS_PER_SUPERBLOCK * parts) * (GROUPS_PER_SUPERBLOCK * parts)
+    def pack_scales(source: int, count: int, panel: int, position_records: int) -> None:
+        group_stride = record * position_records
+        pair_step, single_step = (
+            (2 * group_stride, group_stride) if groups_per_record == 1 else (group_stride, 4 * rows)
+        )
+        whole = count // (GROUPS_PER_SUPERBLOCK * groups_per_record) * (GROUPS_PER_SUPERBLOCK * groups_per_record)
         for group in range(0, whole, 8):
-            place = panel + record * index_of_record(group // parts, place_records)
-            transpose(source + 4 * group, SCALES_STRIDE, place, pair_step, single_step)
+            out = panel + record * index_of_record(group // groups_per_record, position_records)
+            transpose(source + 4 * group, SCALES_STRIDE, out, pair_step, single_step)
         for group in range(whole, count):
-            index = index_of_record(padded_index(group // parts, count // parts), place_records)
-            place = panel + record * index + 4 * rows * (group % parts)
+            index = index_of_record(
+                padded_index(group // groups_per_record, count // groups_per_record), position_records
+            )
+            out = panel + record * index + 4 * rows * (group % groups_per_record)
             for i in range(rows):
-                store(place + 4 * i, load(float32, source + i * SCALES_STRIDE + 4 * group))
+                store(out + 4 * i, load(float32, source + i * SCALES_STRIDE + 4 * group))
 
     return pack_scales
 
@@ -141,7 +145,7 @@ def prefetch_piece(ahead: int, nbytes: int, number: int) -> None:
 
 
 def make_pack_row_codes(spec: FormatSpec, shape: Tile) -> Any:
-    """Return the inlined function pack_row_codes(source, first, end, unpacked, place, place_records, ahead).
+    """Return the inlined function pack_row_codes(source, first, end, unpacked, out, position_records, ahead).
 
     It stores the codes of columns first .. end - 1 of the `PanelRows` in the records. `unpacked` is scratch
     memory for the unpacked codes. Meanwhile it prefetches memory at `ahead`, as large as the rows divided by
@@ -152,21 +156,21 @@ def make_pack_row_codes(spec: FormatSpec, shape: Tile) -> Any:
 
     @inline
     def pack_row_codes(
-        source: PanelRows, first: int, end: int, unpacked: int, place: int, place_records: int, ahead: int
+        source: PanelRows, first: int, end: int, unpacked: int, out: int, position_records: int, ahead: int
     ) -> None:
         blocks = (end - first) // 32
         for i in range(rows):
             write_codes(source.w + min(i, source.valid - 1) * source.row_bytes, first, end, unpacked + i * CODES_STRIDE)
             prefetch_piece(ahead, blocks * superblock_bytes // 8 // EARLY_PREFETCH_SHARE, i)
         for number in range(blocks):
-            index = index_of_record(padded_index(number, blocks), place_records)
-            pack_codes(unpacked + 32 * number, CODES_STRIDE, place + record * index)
+            index = index_of_record(padded_index(number, blocks), position_records)
+            pack_codes(unpacked + 32 * number, CODES_STRIDE, out + record * index)
 
     return pack_row_codes
 
 
 @inline
-def no_scales(source: int, step: int, place: int, group_stride: int) -> None:
+def no_scales(source: int, step: int, out: int, group_stride: int) -> None:
     """Store nothing."""
 
 
@@ -185,7 +189,7 @@ def make_pack_code_runs(spec: FormatSpec, layout: CodeLayout, shape: Tile) -> An
 
     @inline
     def pack_code_runs(
-        source: PanelRows, first: int, end: int, unpacked: int, place: int, place_records: int, ahead: int
+        source: PanelRows, first: int, end: int, unpacked: int, out: int, position_records: int, ahead: int
     ) -> None:
         blocks, packed, step = (end - first) // 32, source.w + first // 256 * superblock_bytes, source.row_bytes
         if source.valid < rows:
@@ -196,15 +200,15 @@ def make_pack_code_runs(spec: FormatSpec, layout: CodeLayout, shape: Tile) -> An
             packed, step = unpacked, CODES_STRIDE
         for run in range(blocks // groups):
             at = packed + run // of_superblock * superblock_bytes + run % of_superblock * run_step
-            address = place + record * index_of_record(padded_index(groups * run, blocks), place_records)
-            store_codes(at, step, address, record * place_records)
+            address = out + record * index_of_record(padded_index(groups * run, blocks), position_records)
+            store_codes(at, step, address, record * position_records)
             prefetch_piece(ahead, rows * superblock_bytes // of_superblock // EARLY_PREFETCH_SHARE, run)
             if halves:
                 store_halves(at, step, address + 32 * rows)
         if multiples:
             for block in range(blocks // 8):
-                address = place + record * block + 32 * rows
-                store_scales(packed + block * superblock_bytes, step, address, record * place_records)
+                address = out + record * block + 32 * rows
+                store_scales(packed + block * superblock_bytes, step, address, record * position_records)
 
     return pack_code_runs
 
@@ -225,24 +229,24 @@ def make_unpack(spec: FormatSpec, shape: Tile) -> Any:
 
     @inline
     def unpack(source: PanelRows, n: int, unpacked: int, panel: int) -> None:
-        w, row_bytes, place_records = source.w, source.row_bytes, count_superblocks(n)
+        w, row_bytes, position_records = source.w, source.row_bytes, count_superblocks(n)
         for first in range(0, n, UNPACK_COLUMNS):
-            end, place = min(first + UNPACK_COLUMNS, n), panel + first // 256 * record
+            end, out = min(first + UNPACK_COLUMNS, n), panel + first // 256 * record
             for i in range(rows):
                 if not scales_in_layout:
                     scales = unpacked + scales_at + i * SCALES_STRIDE
                     write_scales(
                         w + min(i, source.valid - 1) * row_bytes, first, end, scales, scales + mins_at - scales_at
                     )
-                here = w + i * row_bytes + first // 256 * superblock_bytes
-                for line in range(here, here + (end - first) // 32 * superblock_bytes // 8, 64):
+                row_address = w + i * row_bytes + first // 256 * superblock_bytes
+                for line in range(row_address, row_address + (end - first) // 32 * superblock_bytes // 8, 64):
                     prefetch_l1(line)
             ahead = w + rows * row_bytes + rows * superblock_bytes * (first // 256) // EARLY_PREFETCH_SHARE
-            pack_codes(source, first, end, unpacked, place, place_records, ahead)
+            pack_codes(source, first, end, unpacked, out, position_records, ahead)
             groups = (end - first) // group
             if not scales_in_layout:
-                pack_scales(unpacked + scales_at, groups, place + 32 * rows, place_records)
+                pack_scales(unpacked + scales_at, groups, out + 32 * rows, position_records)
             if not scales_in_layout and not zero_point:
-                pack_scales(unpacked + mins_at, groups, place + 32 * rows + 4 * rows * (32 // group), place_records)
+                pack_scales(unpacked + mins_at, groups, out + 32 * rows + 4 * rows * (32 // group), position_records)
 
     return unpack

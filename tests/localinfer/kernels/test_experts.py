@@ -16,16 +16,16 @@ def test_each_pair_has_a_row_of_its_expert(tokens: int) -> None:
     ]
     pairs, rows = ids.size, ids.size + N_EXPERT * (TILE - 1)
     actual = {
-        "few": np.zeros(1, np.int64), "few_order": np.full(rows, -9, np.int32),
-        "few_runs": np.zeros(1 + 3 * N_EXPERT, np.int64),
-        "many": np.zeros(1, np.int64), "many_order": np.full(rows, -9, np.int32),
-        "many_runs": np.zeros(1 + 3 * N_EXPERT, np.int64), "places": np.zeros(pairs, np.int32),
+        "small_rows": np.zeros(1, np.int64), "small_order": np.full(rows, -9, np.int32),
+        "small_runs": np.zeros(1 + 3 * N_EXPERT, np.int64),
+        "large_rows": np.zeros(1, np.int64), "large_order": np.full(rows, -9, np.int32),
+        "large_runs": np.zeros(1 + 3 * N_EXPERT, np.int64), "pair_rows": np.zeros(pairs, np.int32),
     }  # fmt: skip
     arguments = {"tokens": np.array([tokens]), "ids": ids, "n_expert": N_EXPERT, "used": USED, **actual}
-    kernels.run("localinfer.kernels.experts:sort_by_expert", arguments, 1, tile=TILE, most=MAX_TILE)
+    kernels.run("localinfer.kernels.experts:sort_by_expert", arguments, 1, tile=TILE, max_small_rows=MAX_TILE)
 
     of_expert = {expert: np.flatnonzero(ids.ravel() == expert) for expert in range(N_EXPERT)}
-    for name, tile in (("few", 1), ("many", TILE)):
+    for name, tile in (("small", 1), ("large", TILE)):
         runs = actual[f"{name}_runs"][1:].reshape(-1, 3)[: actual[f"{name}_runs"][0]]
         expected = [each for each, own in of_expert.items() if len(own) and (len(own) > MAX_TILE) == (tile > 1)]
         assert runs[:, 0].tolist() == expected
@@ -36,7 +36,7 @@ def test_each_pair_has_a_row_of_its_expert(tokens: int) -> None:
             np.testing.assert_array_equal(order[:count], of_expert[expert])
             row += -(-count // tile) * tile
             assert (order[count : row - first] == -1).all()
-        assert actual[name][0] == row
-    for pair, position in enumerate(actual["places"]):
-        order = actual["few_order"][position] if position >= 0 else actual["many_order"][-1 - position]
+        assert actual[f"{name}_rows"][0] == row
+    for pair, position in enumerate(actual["pair_rows"]):
+        order = actual["small_order"][position] if position >= 0 else actual["large_order"][-1 - position]
         assert order == pair

@@ -18,13 +18,13 @@ Body = Callable[..., None]
 
 
 @inline
-def copy(source: int, size: int, place: int) -> Any:
+def copy(source: int, size: int, out: int) -> Any:
     """Copy `size` floats."""
     whole = size // 16 * 16
     for i in range(0, 4 * whole, 64):
-        store(place + i, load(f32x16, source + i))
+        store(out + i, load(f32x16, source + i))
     for i in range(4 * whole, 4 * size, 4):
-        store(place + i, load(float32, source + i))
+        store(out + i, load(float32, source + i))
 
 
 def copy_slices() -> Body:
@@ -51,21 +51,21 @@ def gather_heads(tile: int, passes: int) -> Body:
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         heads, size = args.heads, args.size
         count = load(int64, args.tokens)
-        room = (count + together - 1) // together * together
-        first, end = chunk_range(heads * room, together, chunk_index, n_chunks)
+        padded_tokens = (count + together - 1) // together * together
+        first, end = chunk_range(heads * padded_tokens, together, chunk_index, n_chunks)
         for row in range(first, end):
-            head, token, place = row // room, row % room, args.y + 4 * size * row
+            head, token, out = row // padded_tokens, row % padded_tokens, args.y + 4 * size * row
             if token < count:
-                copy(args.x + 4 * size * (heads * token + head), size, place)
+                copy(args.x + 4 * size * (heads * token + head), size, out)
             else:
                 for i in range(0, 4 * size, 64):
-                    store(place + i, splat(f32x16, float32(0.0)))
+                    store(out + i, splat(f32x16, float32(0.0)))
             if args.q:
-                quantize_groups(place, args.q, row, 0, size // 32, size)
+                quantize_groups(out, args.q, row, 0, size // 32, size)
         if chunk_index == 0:
-            store(args.row_count, heads * room)
+            store(args.row_count, heads * padded_tokens)
             store(args.runs, heads)
             for head in range(heads):
-                write_run(args.runs, head, head, head * room, count)
+                write_run(args.runs, head, head, head * padded_tokens, count)
 
     return body
