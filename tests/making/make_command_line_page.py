@@ -79,7 +79,7 @@ def command_options() -> Iterator[str]:
 
 
 def default_of_parameter(parameter: Any) -> str:
-    """Return the default of a command's parameter, unless its help says it."""
+    """Return the default of a command's parameter, unless its help contains it."""
     value = tuple(parameter.default) if isinstance(parameter.default, list) else parameter.default
     return "" if "[default:" in parameter.help else default(value)
 

@@ -28,9 +28,9 @@ def main() -> None:
     logging.disable()
     transformers.utils.logging.set_verbosity_error()
     target, names = reference_models.DATA.parent / "conversion.json", sys.argv[2:]
-    kept = json.loads(target.read_text(encoding="utf-8")) if names else {}
+    remaining = json.loads(target.read_text(encoding="utf-8")) if names else {}
     known = [*reference_models.NAMES, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
-    actual = kept | {name: converted(name) for name in names or known}
+    actual = remaining | {name: converted(name) for name in names or known}
     lines = [f' "{name}": {json.dumps(actual[name])}' for name in sorted(actual)]
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

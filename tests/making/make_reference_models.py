@@ -1049,9 +1049,9 @@ def make(name: str, spec: Spec) -> Any:
     with torch.no_grad():
         actual = model(torch.tensor([IDS])) if spec.encoder else model(torch.tensor([IDS]), use_cache=False)
         logits = (actual.last_hidden_state if spec.encoder else actual.logits)[0].numpy()
-    kept = logits[POSITIONS]
+    retained = logits[POSITIONS]
     np.savez_compressed(
-        reference_models.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS, logits=kept
+        reference_models.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS, logits=retained
     )
     return logits
 

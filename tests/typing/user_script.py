@@ -37,8 +37,8 @@ def chat(model: Model) -> None:
     for piece in model.stream_chat(MESSAGES, repetition_penalty=1.1):
         print(piece.text, end="", flush=True)
     print(model.render(MESSAGES).text, model.render(MESSAGES, add_generation_prompt=False).ids)
-    kept: list[localinfer.Message] = model.truncate_messages(MESSAGES)
-    print(len(kept), result.as_message()["role"])
+    remaining: list[localinfer.Message] = model.truncate_messages(MESSAGES)
+    print(len(remaining), result.as_message()["role"])
 
 
 async def coroutines(model: Model) -> None:

@@ -107,11 +107,11 @@ def test_components_match_their_cholesky_factor(name: str, weights: Floats) -> N
 @pytest.mark.parametrize("name", sorted(CODEBOOK_TYPES))
 def test_low_rank_feedback_reduces_output_error(name: str, weights: Floats) -> None:
     actual = encode(name, weights, SQUARES), with_components(name, weights)
-    plain, kept = (decoded(name, out) - weights for out in actual)
+    plain, remaining = (decoded(name, out) - weights for out in actual)
     power = SQUARES - TRUST * np.square(COMPONENTS).sum(axis=1)
-    before, after = (np.square(e) @ power + TRUST * np.square(e @ COMPONENTS).sum(axis=1) for e in (plain, kept))
+    before, after = (np.square(e) @ power + TRUST * np.square(e @ COMPONENTS).sum(axis=1) for e in (plain, remaining))
     assert after.sum() < 0.95 * before.sum()
-    assert np.abs(kept @ COMPONENTS[:, 0]).mean() < 0.7 * np.abs(plain @ COMPONENTS[:, 0]).mean()
+    assert np.abs(remaining @ COMPONENTS[:, 0]).mean() < 0.7 * np.abs(plain @ COMPONENTS[:, 0]).mean()
 
 
 @pytest.mark.filterwarnings("error")

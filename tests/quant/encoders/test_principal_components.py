@@ -40,8 +40,8 @@ def test_components_match_full_decomposition(scale: float, size: int) -> None:
     assert rows.shape == (RANK, N)
     products = x.T.astype(np.float64) @ x / scale / scale
     strongest = np.linalg.eigh(products)[1][:, -13:]  # the twelve components and the large column
-    kept, there = (np.einsum("ik,ij,jk->k", strongest, h, strongest) for h in (rows.T @ rows, products))
-    np.testing.assert_allclose(kept, there, rtol=0.15)
+    remaining, there = (np.einsum("ik,ij,jk->k", strongest, h, strongest) for h in (rows.T @ rows, products))
+    np.testing.assert_allclose(remaining, there, rtol=0.15)
 
 
 def test_few_inputs_are_exact() -> None:

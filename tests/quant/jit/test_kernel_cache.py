@@ -170,8 +170,8 @@ def test_unused_directories_are_removed_for_a_new_version(tmp_path: Path) -> Non
         os.utime(tmp_path / name, (used, used))
     (tmp_path / "not-ours").mkdir()
     kernel_cache.KernelCache(tmp_path)
-    kept = {path.name for path in tmp_path.iterdir()} - {"not-ours", kernel_cache.cache_key()}
-    assert kept == {name for number, name in enumerate(ages) if number < kernel_cache.MAX_OLD_DIRECTORIES - 1}
+    remaining = {path.name for path in tmp_path.iterdir()} - {"not-ours", kernel_cache.cache_key()}
+    assert remaining == {name for number, name in enumerate(ages) if number < kernel_cache.MAX_OLD_DIRECTORIES - 1}
     assert (tmp_path / "not-ours").is_dir()
     assert kernel_cache.cache_directories(tmp_path)[0].name == kernel_cache.cache_key()
 
