@@ -57,8 +57,8 @@ def test_findings_are_reported(body: str, kind: str, output: str, tmp_path: Path
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     assert all(line.startswith(f"{seed} {kind}: {output}") for seed, line in enumerate(lines))
-    remaining = sorted(path.name for path in (tmp_path / "findings").glob("*"))
-    assert remaining == ([f"{seed}.{suffix}" for seed in range(2) for suffix in ("gguf", "txt")] if kind != "ran" else [])
+    names = sorted(path.name for path in (tmp_path / "findings").glob("*"))
+    assert names == ([f"{seed}.{suffix}" for seed in range(2) for suffix in ("gguf", "txt")] if kind != "ran" else [])
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 4096, 5000])
