@@ -3,6 +3,7 @@
 A tool runs only with --tool-exec and after the user has confirmed the call.
 """
 
+import contextlib
 import json
 import re
 import shlex
@@ -103,13 +104,13 @@ def split_command(command: str) -> list[str]:
 
 
 def discard_typed_input() -> None:
-    """Discard keys that were typed before the question."""
+    """Discard keys that were typed before the approval question appeared, so that they do not answer it."""
     try:
         import termios
-
+    except ImportError:  # Windows
+        return
+    with contextlib.suppress(OSError, ValueError, termios.error):  # stdin is no terminal
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    except (ImportError, OSError, ValueError, termios.error):
-        pass
 
 
 def ask_user(question: str) -> str:

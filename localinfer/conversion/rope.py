@@ -97,45 +97,45 @@ def proportional(table: JsonObject, head_dim: int, fraction: float) -> RopeMetad
 # Scaling types. Arguments: config object, unscaled rope, original context length, context length.
 
 
-def default(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001 (one signature for all)
+def default(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001 (one signature for all)
     return plain
 
 
-def linear(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
+def linear(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
     """Return linear scaling: positions are divided by a factor."""
     fields = {"type": Field.text("linear"), "factor": Field.float32(table.positive_float("factor"))}
     return RopeMetadata(plain.n_rot, plain.theta, fields)
 
 
-def yarn(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
-    """Return YaRN scaling (Peng et al., 2023): low-frequency pairs are interpolated.
+def yarn(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
+    """Return YaRN scaling (Peng et al., 2023): low-frequency pairs are interpolated, and attention scores grow with
+    the factor.
 
-    Attention scores grow with log(factor).
-
-    A reader of GGUF multiplies queries and keys by `(1 + 0.1 ln factor) * attn_factor`. With `yarn_log_multiplier`,
-    the multiplier of the logarithm is 1 in the numerator and this value in the denominator.
+    A reader of GGUF multiplies queries and keys by `(1 + 0.1 ln factor) * attn_factor`, which is divided by
+    `1 + 0.1 * yarn_log_multiplier * ln factor` if the file has that key. config.json states the same multiplier as
+    `attention_factor`, or as the ratio `(1 + 0.1 mscale ln factor) / (1 + 0.1 mscale_all_dim ln factor)`.
     """
     factor = table.positive_float("factor")
     fields = {
         "type": Field.text("yarn"),
         "factor": Field.float32(factor),
-        "original_context_length": Field.uint32(original),
+        "original_context_length": Field.uint32(original_n_ctx),
     }
     for key in ("beta_fast", "beta_slow"):
         if table.values.get(key) is not None:
             fields[f"yarn_{key}"] = Field.float32(table.positive_float(key))
     default_growth = attention_growth(factor, 1.0)
-    multiplier, divisor = table.get("mscale", float, 0.0), table.get("mscale_all_dim", float, 0.0)
+    mscale, mscale_all_dim = table.get("mscale", float, 0.0), table.get("mscale_all_dim", float, 0.0)
     if table.values.get("attention_factor") is not None:
         growth = table.positive_float("attention_factor")
         fields["yarn_attn_factor"] = Field.float32(growth)
-    elif multiplier == 1.0 and divisor:
-        fields["yarn_log_multiplier"] = Field.float32(divisor)
+    elif mscale == 1.0 and mscale_all_dim:
+        fields["yarn_log_multiplier"] = Field.float32(mscale_all_dim)
         growth = default_growth
     else:
         growth = (
-            attention_growth(factor, multiplier) / attention_growth(factor, divisor)
-            if multiplier and divisor
+            attention_growth(factor, mscale) / attention_growth(factor, mscale_all_dim)
+            if mscale and mscale_all_dim
             else default_growth
         )
     if not math.isclose(growth, default_growth):
@@ -154,7 +154,7 @@ def attention_growth(factor: float, multiplier: float) -> float:
     return 0.1 * multiplier * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
-def llama3(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
+def llama3(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
     """Return Llama 3 scaling: GGUF stores the resulting factor of each pair as a tensor.
 
     Pairs with at least `high` rotations in the original context are unchanged, pairs with fewer than `low` rotations
@@ -164,13 +164,13 @@ def llama3(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) ->
     low, high = table.positive_float("low_freq_factor"), table.positive_float("high_freq_factor")
     if low >= high:
         raise table.error("high_freq_factor", f"is {high:g}; it must be above low_freq_factor, {low:g}")
-    rotations = original * plain_frequencies(plain.theta, plain.n_rot) / (2 * math.pi)
+    rotations = original_n_ctx * plain_frequencies(plain.theta, plain.n_rot) / (2 * math.pi)
     unscaled = np.clip((rotations - low) / (high - low), 0.0, 1.0)
     factors = (1.0 / ((1.0 - unscaled) / factor + unscaled)).astype(np.float32)
     return RopeMetadata(plain.n_rot, plain.theta, factors={"rope_freqs.weight": factors})
 
 
-def longrope(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) -> RopeMetadata:
+def longrope(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:
     """Return LongRoPE scaling (Ding et al., 2024): one factor per pair for short contexts, and another for contexts
     longer than in training.
     """
@@ -178,8 +178,8 @@ def longrope(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) 
         f"rope_factors_{kind}.weight": read_pair_factors(table, f"{kind}_factor", plain.n_rot // 2)
         for kind in ("long", "short")
     }
-    ratio = table.positive_float("factor", n_ctx / original)
-    default_factor = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1.0 else 1.0
+    ratio = table.positive_float("factor", n_ctx / original_n_ctx)
+    default_factor = math.sqrt(1 + math.log(ratio) / math.log(original_n_ctx)) if ratio > 1.0 else 1.0
     if "long_mscale" in table.values:  # Phi-3.5-MoE states both scales
         default_factor = table.positive_float("long_mscale")
         if table.positive_float("short_mscale", default_factor) != default_factor:
@@ -187,7 +187,7 @@ def longrope(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) 
     fields = {
         "type": Field.text("longrope"),
         "attn_factor": Field.float32(table.positive_float("attention_factor", default_factor)),
-        "original_context_length": Field.uint32(original),
+        "original_context_length": Field.uint32(original_n_ctx),
     }
     return RopeMetadata(plain.n_rot, plain.theta, fields, factors)
 
@@ -201,7 +201,7 @@ def read_pair_factors(table: JsonObject, key: str, n: int) -> Factors:
     return np.array(numbers, np.float32)
 
 
-def dynamic(table: JsonObject, plain: RopeMetadata, original: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
+def dynamic(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
     """Return dynamic NTK scaling: the base grows only beyond the context length, so it is ignored.
 
     With `alpha` the base is raised from the start.

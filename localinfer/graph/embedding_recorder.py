@@ -30,7 +30,7 @@ class EmbeddingRecorder(EmbeddingOperations[Buffer]):
         if model.context.n_ctx > count or model.context.context_shift:
             raise model.hparams.unsupported("context_length", f"a context of more than its {count} learned positions")
         with self._graph.reuse_buffers():
-            self._g.add(x, look_up(model, "position_embd.weight", (count, x.n), model.attention.positions))
+            self._g.add(x, record_row_lookup(model, "position_embd.weight", (count, x.n), model.attention.positions))
 
     def add_token_types(self, x: Buffer) -> None:
         model, key = self._model, "tokenizer.ggml.token_type_count"
@@ -39,13 +39,13 @@ class EmbeddingRecorder(EmbeddingOperations[Buffer]):
             raise model.f.error(key, f"is {count}; it must be 1 to {MAX_TOKEN_TYPES}")
         model.type_count = count
         with self._graph.reuse_buffers():
-            self._g.add(x, look_up(model, "token_types.weight", (count, x.n), model.token_types))
+            self._g.add(x, record_row_lookup(model, "token_types.weight", (count, x.n), model.token_types))
 
     def per_layer(self, x: Buffer, size: int) -> Buffer:
         model = self._model
         model.has_cross_layer_inputs = True
         n = multiple_of_32(model.hparams, "embedding_length_per_layer_input") * model.block_count
-        y = look_up(model, "per_layer_token_embd.weight", (model.n_vocab, n), model.ids, math.sqrt(size / 2))
+        y = record_row_lookup(model, "per_layer_token_embd.weight", (model.n_vocab, n), model.ids, math.sqrt(size / 2))
         with self._graph.reuse_buffers():
             # The factor n_embd^-1/2 only affects the epsilon.
             projected = self._g.matmul(x, "per_layer_model_proj", n)
@@ -56,11 +56,13 @@ class EmbeddingRecorder(EmbeddingOperations[Buffer]):
 
 def look_up_tokens(model: ModelGraph, name: str, factor: float = 1.0) -> Buffer:
     """Return a row of an embedding matrix for each token, times a factor."""
-    return look_up(model, f"{name}.weight", (model.n_vocab, model.embedding_length), model.ids, factor)
+    return record_row_lookup(model, f"{name}.weight", (model.n_vocab, model.embedding_length), model.ids, factor)
 
 
-def look_up(model: ModelGraph, name: str, shape: tuple[int, int], numbers: Region, factor: float = 1.0) -> Buffer:
-    """Return the row of a tensor at each number, times a factor."""
+def record_row_lookup(
+    model: ModelGraph, name: str, shape: tuple[int, int], row_ids: Region, factor: float = 1.0
+) -> Buffer:
+    """Record the lookup of the rows `row_ids` of a tensor, times a factor. Return the buffer of the result."""
     weight = model.tensors.tensor(name, *shape)
     fmt, x, row_bytes = FORMATS[weight.type], model.graph.buffer(shape[1]), weight.nbytes // shape[0]
     model.graph.op(
@@ -69,7 +71,7 @@ def look_up(model: ModelGraph, name: str, shape: tuple[int, int], numbers: Regio
         x.rows,
         constants={"format_module": fmt.format_module},
         cost=CostModel(token=Cost(row_bytes)),
-        ids=numbers,
+        ids=row_ids,
         w=weight,
         row_bytes=row_bytes,
         n=x.n,

@@ -91,7 +91,7 @@ def request_file_info(name: str, file: str, url: str, digest: str) -> RemoteFile
             version = tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
             return RemoteFile(file, url, size, digest or lfs_digest(response), version)
 
-    return retry(request)
+    return retry_metadata_request(request)
 
 
 def lfs_digest(response: httpx2.Response) -> str:
@@ -283,8 +283,11 @@ def parse_integer(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
-def retry(request: Callable[[], T]) -> T:
-    """Call `request`, with a few retries after transient errors."""
+def retry_metadata_request(request: Callable[[], T]) -> T:
+    """Call `request`, again after each transient error until the delays are used up.
+
+    A failed connection is not retried: there is no network, or the hub cannot be reached. Raises the last failure.
+    """
     for failures in range(len(METADATA_RETRY_DELAYS) + 1):
         try:
             return request()

@@ -29,7 +29,7 @@ from localinfer.hub.download import (
     TransientError,
     download,
     reason,
-    retry,
+    retry_metadata_request,
     transport_error,
 )
 from localinfer.hub.file_selection import ModelReference, available_quants, select_files
@@ -61,7 +61,7 @@ def fetch(reference: ModelReference, progress: Progress) -> Path:
     """Download the missing files of a model, and return its first file. Raises ModelNotFoundError, LocalInferError."""
     suffix = f":{reference.quant}" if reference.quant else f"/{reference.file}" if reference.file else ""
     name = f"hf:{reference.repo}{suffix}"
-    repository = retry(lambda: request_repository(name, reference.repo))
+    repository = retry_metadata_request(lambda: request_repository(name, reference.repo))
     available = [file.path for file in repository.files]
     parts = select_files(available, reference)
     if not parts:

@@ -56,7 +56,7 @@ class Request:
     logits: Logits | None = None
     decode_loop: DecodeLoop | None = None
     step: int = 0  # number of the decode step
-    next_step: "Request | None" = None  # the decode loop's next step, once this one is evaluated
+    next_request: "Request | None" = None  # the decode loop's next step, once this one is evaluated
     n_past: int = 0  # cached tokens before the request
     n_done: int = 0  # evaluated tokens
     n_copied_rows: int = 0  # rows of `logits` that are filled
@@ -75,7 +75,7 @@ class Request:
     @property
     def is_superseded(self) -> bool:
         """Whether the request is finished and the decode loop's next step is submitted."""
-        next_step = self.next_step if self.state is RequestState.FINISHED else None
+        next_step = self.next_request if self.state is RequestState.FINISHED else None
         return next_step is not None and next_step.state is not RequestState.CREATED
 
     @property
@@ -98,14 +98,17 @@ class Request:
         return rows[(rows >= 0) & (rows < count)]
 
     def advance(self, count: int, logits: Logits) -> None:
-        """Record that the next `count` tokens are evaluated, and pass on the logits of the requested rows
-        among them."""
+        """Record that the next `count` tokens are evaluated.
+
+        The logits of the requested rows among them go into `logits`, or to the decode loop, which may make the request
+        for the next step.
+        """
         self.n_done += count
         if self.logits is not None:
             self.logits[self.n_copied_rows : self.n_copied_rows + len(logits)] = logits
             self.n_copied_rows += len(logits)
         elif self.decode_loop and self.decode_loop.process_logits(logits):
-            self.next_step = request_for_step(self.decode_loop, self.engine, self.step + 1)
+            self.next_request = request_for_step(self.decode_loop, self.engine, self.step + 1)
 
     def end_batch(self) -> None:
         """Update the state after a batch that the request was part of."""

@@ -57,7 +57,7 @@ class ScheduledEngine(SequenceEngine):
                 self.decode_loop = decode_loop
             request = self._next_request or request_for_step(decode_loop, self)
             if request.is_superseded:
-                self.awaited_step, self._next_request = request.step, request.next_step
+                self.awaited_step, self._next_request = request.step, request.next_request
                 return
             if request.state is RequestState.CREATED and self._scheduler.try_begin_direct(self.sequence):
                 self._next_request = None
@@ -67,7 +67,7 @@ class ScheduledEngine(SequenceEngine):
             try:
                 self._scheduler.run(request)
             finally:
-                self._next_request = request.next_step if request.state is RequestState.FINISHED else request
+                self._next_request = request.next_request if request.state is RequestState.FINISHED else request
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.compiled_graph.require_output_layer()

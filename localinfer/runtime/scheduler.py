@@ -77,7 +77,7 @@ class Scheduler:
         try:
             with self._condition:
                 engine.awaited_step, engine.may_run_directly = request.step, runs_uninterrupted()
-                next_step = request.next_step if request.state is RequestState.FINISHED else None
+                next_step = request.next_request if request.state is RequestState.FINISHED else None
                 if request.state is RequestState.CREATED:
                     self._submit(request)
                 elif next_step and next_step.state is RequestState.CREATED and self._runs_ahead(engine):
@@ -227,7 +227,7 @@ class Scheduler:
             has_others = len(finished) + len(self._queue) > 1
             max_lead = min(len(finished) // MIN_WOKEN, MIN_WOKEN)
             for request in finished:
-                engine, next_step = request.engine, request.next_step
+                engine, next_step = request.engine, request.next_request
                 is_close_behind = (
                     request.decode_loop is engine.decode_loop and request.step - engine.awaited_step <= max_lead
                 )

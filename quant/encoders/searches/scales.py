@@ -196,9 +196,10 @@ def make_refine(fit: Any, multiple: Any, step: int, groups: int) -> Any:
 
 
 def make_superblock_sum(groups: int) -> Any:
-    """Make the inlined function sum_of(v).
+    """Return the inlined function that adds the lanes of each superblock of a vector.
 
-    It returns in every lane the sum of all lanes of its superblock, which has 8 or 16 of them.
+    A lane holds a value per group, so a superblock has `groups` lanes, 8 or 16, of the vector's 16. The sum is in each
+    of these lanes.
     """
 
     @inline

@@ -74,13 +74,13 @@ def test_next_step_supersedes_a_finished_one() -> None:
     request = prompt(1, decode_loop=Loop())
     request.state = RequestState.RUNNING
     request.advance(1, logits(1))
-    assert request.next_step is not None
-    assert (request.next_step.step, request.next_step.state) == (1, RequestState.CREATED)
+    assert request.next_request is not None
+    assert (request.next_request.step, request.next_request.state) == (1, RequestState.CREATED)
     request.end_batch()
     assert not request.is_superseded
-    request.next_step.state = RequestState.WAITING
+    request.next_request.state = RequestState.WAITING
     assert request.is_superseded
-    assert (request.is_awaited, request.next_step.is_awaited) == (True, False)
+    assert (request.is_awaited, request.next_request.is_awaited) == (True, False)
 
 
 @pytest.mark.parametrize(
