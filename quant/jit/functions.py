@@ -12,6 +12,8 @@ from numba.core import extending, typed_passes, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager
 
+from quant.jit.templates import TemplateCompiler
+
 SKIPPED_PASSES = {
     untyped_passes.WithLifting,
     untyped_passes.InlineClosureLikes,
@@ -67,5 +69,15 @@ NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": T
 
 # Decorators: `jit_function` for functions that exist once, such as a kernel's body, `inline` for functions that kernels
 # inline, and `intrinsic` for functions that emit LLVM IR.
-jit_function: Any = njit(forceinline=True, error_model="numpy", pipeline_class=KernelPipeline, **NO_WRAPPERS)
+numba_function: Any = njit(forceinline=True, error_model="numpy", pipeline_class=KernelPipeline, **NO_WRAPPERS)
+
+
+def jit_function(function: Any) -> Any:
+    """Return numba's dispatcher of a function, which compiles from templates."""
+    made = numba_function(function)
+    own = made._compiler
+    made._compiler = TemplateCompiler(function, own.targetdescr, own.targetoptions, own.locals, own.pipeline_class)
+    return made
+
+
 inline, intrinsic = cached_by_code(jit_function), cached_by_code(extending.intrinsic)
