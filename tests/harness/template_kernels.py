@@ -14,7 +14,7 @@ Body = Callable[..., None]
 def weighted(first: int, second: int) -> Body:
     """Make the kernel that stores chunk_index * first + second."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         store(args.y, int64(chunk_index * first + second))
 
     return body
@@ -24,7 +24,7 @@ def branched(is_float: int) -> Body:
     """Make the kernel that stores 1.5 or 2; numba can compile only one of the branches."""
     value = "no number" if is_float else 2
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         if is_float:
             store(args.y, float64(1.5))
         else:
@@ -62,7 +62,7 @@ def chained(order: str) -> Body:
     functions = {"d": make_difference(3), "D": make_difference(4), "q": make_quotient(5)}
     first, second = (functions[each] for each in order)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         store(args.y, second(first(100 + chunk_index)))
 
     return body
@@ -72,7 +72,7 @@ def typed(is_float: int) -> Body:
     """Make the kernel that stores a function's result, whose type differs."""
     constant = make_constant(1.5 if is_float else 2)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         store(args.y, constant())
 
     return body
@@ -81,7 +81,7 @@ def typed(is_float: int) -> Body:
 def indexed(number: int) -> Body:
     """Make the kernel that stores an item of a tuple of different types."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         store(args.y, (int64(7), float64(0.5))[number])
 
     return body

@@ -5,30 +5,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels import copy_before_guard_page
+from emitted import Emit, compile_emitted
+from guard_pages import guarded_memory
 from llvmlite import ir
-from numba import njit, types
 
 from quant.jit.cpu import target
-from quant.jit.emit import I64, constant, emit_load
+from quant.jit.emit import I8, I32, I64, constant, emit_load
 from quant.jit.simd import DotBlock, code_offset_of_block, emit_dot4, emit_dot_block, emit_gather_pieces, emit_lookup256
-from quant.jit.vectors import Vector, intrinsic, lowering
 
 BITS = range(1, 9)
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
-def compiled(emit: Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]) -> Callable[..., None]:
+def compiled(emit: Emit) -> Callable[..., None]:
     """Return a function of three arrays, compiled from LLVM IR that takes their addresses."""
-
-    @intrinsic
-    def run(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-        return lowering(types.void, [types.int64] * 3, emit)
-
-    @njit
-    def call(a: int, b: int, c: int) -> None:
-        run(a, b, c)
-
+    call = compile_emitted(emit)
     return lambda *arrays: call(*(array.ctypes.data for array in arrays))
 
 
@@ -50,7 +41,7 @@ def interleave_steps(numbers: Numbers, depth: int, kind: type) -> Numbers:
 def test_lookup256() -> None:
     rng = np.random.default_rng(0)
     table, indices = rng.integers(0, 256, 256, np.uint8), rng.permutation(256).astype(np.uint8)
-    kind, out = ir.VectorType(ir.IntType(8), 64), np.zeros(256, np.uint8)
+    kind, out = ir.VectorType(I8, 64), np.zeros(256, np.uint8)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         actual = emit_lookup256(b, table.tolist(), emit_load(b, kind, args[0]))
@@ -72,7 +63,8 @@ def test_gather_pieces(count: int, size: int, distance: int) -> None:
         actual = emit_gather_pieces(b, args[0], range(0, extent, distance), size, extent)
         return b.store(actual, b.inttoptr(args[1], actual.type.as_pointer()), align=1)
 
-    memory = copy_before_guard_page(np.random.default_rng(distance).integers(0, 256, (1, extent), np.uint8))[0]
+    memory = guarded_memory(extent)
+    memory[:] = np.random.default_rng(distance).integers(0, 256, extent, np.uint8)
     out = np.zeros(count * size, np.uint8)
     compiled(emit)(memory, out, out)
     assert (
@@ -83,14 +75,13 @@ def test_gather_pieces(count: int, size: int, distance: int) -> None:
 @pytest.mark.parametrize("lanes", [8, 16])
 def test_dot4(lanes: int) -> None:
     """One function tests all numbers of bits, because compilation dominates the test's time."""
-    kinds = (types.int32, lanes), (types.uint8, 4 * lanes), (types.int8, 4 * lanes)
-    sums, codes, x = (Vector(element, count).llvm for element, count in kinds)
+    sums, x = ir.VectorType(I32, lanes), ir.VectorType(I8, 4 * lanes)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         out, codes_at, x_at = args
         for i, bits in enumerate(BITS):
             address, operand = b.add(out, I64(4 * lanes * i)), I64(4 * lanes * i)
-            operands = emit_load(b, codes, b.add(codes_at, operand)), emit_load(b, x, b.add(x_at, operand))
+            operands = emit_load(b, x, b.add(codes_at, operand)), emit_load(b, x, b.add(x_at, operand))
             total = emit_dot4(b, emit_load(b, sums, address), *operands, bits)
             b.store(total, b.inttoptr(address, sums.as_pointer()), align=1)
         return out
@@ -108,7 +99,7 @@ def test_dot_block(peak: int, columns: int) -> None:
     here = target()
     rows, width, depth = here.rows, here.tokens, here.depth
     tokens = width // 3 if width % 3 == 0 else width
-    kind = Vector(types.int32, rows).llvm
+    kind = ir.VectorType(I32, rows)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         out, codes_at, x_at = args
