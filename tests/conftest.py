@@ -1,10 +1,12 @@
 """Fixtures of all tests: real models, the command line, and isolation from the user's directories."""
 
+import gc
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from locations import CHECKOUT, FAKE_CLI
@@ -20,6 +22,32 @@ os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent/hf"
 
 # A shell starts background processes with SIGINT ignored, which child processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests that start whole test runs, emulated or for other instruction sets. If one of them ran last, the other processes
+# would wait for it.
+LONG_TESTS = ("test_arm64.py", "test_instruction_sets.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest tests first."""
+    items.sort(key=lambda item: not item.path.name.endswith(LONG_TESTS))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude modules and tests from garbage collection, which would scan them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process a contiguous part of the tests, so that the variants of a kernel are compiled in one process. A
+    process that has finished its part takes over tests of another one.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
 
 SHARED_CACHE = paths.cache_root()  # shared by all tests: downloaded models and compiled kernels
 
