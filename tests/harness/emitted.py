@@ -1,4 +1,4 @@
-"""Compiles LLVM IR that tests emit, for the selected CPU. It needs no numba, whose import takes long under emulation."""
+"""Compiles LLVM IR that tests emit, for the selected CPU, without numba, whose import takes long under emulation."""
 
 import ctypes
 import itertools
