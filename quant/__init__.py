@@ -1,6 +1,6 @@
 """Block formats for quantized weights: decoding, encoding and the matrix product kernels.
 
-The package knows neither models nor files.
+The package is independent of models and files.
 """
 
 from typing import NamedTuple

@@ -87,9 +87,9 @@ def make_state_functions(key: int, strip: int) -> tuple[Any, Any]:
     def read_state(k: int, past: int) -> Any:
         even, odd = splat(columns, float32(0.0)), splat(columns, float32(0.0))
         for i in range(0, key, 2):
-            place = past + row_bytes * i
-            even = fma(splat(columns, load(float32, k + 4 * i)), load(columns, place), even)
-            odd = fma(splat(columns, load(float32, k + 4 * i + 4)), load(columns, place + row_bytes), odd)
+            address = past + row_bytes * i
+            even = fma(splat(columns, load(float32, k + 4 * i)), load(columns, address), even)
+            odd = fma(splat(columns, load(float32, k + 4 * i + 4)), load(columns, address + row_bytes), odd)
         return even + odd
 
     @inline
@@ -193,12 +193,12 @@ def split_halves() -> Body:
         size = args.size
         items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            source, place = args.x + 8 * size * item, 4 * size * item
+            source, offset = args.x + 8 * size * item, 4 * size * item
             for i in range(0, 4 * (size // 16 * 16), 64):
-                store(args.first + place + i, load(f32x16, source + i))
-                store(args.second + place + i, load(f32x16, source + 4 * size + i))
+                store(args.first + offset + i, load(f32x16, source + i))
+                store(args.second + offset + i, load(f32x16, source + 4 * size + i))
             for i in range(4 * (size // 16 * 16), 4 * size, 4):
-                store(args.first + place + i, load(float32, source + i))
-                store(args.second + place + i, load(float32, source + 4 * size + i))
+                store(args.first + offset + i, load(float32, source + i))
+                store(args.second + offset + i, load(float32, source + 4 * size + i))
 
     return body

@@ -116,8 +116,8 @@ def make_round_columns(spec: FormatSpec, width: int) -> Any:
             error = load(f32x16, scratch + W + 4 * LANES * i) - fma(steps, scale, least)
             store(errors + 4 * LANES * i, error)
             for j in range(i + 1, width):
-                place = scratch + X + 4 * LANES * j
-                store(place, fma(error, broadcast(load(float32, a + a_stride * i + 4 * j)), load(f32x16, place)))
+                address = scratch + X + 4 * LANES * j
+                store(address, fma(error, broadcast(load(float32, a + a_stride * i + 4 * j)), load(f32x16, address)))
 
     return round_columns
 
@@ -140,8 +140,8 @@ def feedback(format_module: str) -> KernelBody:
             valid = min(int64(LANES), args.rows - LANES * tile)
             for lane in range(LANES):
                 row = LANES * tile + min(lane, valid - 1)
-                place = scratch + 4 * lane
-                load_scales(args.y + args.row_bytes * row, place + SCALES, place + MINS, scratch + ROW)
+                address = scratch + 4 * lane
+                load_scales(args.y + args.row_bytes * row, address + SCALES, address + MINS, scratch + ROW)
                 for column in range(width):
                     at = 4 * (LANES * column + lane)
                     store(scratch + X + at, load(float32, args.x + args.x_stride * row + 4 * column))

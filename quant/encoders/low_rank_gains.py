@@ -35,11 +35,11 @@ def gains() -> KernelBody:
             u, k = args.components + size * column, args.gains + size * column
             power = broadcast(0.0)
             for i in range(0, size, WIDE):
-                seen = broadcast(0.0)
+                product = broadcast(0.0)
                 for row in range(args.width):
-                    seen = fma(broadcast(load(float64, u + 8 * row)), load(f64, args.m + size * row + i), seen)
-                store(k + i, seen)
-                power = fma(seen, load(f64, u + i), power)
+                    product = fma(broadcast(load(float64, u + 8 * row)), load(f64, args.m + size * row + i), product)
+                store(k + i, product)
+                power = fma(product, load(f64, u + i), power)
             cost = load(float64, args.costs + 8 * column) + reduce_sum(power)
             store(args.costs + 8 * column, cost)
             inverse = broadcast(float64(1.0) / cost)
@@ -48,7 +48,7 @@ def gains() -> KernelBody:
             for row in range(args.width):
                 less = broadcast(-cost * load(float64, k + 8 * row))
                 for i in range(0, size, WIDE):
-                    place = args.m + size * row + i
-                    store(place, fma(less, load(f64, k + i), load(f64, place)))
+                    address = args.m + size * row + i
+                    store(address, fma(less, load(f64, k + i), load(f64, address)))
 
     return body

@@ -38,7 +38,7 @@ def transpose_codes(typingctx: Any, codes: Any, out: Any) -> Any:
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, place = args
+        source, destination = args
         columns = [emit_load(b, u8.llvm, b.add(source, I64(LANES * i))) for i in range(16)]
         pairs = [[first + i + more for first in range(0, LANES, 16) for i in range(8) for more in (0, LANES)]]
         pairs += [[lane + 8 for lane in pairs[0]]]
@@ -47,8 +47,8 @@ def transpose_codes(typingctx: Any, codes: Any, out: Any) -> Any:
             columns = [b.shuffle_vector(columns[i], columns[i + 8], mask) for i in range(8) for mask in masks]
         for row in range(LANES):
             v = slice_lanes(b, columns[row % 16], row // 16 * 16, 16)
-            b.store(v, b.inttoptr(b.add(place, I64(256 * row)), v.type.as_pointer()), align=1)
-        return place
+            b.store(v, b.inttoptr(b.add(destination, I64(256 * row)), v.type.as_pointer()), align=1)
+        return destination
 
     return lowering(types.void, [types.int64, types.int64], emit)
 
@@ -93,9 +93,9 @@ def make_round_group(spec: FormatSpec) -> Any:
             d = add(pairs + 44, c, add(pairs + 28, b, add(pairs + 12, a, d)))
             d = round_column(scratch, group, column + 3, d)
             for k in range(rank):
-                place, at = scratch + CARRIED + WIDE * k, components + table + 4 * COLUMN_STEP * k
-                ab = add(at + 4, b, add(at, a, load(f32, place)))
-                store(place, add(at + 12, d, add(at + 8, c, ab)))
+                address, at = scratch + CARRIED + WIDE * k, components + table + 4 * COLUMN_STEP * k
+                ab = add(at + 4, b, add(at, a, load(f32, address)))
+                store(address, add(at + 12, d, add(at + 8, c, ab)))
 
     return round_group
 
@@ -125,18 +125,18 @@ def low_rank(format_module: str) -> KernelBody:
             for column in range(0, args.n, width):
                 block = args.y + args.row_bytes * row + size * (column // width)
                 for lane in range(LANES):
-                    place = scratch + 4 * lane
+                    address = scratch + 4 * lane
                     load_scales(
-                        block + args.row_bytes * min(lane, valid - 1), place + SCALES, place + MINS, scratch + SPARE
+                        block + args.row_bytes * min(lane, valid - 1), address + SCALES, address + MINS, scratch + SPARE
                     )
                 for at in range(0, WIDE * width // length, 64):
                     store(scratch + INVERSES + at, safe_reciprocals(load(f32x16, scratch + SCALES + at)))
                 for group in range(width // length):
                     here = column + length * group
                     for lane in range(0, LANES, 16):
-                        place = row + min(lane, valid - 1)
+                        source_row = row + min(lane, valid - 1)
                         count = max(min(int64(16), valid - lane), 1)
-                        transposed(args.x + 4 * (args.n * place + here), 4 * args.n, count, scratch + X + 4 * lane)
+                        transposed(args.x + 4 * (args.n * source_row + here), 4 * args.n, count, scratch + X + 4 * lane)
                     table = 4 * args.rank * here
                     round_group(
                         scratch,

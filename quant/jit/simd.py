@@ -1,4 +1,4 @@
-"""Code for each instruction set, where LLVM has no portable operation. No other module knows instruction sets.
+"""Code for each instruction set, where LLVM has no portable operation. No other module depends on instruction sets.
 
 These operations are the fused multiply-add, half precision, byte lookup in a small table, the spin-wait hint, and
 products of bytes: the dot product of four bytes (`emit_dot4`) and the block of a register tile (`emit_dot_block`).
@@ -77,12 +77,12 @@ def emit_gather_pieces(
     `readable_bytes` is the number of bytes from the address on that may be read. CPUs with 64-byte registers load the
     whole range and shuffle; others load the pieces one by one.
     """
-    wide, even = target().isa in ("avx512vnni", "avx512"), all(place % 2 == 0 for place in (*offsets, size))
+    wide, even = target().isa in ("avx512vnni", "avx512"), all(offset % 2 == 0 for offset in (*offsets, size))
     if wide and even and readable_bytes >= 64:
-        pairs = [place + byte for place in offsets for byte in range(0, size, 2)]
+        pairs = [offset + byte for offset in offsets for byte in range(0, size, 2)]
         return emit_gather_by_shuffle(b, address, pairs, readable_bytes)
     kind = ir.VectorType(I8, size) if size > 4 else ir.IntType(8 * size)
-    loads = [emit_load(b, kind, b.add(address, I64(place))) for place in offsets]
+    loads = [emit_load(b, kind, b.add(address, I64(offset))) for offset in offsets]
     if size > 4:
         return concat_all(b, loads)
     combined = ir.Constant(ir.VectorType(kind, len(loads)), ir.Undefined)
@@ -96,13 +96,13 @@ def emit_gather_by_shuffle(b: ir.IRBuilder, address: ir.Value, offsets: Sequence
     ones.
     """
     register, picks = ir.VectorType(I16, 32), ir.VectorType(I32, 32)
-    in_register = [min(place // 64 * 64, readable_bytes - 64) for place in offsets]
+    in_register = [min(offset // 64 * 64, readable_bytes - 64) for offset in offsets]
     found = ir.Constant(register, ir.Undefined)
     for start in sorted(set(in_register)):
         loaded = emit_load(b, register, b.add(address, I64(start)))
         chosen = [
-            32 + (place - start) // 2 if at == start else lane
-            for lane, (place, at) in enumerate(zip(offsets, in_register, strict=True))
+            32 + (offset - start) // 2 if at == start else lane
+            for lane, (offset, at) in enumerate(zip(offsets, in_register, strict=True))
         ]
         chosen += range(len(offsets), 32)
         found = b.shuffle_vector(found, loaded, ir.Constant(picks, chosen))
@@ -228,8 +228,8 @@ def emit_pair_sums(b: ir.IRBuilder, v: ir.Value, w: ir.Value, largest: int) -> i
     quarters = range(0, v.type.count, 4)
 
     def shuffled(lanes: Sequence[int]) -> ir.Value:
-        places = [quarter + lane + start for quarter in quarters for start in (0, v.type.count) for lane in lanes]
-        return b.shuffle_vector(v, w, ir.Constant(ir.VectorType(I32, v.type.count), places))
+        indices = [quarter + lane + start for quarter in quarters for start in (0, v.type.count) for lane in lanes]
+        return b.shuffle_vector(v, w, ir.Constant(ir.VectorType(I32, v.type.count), indices))
 
     return b.add(shuffled([0, 2]), shuffled([1, 3]))
 
@@ -313,13 +313,13 @@ def dot_block_by_pairs(
             for t in range(block.tokens):
                 four = emit_load(b, I32, b.add(x, I64(4 * (block.width * k + t))))
                 everywhere = b.bitcast(emit_splat(b, kind, four), byte_vector(kind))
-                for part, row in enumerate(rows):
+                for row_index, row in enumerate(rows):
                     for digit, weight in row:
                         products = pairwise_products(b, digit, everywhere)
-                        previous = pairs.get((t, part, weight))
-                        pairs[t, part, weight] = b.add(previous, products) if previous else products
-        for (t, part, weight), total in pairs.items():
-            acc[t][part] = b.add(acc[t][part], pairwise_sum(b, total, weight))
+                        previous = pairs.get((t, row_index, weight))
+                        pairs[t, row_index, weight] = b.add(previous, products) if previous else products
+        for (t, row_index, weight), total in pairs.items():
+            acc[t][row_index] = b.add(acc[t][row_index], pairwise_sum(b, total, weight))
     return [concat_all(b, vectors) for vectors in acc]
 
 

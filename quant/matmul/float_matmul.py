@@ -100,10 +100,10 @@ def make_dot_tile(operands: FloatOperands, rows: int, tokens: int, prefetches: P
 
         def step(k: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
             at, x_at = b.mul(k, I64(step_bytes)), b.mul(k, I64(STEP_BYTES))
-            for place, (ahead, level) in product(rows_at, prefetches):
-                emit_prefetch(b, b.add(place, b.add(at, I64(ahead))), level)
-            weights = [operands.weights(b, b.add(place, at)) for place in rows_at]
-            values = [operands.activations(b, b.add(place, x_at)) for place in tokens_at]
+            for row, (ahead, level) in product(rows_at, prefetches):
+                emit_prefetch(b, b.add(row, b.add(at, I64(ahead))), level)
+            weights = [operands.weights(b, b.add(row, at)) for row in rows_at]
+            values = [operands.activations(b, b.add(token, x_at)) for token in tokens_at]
             return [operands.add(b, weights[i], values[j], s) for (i, j), s in zip(pairs, acc, strict=True)]
 
         sums = emit_accumulation_loop(b, steps, [constant(F32X16, 0.0)] * len(pairs), step)
@@ -157,15 +157,15 @@ def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: P
         dots(w.address, w.stride, x.address, x.stride, n // columns, sums)
         if valid == rows and y.row_stride == 4 and n % columns == 0:
             for j in range(tokens):
-                place, result = y.address + j * y.token_stride, load(neighbours, sums + 4 * rows * j)
-                store(place, result + load(neighbours, place) if y.add else result)
+                address, result = y.address + j * y.token_stride, load(neighbours, sums + 4 * rows * j)
+                store(address, result + load(neighbours, address) if y.add else result)
             return
         for j in range(tokens):
             for i in range(valid):
-                place = y.address + j * y.token_stride + y.row_stride * i
+                address = y.address + j * y.token_stride + y.row_stride * i
                 total = load(float32, sums + 4 * (rows * j + i))
                 result = add_remainder(total, w.address + i * w.stride, x.address + j * x.stride, n)
-                store(place, result + load(float32, place) if y.add else result)
+                store(address, result + load(float32, address) if y.add else result)
 
     return multiply
 
@@ -211,7 +211,7 @@ def matvec(format_module: str, activation_type: str) -> KernelBody:
 
 
 def make_copy_row(operands: FloatOperands) -> Any:
-    """Return the inlined function copy(row, n, place): copy n weights, converted to the activations' type."""
+    """Return the inlined function copy(row, n, destination): copy n weights, converted to the activations' type."""
     load_one, size = LOAD[operands.weight_type], ELEMENT_BYTES[operands.weight_type]
     store_one, x_size = STORE[operands.activation_type], ELEMENT_BYTES[operands.activation_type]
     columns = operands.columns
@@ -221,16 +221,16 @@ def make_copy_row(operands: FloatOperands) -> Any:
         return b.store(weights, b.inttoptr(args[1], weights.type.as_pointer()), align=1)
 
     @intrinsic
-    def copy_step(typingctx: Any, row: Any, place: Any) -> Any:
+    def copy_step(typingctx: Any, row: Any, destination: Any) -> Any:
         return lowering(types.void, [types.int64] * 2, emit)
 
     @inline
-    def copy(row: int, n: int, place: int) -> None:
+    def copy(row: int, n: int, destination: int) -> None:
         whole = n // columns * columns
         for i in range(0, whole, columns):
-            copy_step(row + size * i, place + x_size * i)
+            copy_step(row + size * i, destination + x_size * i)
         for i in range(whole, n):
-            store_one(place + x_size * i, load_one(row + size * i))
+            store_one(destination + x_size * i, load_one(row + size * i))
 
     return copy
 

@@ -5,7 +5,7 @@ from typing import Any
 from numba import int32
 
 from quant.jit.vectors import i8x64, i32x16, inline, load, make_dot4, make_shuffle, splat
-from quant.matmul.reductions import make_sums_of_eights, make_sums_of_fours, make_sums_of_two_vectors
+from quant.matmul.reductions import make_quarter_sums, make_sums_of_eights, make_sums_of_two_vectors
 from quant.packing.format_spec import FormatSpec
 
 
@@ -71,7 +71,7 @@ def make_group_sums(spec: FormatSpec, passes: int) -> Any:
     dot, ordered = make_dot(i32x16, i8x64, spec.bits, passes), spec.ordered_codes or spec.codes64
     two_dots = make_dot128(spec.bits, passes)
     peak = 4 * (2**spec.bits - 1) * 128 if passes == 1 else 1 << 31
-    sixteen_sums = make_sums_of_fours(GROUP16_SOURCES[spec.order if spec.group_size == 16 else "columns"], peak)
+    sixteen_sums = make_quarter_sums(GROUP16_SOURCES[spec.order if spec.group_size == 16 else "columns"], peak)
     eight_sums, two_sums = (
         make_sums_of_eights(peak),
         make_sums_of_two_vectors(GROUP32_SOURCES.get(spec.order, []), 2 * peak),

@@ -39,15 +39,15 @@ def format_tile(spec: FormatSpec, passes: int) -> Tile:
     return Tile(n_tokens.rows, n_tokens.tokens, n_tokens.tokens, passes, spec.group_size, bits, zero)
 
 
-def make_position_sums(shape: Tile, part: int) -> Any:
-    """Return the inlined function position_sums(panel, x, records, out, count): sum one group of each record of a
-    position.
+def make_position_sums(shape: Tile, group: int) -> Any:
+    """Return the inlined function position_sums(panel, x, records, out, count): sum group number `group` of each record
+    of a position.
 
     A tile with few tokens takes a narrower path over the same records.
     """
     tokens = shape.tokens
     third = tokens // 3 if tokens % 3 == 0 else tokens // 2
-    narrow, medium, whole = (make_tile(replace(shape, tokens=min(k * third, tokens)), part) for k in (1, 2, 3))
+    narrow, medium, whole = (make_tile(replace(shape, tokens=min(k * third, tokens)), group) for k in (1, 2, 3))
 
     @inline
     def position_sums(panel: int, x: int, records: int, out: int, count: int) -> None:

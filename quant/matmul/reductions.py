@@ -19,10 +19,10 @@ def emit_shuffle(b: ir.IRBuilder, v: ir.Value, lanes_: Sequence[int]) -> ir.Valu
     return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, len(lanes_)), list(lanes_)))
 
 
-def make_sums_of_fours(sources: Sequence[tuple[int, int]], largest: int) -> Any:
+def make_quarter_sums(sources: Sequence[tuple[int, int]], largest: int) -> Any:
     """Return an inlined function for the sums of each four neighbours in four i32x16.
 
-    Each place is the vector and the quarter of it whose sum becomes a lane of the result. No lane is larger than
+    Each of `sources` is a vector and the quarter of it whose sum becomes a lane of the result. No lane is larger than
     `largest`.
     """
 
@@ -59,7 +59,7 @@ def make_sums_of_eights(largest: int) -> Any:
 
 def make_sums_of_two_vectors(sources: Sequence[tuple[int, int]], largest: int) -> Any:
     """Return an inlined function for the sums of each four neighbours in two i32x16, as an i32x8: see
-    `make_sums_of_fours`.
+    `make_quarter_sums`.
     """
     order = [4 * (quarter % 2) + 2 * (quarter // 2) + vector for vector, quarter in sources]
 

@@ -13,30 +13,30 @@ from quant.packing.format_spec import FormatSpec
 @cache
 def make_spill_sums(kind: Any, count: int) -> tuple[Any, Any]:
     """Return two inlined functions that store the sums of `count` tokens to memory and load them: spill(sums,
-    place), reload(place).
+    address), reload(address).
     """
     size = 4 * kind.lanes
 
     @inline
-    def spill(sums: Any, place: int) -> None:
-        store(place, sums[0])
+    def spill(sums: Any, address: int) -> None:
+        store(address, sums[0])
 
     @inline
-    def reload(place: int) -> Any:
-        return (load(kind, place),)
+    def reload(address: int) -> Any:
+        return (load(kind, address),)
 
     if count == 1:
         return spill, reload
     spill_others, reload_others = make_spill_sums(kind, count - 1)
 
     @inline
-    def spill_all(sums: Any, place: int) -> None:
-        spill(sums, place)
-        spill_others(sums[1:], place + size)
+    def spill_all(sums: Any, address: int) -> None:
+        spill(sums, address)
+        spill_others(sums[1:], address + size)
 
     @inline
-    def reload_all(place: int) -> Any:
-        return reload(place) + reload_others(place + size)
+    def reload_all(address: int) -> Any:
+        return reload(address) + reload_others(address + size)
 
     return spill_all, reload_all
 

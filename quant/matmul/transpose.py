@@ -33,8 +33,8 @@ def emit_transpose4(b: ir.IRBuilder, rows: int, source: ir.Value, step: ir.Value
 
     def strided(first: int) -> ir.Value:
         """Load four numbers of every fourth row."""
-        places = (b.add(source, b.mul(step, I64(row))) for row in range(first, rows, 4))
-        return concat_all(b, [emit_load(b, ir.VectorType(I32, 4), out) for out in places])
+        addresses = (b.add(source, b.mul(step, I64(row))) for row in range(first, rows, 4))
+        return concat_all(b, [emit_load(b, ir.VectorType(I32, 4), out) for out in addresses])
 
     singles = [in_each_part([0, 4, 1, 5]), in_each_part([2, 6, 3, 7])]
     pairs = [in_each_part([0, 1, 4, 5]), in_each_part([2, 3, 6, 7])]

@@ -128,7 +128,7 @@ def make_search(length: int, levels: int, below_zero: bool, effort: str) -> Any:
     mins must not be positive, neither is low + mean. known: whether the importance of the columns is known.
     """
     totals, fit, last = make_totals(length, levels), make_fit(below_zero), float(levels - 1)
-    few, spans, moves = len(SPANS), len(SPANS + NARROW), len(MOVES[effort])
+    n_spans, n_all_spans, n_moves = len(SPANS), len(SPANS + NARROW), len(MOVES[effort])
     lows, highs = (tuple(each[end] / last for each in SPANS + NARROW + MOVES[effort]) for end in (0, 1))
 
     @inline
@@ -136,13 +136,13 @@ def make_search(length: int, levels: int, below_zero: bool, effort: str) -> Any:
         flat = minimum(broadcast(0.0), broadcast(0.0) - mean) if below_zero else broadcast(0.0)
         span, best = high - low, broadcast(0.0) - flat * flat * total_w
         best_scale, best_min, best_low, best_high = broadcast(0.0), flat, broadcast(0.0), broadcast(0.0)
-        tried = spans if known else few
-        for i in range(tried + moves + 1):
+        n_tried = n_all_spans if known else n_spans
+        for i in range(n_tried + n_moves + 1):
             at_low, at_high, start, inverse = best_low, best_high, best_min, safe_reciprocals(best_scale)
-            if i < tried + moves:
-                number = i if i < tried else i - tried + spans
+            if i < n_tried + n_moves:
+                number = i if i < n_tried else i - n_tried + n_all_spans
                 at_low, at_high = broadcast(lows[number]), broadcast(highs[number])
-                if i >= tried:
+                if i >= n_tried:
                     at_low, at_high = best_low + at_low, best_high + at_high
                 start = low + span * at_low
                 inverse = broadcast(last) * safe_reciprocals(span * (broadcast(1.0) - at_low - at_high))

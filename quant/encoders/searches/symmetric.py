@@ -82,7 +82,7 @@ def make_search(length: int, zero: int) -> Any:
     totals = make_totals(length, zero)
     codes = tuple(-float(zero + above) for above in range(-(zero // 4), CUT + 1))
     codes += tuple(zero - 1.0 + above for above in range(-(zero // 4), CUT + 1, zero // 8 + 1))
-    few, moves = zero // 4 + ABOVE + 1, len(MOVES)
+    n_plain_codes, n_moves = zero // 4 + ABOVE + 1, len(MOVES)
 
     @inline
     def largest(columns: int) -> Any:
@@ -101,14 +101,14 @@ def make_search(length: int, zero: int) -> Any:
             broadcast(0.0),
             broadcast(-zero),
         )
-        tried = len(codes) if known else few
-        for i in range(tried + moves + 1):
+        n_tried = len(codes) if known else n_plain_codes
+        for i in range(n_tried + n_moves + 1):
             code, inverse = best_code, safe_reciprocals(best_scale)
-            if i < tried:
+            if i < n_tried:
                 code = broadcast(codes[i])
                 inverse = over * code
-            elif i < tried + moves:
-                inverse = over * (best_code + broadcast(MOVES[i - tried]))
+            elif i < n_tried + n_moves:
+                inverse = over * (best_code + broadcast(MOVES[i - n_tried]))
             total_qq, total_qx = totals(columns, weights, inverse)
             scale = total_qx * safe_reciprocals(total_qq)
             gain = scale * total_qx
