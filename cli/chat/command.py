@@ -63,9 +63,9 @@ def chat_command(
         raise UsageError("no question, and stdin is neither a terminal nor a pipe")
     if system_file is not None:
         given["system_prompt"] = read_text_file(system_file)
+    toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
     if output.as_json:
         require_one_answer(message, tools)
-    toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
     transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)

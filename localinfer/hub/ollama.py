@@ -52,7 +52,7 @@ class Manifest:
         return kind(f"{printable(str(self.path))}: {problem}")
 
 
-def ollama_directories() -> list[Path]:
+def directories() -> list[Path]:
     """Return the model directories: OLLAMA_MODELS, otherwise the defaults of the user and of the service."""
     chosen = os.environ.get("OLLAMA_MODELS")
     return [path for path in map(expand_user, [chosen] if chosen else DEFAULT_DIRECTORIES) if is_directory(path)]
@@ -82,7 +82,7 @@ def default_options(name: str) -> Layer:
 
 
 def list_models() -> Iterator[StoredModel]:
-    manifests = [path for folder in ollama_directories() for path in sorted((folder / "manifests").glob("*/*/*/*"))]
+    manifests = [path for folder in directories() for path in sorted((folder / "manifests").glob("*/*/*/*"))]
     for name in dict.fromkeys(name_of(path.parts[-4:]) for path in manifests):
         with suppress(LocalInferError, OSError):
             yield StoredModel.complete(f"ollama:{name}", [find(name)])
@@ -101,11 +101,11 @@ def removable_files(name: str) -> list[Path]:
 def load_manifest(name: str) -> Manifest:
     """Return the manifest of a model. Raises ModelNotFoundError, and LocalInferError for an invalid manifest."""
     relative_path = Path(*parse_name(name))
-    for folder in ollama_directories():
+    for folder in directories():
         path = folder / "manifests" / relative_path
         if is_file(path):
             return read_manifest(path, folder / "blobs")
-    where = " or ".join(map(str, ollama_directories())) or "Ollama's directory, which does not exist"
+    where = " or ".join(map(str, directories())) or "Ollama's directory, which does not exist"
     raise ModelNotFoundError(f"ollama:{name}: not in {where}; run `ollama pull {name}`")
 
 
