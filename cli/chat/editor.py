@@ -7,6 +7,7 @@ Tab         complete a command, or its path or session
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from cli.chat.message_input import CONTINUATION, PROMPT, is_unfinished, unwrap_m
 from localinfer import paths, sessions
 from localinfer.errors import LocalInferError
 
+TERMINATING_SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 STYLE = Style.from_dict({"": "bold", "prompt": "bold ansicyan"})
 
 
@@ -53,13 +55,43 @@ class Editor:
     def read(self, draft: str = "") -> str | None:
         while True:
             try:
-                return unwrap_message(self.session.prompt(default=draft))
+                return unwrap_message(prompt_until_signal(self.session, draft))
             except EOFError:
                 return None
             except KeyboardInterrupt:
                 if not self.session.default_buffer.text:
                     raise
                 draft = ""
+
+
+def prompt_until_signal(session: PromptSession[str], draft: str) -> str:
+    """Show the prompt and return the input. If a signal ends the program, restore the terminal first.
+
+    The handlers of the program raise SystemExit. Inside a task of the event loop, prompt_toolkit would take that for an
+    error of its own, print it and wait for a key, so a signal asks the application to exit instead.
+    """
+    app, received = session.app, list[int]()
+
+    def leave() -> None:
+        if received and app.future is not None and not app.future.done():
+            app.exit(exception=EOFError)
+
+    def handle(number: int, _: object) -> None:
+        received.append(number)
+        if app.loop is not None:
+            app.loop.call_soon_threadsafe(leave)
+
+    previous = {number: signal.getsignal(number) for number in TERMINATING_SIGNALS}
+    handled = [number for number, handler in previous.items() if callable(handler)]  # nohup ignores SIGHUP
+    try:
+        for number in handled:
+            signal.signal(number, handle)
+        return session.prompt(default=draft, pre_run=leave)
+    finally:
+        for number in handled:
+            signal.signal(number, previous[number])
+        if received:
+            raise SystemExit(128 + received[0])
 
 
 def continuation(width: int, line: int, is_wrapped: int) -> str:  # noqa: ARG001  # the signature of prompt_toolkit
