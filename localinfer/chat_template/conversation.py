@@ -81,9 +81,9 @@ def parse_template_kwargs(text: str) -> dict[str, object]:
     try:
         values = json.loads(text) if text else {}
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--chat-template-kwargs: invalid JSON: {printable(str(error), 100)}") from None
+        raise UsageError(f"chat_template_kwargs: invalid JSON: {printable(str(error), 100)}") from None
     if not isinstance(values, dict):
-        raise UsageError('--chat-template-kwargs: must be a JSON object, such as {"enable_thinking": false}')
+        raise UsageError('chat_template_kwargs: must be a JSON object, such as {"enable_thinking": false}')
     return values
 
 

@@ -68,10 +68,10 @@ class PromptBuilder:
         check_template_kwargs(parse_template_kwargs(options.chat_template_kwargs))
         template = self.template(options)
         if options.think != "auto" and not thinking_variables(template.source, options.think):
-            warnings.warn(f"--think {options.think}: the chat template has no switch for reasoning", stacklevel=3)
+            warnings.warn(f"think {options.think}: the chat template has no switch for reasoning", stacklevel=3)
         if options.reasoning_effort and not references(template.source, "reasoning_effort"):
             problem = "the chat template does not use it"
-            warnings.warn(f"--reasoning-effort {options.reasoning_effort}: {problem}", stacklevel=3)
+            warnings.warn(f"reasoning_effort {options.reasoning_effort}: {problem}", stacklevel=3)
 
     def template(self, options: Options, *, with_tools: bool = False) -> ChatTemplate:
         """Return the template for these options, with its process started.

@@ -19,7 +19,7 @@ from localinfer.options import Options
 TEMPLATE_KEY = "tokenizer.chat_template"
 TOOL_USE = "tool_use"
 NOT_A_TEMPLATE = "it contains neither {{ nor {%"
-TEMPLATE_FLAG, TEMPLATE_FILE_FLAG = "--chat-template", "--chat-template-file"
+TEMPLATE_OPTION, TEMPLATE_FILE_OPTION = "chat_template", "chat_template_file"
 
 
 class TemplateSource(NamedTuple):
@@ -36,12 +36,12 @@ def select_template(f: GGUF, options: Options, *, with_tools: bool) -> TemplateS
     no template.
     """
     if options.chat_template and options.chat_template_file:
-        raise UsageError(f"{TEMPLATE_FLAG} and {TEMPLATE_FILE_FLAG}: only one of them can be used")
+        raise UsageError(f"{TEMPLATE_OPTION} and {TEMPLATE_FILE_OPTION}: only one of them can be used")
     if options.chat_template_file:
         return read_template_file(options.chat_template_file)
     keys = template_keys(f)
     if options.chat_template and options.chat_template not in keys:
-        return TemplateSource(resolve_template(options.chat_template, keys), TEMPLATE_FLAG)
+        return TemplateSource(resolve_template(options.chat_template, keys), TEMPLATE_OPTION)
     name = options.chat_template or (TOOL_USE if with_tools and TOOL_USE in keys else "default")
     if name not in keys:
         raise f.error(TEMPLATE_KEY, missing_template_message(keys), UnsupportedError)
@@ -58,10 +58,11 @@ def template_keys(f: GGUF) -> dict[str, str]:
 def missing_template_message(keys: Mapping[str, str]) -> str:
     """Return the error message for a model without a default template."""
     if keys:
-        return f"missing: the file has only named templates ({TEMPLATE_FLAG} {' or '.join(keys)})"
+        names = " or ".join(keys)
+        return f"missing: the file has only named templates: set {TEMPLATE_OPTION} (--chat-template) to {names}"
     return (
         "missing: a base model cannot chat; `localinfer generate` continues a text"
-        f" (to chat anyway: {TEMPLATE_FLAG} chatml)"
+        f"; to chat anyway, set {TEMPLATE_OPTION} (--chat-template) to chatml"
     )
 
 
@@ -73,9 +74,11 @@ def resolve_template(value: str, keys: Mapping[str, str]) -> str:
         return value
     similar = difflib.get_close_matches(value.lower(), [*keys, *builtin_templates()], n=1)
     is_path = any(marker in value for marker in ("/", "\\", ".jinja", ".txt"))
-    hint = f"{TEMPLATE_FILE_FLAG} reads a file" if is_path else f"did you mean {similar[0]}?" if similar else ""
+    hint = f"did you mean {similar[0]}?" if similar else NOT_A_TEMPLATE
+    if is_path:
+        hint = f"{TEMPLATE_FILE_OPTION} (--chat-template-file) reads a file"
     problem = f"{printable(repr(value), 80)} is neither a template name nor a template"
-    raise UsageError(f"{TEMPLATE_FLAG}: {problem}: {hint or NOT_A_TEMPLATE}")
+    raise UsageError(f"{TEMPLATE_OPTION}: {problem}: {hint}")
 
 
 def is_template(text: str) -> bool:
@@ -88,11 +91,11 @@ def read_template_file(name: str) -> TemplateSource:
         with Path(name).expanduser().open(encoding="utf-8") as file:
             text = file.read(MAX_SOURCE + 1)
     except OSError as error:
-        raise LocalInferError(f"{TEMPLATE_FILE_FLAG}: {name}: {error.strerror}") from None
+        raise LocalInferError(f"{TEMPLATE_FILE_OPTION}: {name}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise LocalInferError(f"{TEMPLATE_FILE_FLAG}: {name}: not UTF-8 at byte {error.start}") from None
+        raise LocalInferError(f"{TEMPLATE_FILE_OPTION}: {name}: not UTF-8 at byte {error.start}") from None
     except (ValueError, RuntimeError) as error:  # a NUL character, or an unknown home directory
-        raise LocalInferError(f"{TEMPLATE_FILE_FLAG}: {name!r}: {error}") from None
+        raise LocalInferError(f"{TEMPLATE_FILE_OPTION}: {name!r}: {error}") from None
     if not is_template(text):
-        raise UsageError(f"{TEMPLATE_FILE_FLAG}: {name}: not a template: {NOT_A_TEMPLATE}")
-    return TemplateSource(text, f"{TEMPLATE_FILE_FLAG}: {name}")
+        raise UsageError(f"{TEMPLATE_FILE_OPTION}: {name}: not a template: {NOT_A_TEMPLATE}")
+    return TemplateSource(text, f"{TEMPLATE_FILE_OPTION}: {name}")

@@ -72,7 +72,8 @@ class Embedder:
             return ids
         message = f"text {number}: has {len(ids)} tokens, more than the context length {n_ctx}"
         if not truncate:
-            raise ContextOverflowError(f"{message}; --truncate drops its end, --ctx-size sets a larger context")
+            hint = "truncate (--truncate) drops its end, ctx_size (--ctx-size) sets a larger context"
+            raise ContextOverflowError(f"{message}; {hint}")
         warnings.warn(f"{message}; its end is dropped", stacklevel=4)
         return [*ids[: n_ctx - len(ending)], *ending]
 

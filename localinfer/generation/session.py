@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
 
 ANSWER_HEADER_TOKENS = 8  # tokens with which a chat template begins an answer; later prompts may lack them
-CONTEXT_HINT = "--ctx-size sets a larger one, --ctx-policy ring overwrites the oldest tokens"
+CONTEXT_HINT = "ctx_size (--ctx-size) sets a larger one, ctx_policy (--ctx-policy) ring overwrites the oldest tokens"
 
 
 class GenerationSession:
@@ -117,7 +117,7 @@ class GenerationSession:
                 f"the prompt has {length} tokens, the context holds {self._engine.n_ctx}; {CONTEXT_HINT}"
             )
         if options.beams > 1 and (sampler or constraint or options.logprobs or answer_prefix):
-            raise UsageError("--beams: beam search excludes samplers, logprobs, constraints and answer prefixes")
+            raise UsageError("beams: beam search excludes samplers, logprobs, constraints and answer prefixes")
         stats = Stats(prompt_tokens=length, seed=resolve_seed(options.seed))
         options = replace(options, seed=stats.seed)
         if options.beams > 1:

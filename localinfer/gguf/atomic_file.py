@@ -96,7 +96,7 @@ def require_writable_path(path: Path, replace: bool) -> None:
         if path.is_dir() or (path.exists() and not path.is_file()):
             raise UsageError(f"{display_path(path)}: is there, and is no file")
         if path.exists() and not replace:
-            raise UsageError(f"{display_path(path)}: is there already; --force replaces it")
+            raise UsageError(f"{display_path(path)}: is there already; force (--force) replaces it")
         if not path.parent.is_dir():
             raise UsageError(f"{display_path(path)}: there is no directory {display_path(path.parent)}")
     except (OSError, ValueError) as error:  # a name too long, a NUL inside

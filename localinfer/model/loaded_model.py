@@ -173,11 +173,12 @@ def load_draft_engine(draft: GGUF, engine: Engine, options: Options, progress: P
 def draft_model_warnings(options: Options) -> list[str]:
     """Return a warning if only a draft model may draft tokens, but the options name none."""
     alone = parse_speculation_types(options.spec_type) == {"draft"} and not options.spec_draft_model
-    return [f"--spec-type {options.spec_type}: no draft model: set --spec-draft-model"] if alone else []
+    message = f"spec_type {options.spec_type}: no draft model: set spec_draft_model (--spec-draft-model)"
+    return [message] if alone else []
 
 
 def context_length_warnings(model: Model) -> list[str]:
     """Return a warning if the context is longer than in training."""
     if model.n_ctx <= model.n_ctx_train:
         return []
-    return [f"--ctx-size {model.n_ctx}: the model was trained on {model.n_ctx_train} tokens; longer contexts degrade"]
+    return [f"ctx_size {model.n_ctx}: the model was trained on {model.n_ctx_train} tokens; longer contexts degrade"]

@@ -54,7 +54,7 @@ def merge(*layers: Mapping[str, Value]) -> Options:
     options = Options(**values)  # type: ignore[arg-type]  # each layer was checked when it was made
     n_min, n_max = options.spec_draft_n_min, options.spec_draft_n_max
     if n_min > n_max:
-        raise UsageError(f"--spec-draft-n-min: {n_min} is larger than --spec-draft-n-max, which is {n_max}")
+        raise UsageError(f"spec_draft_n_min: {n_min} is larger than spec_draft_n_max, which is {n_max}")
     return options
 
 
@@ -119,7 +119,7 @@ def check_values(given: Mapping[str, object], display_name: Callable[[str], str]
                  error: type[LocalInferError] = UsageError, *, texts: bool = False) -> Layer:
     """Return the values in the types of their options. Raises `error` for the first invalid one.
 
-    `display_name` maps the name of a field to the name under which the user knows it. With `texts` the values are
+    `display_name` maps the name of a field to the name that the user sees. With `texts` the values are
     strings that are parsed first.
     """
     layer: Layer = {}

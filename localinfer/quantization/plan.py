@@ -168,11 +168,12 @@ def _problem_of_tensor(tensor: SourceTensor, new: str, request: Request, weighte
     if tensor.type not in FORMATS:
         return f"cannot convert {old} to {new}"
     if old not in FLOATS and not request.allow_requantize:
-        return f"is already {old}; --allow-requantize converts it to {new}, with more loss than from 16 bits"
+        option = "allow_requantize (--allow-requantize)"
+        return f"is already {old}; {option} converts it to {new}, with more loss than from 16 bits"
     if requires_imatrix(request.recipe, tensor.name, new) and not weighted:
         return (
             f"{new} needs an importance matrix with this tensor: "
-            "`localinfer imatrix MODEL -f TEXT -o FILE` creates one for --imatrix FILE; or pass --calibrate TEXT"
+            "`localinfer imatrix MODEL -f TEXT -o FILE` creates one for imatrix (--imatrix); or use --calibrate TEXT"
         )
     return ""
 

@@ -300,4 +300,4 @@ def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:
     available = machine.available_memory()
     if needed > available:
         what = f"{n_ctx} tokens need {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
-        raise f.error("context", f"{what}; --ctx-size sets a smaller one", NotEnoughMemoryError)
+        raise f.error("context", f"{what}; ctx_size (--ctx-size) sets a smaller one", NotEnoughMemoryError)

@@ -143,7 +143,7 @@ class ModelRunner:
         if not self.uses_ring_buffer and n_past + count > n_ctx:
             raise ContextOverflowError(
                 f"context is full: {n_past} + {count} tokens do not fit in {n_ctx}; "
-                "--ctx-size sets a larger one, --ctx-policy ring overwrites the oldest tokens"
+                "ctx_size (--ctx-size) sets a larger one, ctx_policy (--ctx-policy) ring overwrites the oldest tokens"
             )
         if n_past + count > MAX_POSITION:
             raise ContextOverflowError(f"context is full: the largest position is {MAX_POSITION}")

@@ -44,10 +44,10 @@ Identity = dict[str, object]
 MISMATCH_MESSAGES = {  # field of the identity: the error message when it differs
     "localinfer": "was written by a different version",
     "model": "belongs to another model",
-    "architecture": "was written with another --architecture",
+    "architecture": "was written with another architecture file (--architecture)",
     "context": "was written with another context: size, policy or cache types",
-    "batch": "was written with another --ubatch-size",
-    "passes": "was written with another --precision",
+    "batch": "was written with another ubatch_size (--ubatch-size)",
+    "passes": "was written with another precision (--precision)",
 }
 
 

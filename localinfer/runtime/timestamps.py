@@ -87,7 +87,7 @@ class TimestampBuffer:
             words = memory[:TIMESTAMPS_BYTES].view(np.int64)
             count, words[0] = int(words[0]), 0
             if TIMESTAMPS_OFFSET + 8 * TIMESTAMP_WORDS * (count + 1) > TIMESTAMPS_BYTES:
-                raise LocalInferError("more ops were run at a time than can be stamped: --batch-size sets fewer tokens")
+                raise LocalInferError("too many ops for the timestamp buffer: reduce ubatch_size (--ubatch-size)")
             stamps = words[TIMESTAMPS_OFFSET // 8 :][: TIMESTAMP_WORDS * count].reshape(-1, TIMESTAMP_WORDS)
             threads.append(np.column_stack([np.full(count, number), stamps]))
         thread, address, begin, end = np.concatenate(threads).T

@@ -40,7 +40,7 @@ def require_memory_for_weights(f: GGUF, options: Options) -> None:
             f"{f.size / 2**30:.1f} GiB of weights and {model_graph.graph.nbytes / 2**30:.1f} GiB for "
             f"{model_graph.context.n_ctx} tokens are needed, {available / 2**30:.1f} GiB are available"
         )
-        raise f.error("--no-mmap", f"{what}; --mmap reads what is needed of the file, when it is", NotEnoughMemoryError)
+        raise f.error("mmap", f"{what}; mmap=True (--mmap) reads only what is needed of the file", NotEnoughMemoryError)
 
 
 def lock_in_memory(files: Iterable[GGUF]) -> list[str]:

@@ -23,7 +23,7 @@ def split_text(
     max_chunks: int = 0,
     parse_special: bool = False,
     option: str = "text",
-    hint: str = "; reduce --ctx-size",
+    hint: str = "; reduce ctx_size (--ctx-size)",
 ) -> Chunks:
     """Return the chunks of a text, int32 (chunks, n_ctx), at most `max_chunks` (0: all).
 
@@ -31,7 +31,7 @@ def split_text(
     `option` that supplied the text and ends with the `hint`.
     """
     if n_ctx < MIN_TOKENS:
-        raise UsageError(f"--ctx-size: chunks of {n_ctx} tokens are too short, the minimum is {MIN_TOKENS}")
+        raise UsageError(f"ctx_size: chunks of {n_ctx} tokens are too short, the minimum is {MIN_TOKENS}")
     tokens = np.array(tokenizer.encode(text, parse_special=parse_special), np.int32)
     count = len(tokens) // n_ctx
     if count < MIN_CHUNKS:

@@ -93,7 +93,7 @@ class TestArguments:
 
     def test_force(self, run: Run, failure: Callable[..., str], model: Path, tmp_path: Path) -> None:
         (tmp_path / "out").write_bytes(b"old")
-        assert failure(2, model, "out", "Q8_0") == "out: is there already; --force replaces it"
+        assert failure(2, model, "out", "Q8_0") == "out: is there already; force (--force) replaces it"
         assert run(model, "out", "Q8_0", "--force")[0] == 0
         assert types(tmp_path / "out") == {"F32", "Q8_0"}
 
@@ -209,7 +209,7 @@ class TestRefused:
 
     def test_quantized_source(self, run: Run, failure: Callable[..., str], tmp_path: Path) -> None:
         model = tiny_llama(tmp_path / "q.gguf", n_layer=1)
-        assert "token_embd.weight: is already Q8_0; --allow-requantize" in failure(1, model, "Q4_0")
+        assert "token_embd.weight: is already Q8_0; allow_requantize" in failure(1, model, "Q4_0")
         assert run(model, "out", "F32", "--allow-requantize")[0] == 0
         assert types(tmp_path / "out") == {"F32"}
 

@@ -114,13 +114,13 @@ def test_imports_neither_engine_nor_kernels(llama: str, environment: dict[str, s
     (["--messages", '[{"role": "user"}]'], 2, "messages[0].content: must be a string or a list of parts"),
     (["--tools", '{"name": "f"}'], 2, "tools: must be a list"),
     (["--documents", '["text"]'], 2, "documents[0]: must be a mapping"),
-    (["--chat-template-kwargs", "enable_thinking"], 2, "--chat-template-kwargs: invalid JSON: "),
+    (["--chat-template-kwargs", "enable_thinking"], 2, "chat_template_kwargs: invalid JSON: "),
     (["--chat-template-kwargs", '{"tools": []}'], 2, "template_kwargs: tools is reserved"),
     (["--chat-template", "lama3"], 2, "'lama3' is neither a template name nor a template: did you mean llama3?"),
-    (["--chat-template", "x.jinja"], 2, "--chat-template-file reads a file"),
-    (["--chat-template-file", "x.jinja"], 1, "--chat-template-file: x.jinja: No such file or directory"),
-    (["--chat-template", "{{ raise_exception('No.') }}"], 1, "--chat-template: No."),
-    (["--chat-template", "{% if %}"], 1, "--chat-template: line 1: "),
+    (["--chat-template", "x.jinja"], 2, "(--chat-template-file) reads a file"),
+    (["--chat-template-file", "x.jinja"], 1, "chat_template_file: x.jinja: No such file or directory"),
+    (["--chat-template", "{{ raise_exception('No.') }}"], 1, "chat_template: No."),
+    (["--chat-template", "{% if %}"], 1, "chat_template: line 1: "),
 ])  # fmt: skip
 def test_errors_are_one_line(
     run: Run, llama: str, tmp_path: Path, arguments: list[str], code: int, error: str

@@ -337,7 +337,7 @@ def test_same_seed_same_tokens_for_any_threads_with_and_without_reuse(smollm2: P
 def test_prompt_that_fills_the_context(llama: Model) -> None:
     pieces = llama.stream([5] * 256)
     assert isinstance(next(pieces), Piece)
-    error = r"256 tokens of prompt and 1 of text, it holds 256; --ctx-size .*ring"
+    error = r"256 tokens of prompt and 1 of text, it holds 256; ctx_size .*ring"
     with pytest.raises(ContextOverflowError, match=error):
         next(pieces)
     assert pieces.stats.finish_reason == "context"
@@ -355,7 +355,7 @@ def test_full_context_ends_a_run_after_its_last_piece(llama: Model, length: int,
 
 def test_too_long_prompt_is_rejected_immediately(llama: Model) -> None:
     llama.logits([1, 2, 3])
-    error = r"^the prompt has 257 tokens, the context holds 256; --ctx-size .*ring"
+    error = r"^the prompt has 257 tokens, the context holds 256; ctx_size .*ring"
     with pytest.raises(ContextOverflowError, match=error):
         llama.stream([5] * 257)
     assert llama.engine.n_past == 3
@@ -500,9 +500,9 @@ def test_broken_template_does_not_affect_generate(tmp_path: Path) -> None:
         with pytest.raises(LocalInferError, match=r"m.gguf: tokenizer.chat_template: line 1: ") as error:
             model.stream_chat(MESSAGES)
         assert error.value.exit_code == 1
-        with pytest.raises(LocalInferError, match=r"^--chat-template: line 1: "):
+        with pytest.raises(LocalInferError, match=r"^chat_template: line 1: "):
             model.stream_chat(MESSAGES, chat_template="{{")
-        with pytest.raises(UsageError, match=r"^--chat-template: 'nosuch' is neither a template name nor a template"):
+        with pytest.raises(UsageError, match=r"^chat_template: 'nosuch' is neither a template name nor a template"):
             model.stream_chat(MESSAGES, chat_template="nosuch")
         assert len(ids_of(model.stream_chat(MESSAGES, chat_template="{{ messages[0].content }}"))) == 1
 
@@ -576,14 +576,14 @@ def test_context_beyond_training_length_warns(tmp_path: Path, recwarn: pytest.Wa
     localinfer.load(path, ctx_size=64).close()
     localinfer.load(path).close()
     assert not recwarn.list
-    with pytest.warns(UserWarning, match="^--ctx-size 65: .* trained on 64 tokens; longer contexts degrade$"):
+    with pytest.warns(UserWarning, match="^ctx_size 65: .* trained on 64 tokens; longer contexts degrade$"):
         localinfer.load(path, ctx_size=65).close()
 
 
 def test_draft_type_without_draft_model_warns(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf")
     localinfer.load(path, spec_type="ngram,draft-simple").close()
-    with pytest.warns(UserWarning, match="^--spec-type draft-simple: no draft model: set --spec-draft-model$"):
+    with pytest.warns(UserWarning, match="^spec_type draft-simple: no draft model: set spec_draft_model "):
         localinfer.load(path, spec_type="draft-simple").close()
 
 
@@ -737,5 +737,5 @@ def test_beam_search_stops_at_a_stop_string(llama: Model) -> None:
 
 def test_beam_search_excludes_other_selection_options(llama: Model) -> None:
     for other in ({"logprobs": 2}, {"sampler": lambda logits, ids: 0}, {"choice": ["a"]}):
-        with pytest.raises(UsageError, match=r"^--beams: "):
+        with pytest.raises(UsageError, match=r"^beams: "):
             llama.stream(PROMPT, beams=2, **other)  # type: ignore[arg-type]

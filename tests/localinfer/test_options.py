@@ -86,7 +86,7 @@ def test_earlier_layer_takes_precedence() -> None:
 
 
 def test_contradicting_options() -> None:
-    with pytest.raises(UsageError, match=r"^--spec-draft-n-min: 60 is larger than --spec-draft-n-max"):
+    with pytest.raises(UsageError, match=r"^spec_draft_n_min: 60 is larger than spec_draft_n_max"):
         options.merge({"spec_draft_n_min": 60})
     assert options.merge({"spec_draft_n_min": 60}, {"spec_draft_n_max": 60}).spec_draft_n_min == 60
 

@@ -174,10 +174,10 @@ def combined_bias(options: Options, extra_bias: Mapping[int, float], n_vocab: in
     for text in options.logit_bias:
         id, amount = parse_logit_bias(text)
         if id >= n_vocab:
-            raise UsageError(f"--logit-bias: there is no token {id}, the vocabulary has {n_vocab}")
+            raise UsageError(f"logit_bias: there is no token {id}, the vocabulary has {n_vocab}")
         bias[id] = bias.get(id, 0.0) + amount
     if len(bias) == n_vocab and all(amount == -math.inf for amount in bias.values()):
-        raise UsageError("--logit-bias: no token is left to choose")
+        raise UsageError("logit_bias: no token is left to choose")
     return np.fromiter(bias, np.intp), np.fromiter(bias.values(), np.float64)
 
 

@@ -51,11 +51,11 @@ def require_spec_type(draft: GGUF, spec_type: str) -> None:
     names = parse_speculation_types(spec_type)
     if expected_type not in names and other_type in names:
         path = printable(str(draft.path))
-        raise UsageError(f"--spec-type {spec_type}: {path} is {kind}; use {flag}")
+        raise UsageError(f"spec_type {spec_type}: {path} is {kind}; use {flag}")
 
 
 def incompatible(draft: GGUF, target: GGUF, problem: str) -> UsageError:
     """Return the error for a draft model that is incompatible with the target."""
     return UsageError(
-        f"--spec-draft-model: {printable(str(draft.path))} cannot draft for {target.path.name}: {problem}"
+        f"spec_draft_model: {printable(str(draft.path))} cannot draft for {target.path.name}: {problem}"
     )

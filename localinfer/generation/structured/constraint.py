@@ -84,7 +84,8 @@ class Constraint:
         """Raise IncompleteOutputError unless the answer, or the text after the reasoning, satisfies the constraint."""
         constrained_text = self._vocabulary.text_of(self._ids or [])
         if not (text.endswith(constrained_text) and self._matches(constrained_text)):
-            reason = "cut off, --predict sets the maximum number of tokens" if is_truncated else "it ends too early"
+            limit = "n_predict (--predict) sets the maximum number of tokens"
+            reason = f"cut off, {limit}" if is_truncated else "it ends too early"
             raise IncompleteOutputError(f"the answer does not satisfy {self.spec.name}: {reason}")
 
     def _matches(self, text: str) -> bool:

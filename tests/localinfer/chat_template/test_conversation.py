@@ -84,5 +84,5 @@ def test_parse_template_kwargs() -> None:
     for text, error in (
         ("{", "invalid JSON: "), ("[1]", "must be a JSON object, such as "), ("[" * 10**6, "invalid JSON: "),
     ):  # fmt: skip
-        with pytest.raises(UsageError, match=f"^--chat-template-kwargs: {error}"):
+        with pytest.raises(UsageError, match=f"^chat_template_kwargs: {error}"):
             parse_template_kwargs(text)

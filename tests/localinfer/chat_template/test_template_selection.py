@@ -48,7 +48,7 @@ def test_builtin_name_and_template_text(path: Path) -> None:
     for text in "{{ messages }}", "{% if true %}llama3{% endif %}":
         assert text_of(path, chat_template=text) == text
     options = Options(chat_template="chatml")
-    assert select_template(open_gguf(path), options, with_tools=True).location == "--chat-template"
+    assert select_template(open_gguf(path), options, with_tools=True).location == "chat_template"
 
 
 def test_file_template_overrides_builtin_name(tmp_path: Path) -> None:
@@ -59,12 +59,13 @@ def test_file_template_overrides_builtin_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "hint"), [
     ("llama-3", "did you mean llama3?"), ("Chatml", "did you mean chatml?"), ("tool-use", "did you mean tool_use?"),
     ("nosuch", "it contains neither {{ nor {%"), ("gone", "it contains neither"), ("Hello\nyou", "it contains neither"),
-    ("./nosuch.jinja", "--chat-template-file reads a file"), ("mine.txt", "--chat-template-file reads a file"),
+    ("./nosuch.jinja", "chat_template_file (--chat-template-file) reads a file"),
+    ("mine.txt", "chat_template_file (--chat-template-file) reads a file"),
 ])
 def test_neither_name_nor_template(path: Path, value: str, hint: str) -> None:
     with pytest.raises(UsageError) as error:
         text_of(path, chat_template=value)
-    what = f"--chat-template: {value!r} is neither a template name nor a template"
+    what = f"chat_template: {value!r} is neither a template name nor a template"
     assert str(error.value).startswith(f"{what}: {hint}")
 
 
@@ -72,7 +73,7 @@ def test_template_file(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_text("{{ 'ä' }}\n", "utf-8")
     source = select_template(open_gguf(path), Options(chat_template_file=str(file)), with_tools=True)
-    assert source == ("{{ 'ä' }}\n", f"--chat-template-file: {file}")
+    assert source == ("{{ 'ä' }}\n", f"chat_template_file: {file}")
 
 
 @pytest.mark.parametrize(("content", "error", "kind"), [
@@ -83,29 +84,29 @@ def test_invalid_template_file(path: Path, tmp_path: Path, content: bytes | None
     file = tmp_path / "own.jinja"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(kind, match=f"^--chat-template-file: {file}: {error}"):
+    with pytest.raises(kind, match=f"^chat_template_file: {file}: {error}"):
         text_of(path, chat_template_file=str(file))
 
 
 def test_template_file_with_any_name(path: Path) -> None:
-    with pytest.raises(LocalInferError, match=r"^--chat-template-file: 'a\\x00b': "):
+    with pytest.raises(LocalInferError, match=r"^chat_template_file: 'a\\x00b': "):
         text_of(path, chat_template_file="a\0b")
     with pytest.raises(LocalInferError, match=r"Is a directory"):
         text_of(path, chat_template_file=os.sep)
 
 
 def test_both_flags_are_rejected(path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^--chat-template and --chat-template-file: "):
+    with pytest.raises(UsageError, match=r"^chat_template and chat_template_file: "):
         text_of(path, chat_template="chatml", chat_template_file="own.jinja")
 
 
 def test_model_without_template(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf", **{TEMPLATE_KEY: ""})
-    error = rf"^{path}: {TEMPLATE_KEY}: missing: a base model .*--chat-template chatml"
+    error = rf"^{path}: {TEMPLATE_KEY}: missing: a base model .*chat_template \(--chat-template\) to chatml"
     with pytest.raises(UnsupportedError, match=error):
         text_of(path)
     path = tiny_llama(tmp_path / "n.gguf", **NAMED | {TEMPLATE_KEY: ""})
-    with pytest.raises(UnsupportedError, match=r"only named templates \(--chat-template tool_use or rag\)$"):
+    with pytest.raises(UnsupportedError, match=r"only named templates: set .* to tool_use or rag$"):
         text_of(path)
 
 

@@ -123,7 +123,7 @@ def test_timestamp_overflow_is_reported(tmp_path: Path) -> None:
     buffer = TimestampBuffer(np.zeros((4, 32), np.int64), n_threads=2, scratch_bytes=64)
     assert not len(buffer.take().op)
     buffer._memory[1, :8].view(np.int64)[0] = 1 << 20
-    with pytest.raises(LocalInferError, match="--batch-size"):
+    with pytest.raises(LocalInferError, match="--ubatch-size"):
         buffer.take()
 
 
@@ -152,7 +152,7 @@ def test_the_table(run: Run, tmp_path: Path) -> None:
     assert "decode of 2 tokens: " in out
     headings = [line.split()[1:] for line in out.splitlines() if " of peak" in line]
     assert headings == [
-        ["runs", "ms", "share", "waiting", unit, "of", "peak"] for unit in ["GMAC/s"] * 2 + ["GB/s"] * 2
+        ["runs", "ms", "of", "total", "waiting", unit, "of", "peak"] for unit in ["GMAC/s"] * 2 + ["GB/s"] * 2
     ]
     assert "peak of 1 thread, measured: " in err
 

@@ -1,4 +1,4 @@
-"""Concurrent runs, whose steps start ahead, give the same results as separate runs."""
+"""Concurrent runs, whose steps start early, give the same results as separate runs."""
 
 import contextlib
 from collections.abc import Iterator

@@ -197,7 +197,7 @@ class TestErrorsBeforeWriting:
     def test_existing_file(self, tmp_path: Path) -> None:
         path = tmp_path / "model"
         path.write_bytes(OLD)
-        with pytest.raises(UsageError, match=f"^{path}: is there already; --force"):
+        with pytest.raises(UsageError, match=f"^{path}: is there already; force"):
             self.enter(path)
         assert path.read_bytes() == OLD
 

@@ -255,7 +255,7 @@ class TestPlanForTarget:
 
     def test_quantized_source(self, tmp_path: Path) -> None:
         quantized = tiny_llama(tmp_path / "q.gguf", n_layer=1)
-        with pytest.raises(LocalInferError, match="is already Q8_0; --allow-requantize"):
+        with pytest.raises(LocalInferError, match="is already Q8_0; allow_requantize"):
             plan_for(quantized, parse_bits("4.5"))
 
 

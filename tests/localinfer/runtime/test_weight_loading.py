@@ -76,8 +76,8 @@ def test_not_enough_memory(tmp_path: Path) -> None:
     with pytest.raises(NotEnoughMemoryError) as error:
         Engine.load(open_gguf(path), READ)
     assert re.fullmatch(
-        rf"{path}: --no-mmap: \d+\.\d GiB of weights and 0\.0 GiB for 64 tokens are needed, \d+\.\d GiB are available; "
-        r"--mmap reads what is needed of the file, when it is",
+        rf"{path}: mmap: \d+\.\d GiB of weights and 0\.0 GiB for 64 tokens are needed, \d+\.\d GiB are available; "
+        r"mmap=True \(--mmap\) reads only what is needed of the file",
         str(error.value),
     )
     assert error.value.exit_code == 4

@@ -202,9 +202,9 @@ def test_logit_bias_is_added_first() -> None:
     assert SamplerChain(Options(temp=0, logit_bias=("0+4",)), 4)(logits, []) == 0
     assert SamplerChain(Options(temp=0, logit_bias=("3-inf", "2-inf")), 4)(logits, []) == 1
     assert SamplerChain(Options(temp=0, logit_bias=("3-1", "3-1")), 4)(logits, []) == 2
-    with pytest.raises(UsageError, match=r"^--logit-bias: there is no token 4, the vocabulary has 4$"):
+    with pytest.raises(UsageError, match=r"^logit_bias: there is no token 4, the vocabulary has 4$"):
         SamplerChain(Options(logit_bias=("4+1",)), 4)
-    with pytest.raises(UsageError, match=r"^--logit-bias: no token is left to choose$"):
+    with pytest.raises(UsageError, match=r"^logit_bias: no token is left to choose$"):
         SamplerChain(Options(logit_bias=("0-inf", "1-inf", "2-inf", "3-inf")), 4)
 
 

@@ -98,7 +98,7 @@ def test_snapshot_belongs_to_model_and_head(tmp_path: Path) -> None:
 def test_head_is_rejected_as_a_model(tmp_path: Path) -> None:
     pair = draft_head_models.write_model_and_head("eagle3", tmp_path)
     with pytest.raises(
-        UnsupportedError, match="'eagle3' is a draft head for another model: pass it with --spec-draft-model"
+        UnsupportedError, match="'eagle3' is a draft head for another model: pass it as spec_draft_model"
     ):
         localinfer.load(pair.head)
 
@@ -106,9 +106,9 @@ def test_head_is_rejected_as_a_model(tmp_path: Path) -> None:
 def test_spec_type_must_match_the_head(tmp_path: Path) -> None:
     """A head needs a head type, and a draft model needs draft-simple; the type none accepts both."""
     pair, draft = draft_head_models.write_model_and_head("eagle3", tmp_path), tiny_llama(tmp_path / "draft.gguf")
-    with pytest.raises(UsageError, match=r"^--spec-type ngram,draft-simple: .* is a draft head; use draft-eagle3$"):
+    with pytest.raises(UsageError, match=r"^spec_type ngram,draft-simple: .* is a draft head; use draft-eagle3$"):
         localinfer.load(pair.model, spec_draft_model=str(pair.head), spec_type="ngram,draft-simple")
-    with pytest.raises(UsageError, match=r"^--spec-type draft-eagle3: .* is a draft model; use draft-simple$"):
+    with pytest.raises(UsageError, match=r"^spec_type draft-eagle3: .* is a draft model; use draft-simple$"):
         localinfer.load(tiny_llama(tmp_path / "m.gguf"), spec_draft_model=str(draft), spec_type="draft-eagle3")
     localinfer.load(pair.model, spec_draft_model=str(pair.head), spec_type="none").close()
 

@@ -159,7 +159,7 @@ def test_draft_model_with_another_vocabulary_is_rejected(kind: str, target: Path
         reason = "token 7 is b'other', not " if kind == "token" else f"it has {len(changed)} tokens, not {len(tokens)}"
     with pytest.raises(UsageError) as error:
         localinfer.load(target, spec_draft_model=str(path), ctx_size=64, threads=1)
-    assert str(error.value).startswith(f"--spec-draft-model: {path} cannot draft for target.gguf: {reason}")
+    assert str(error.value).startswith(f"spec_draft_model: {path} cannot draft for target.gguf: {reason}")
 
 
 def test_draft_model_cannot_be_set_for_a_run(target: Path) -> None:

@@ -71,7 +71,7 @@ def test_constraint_starts_after_the_reasoning() -> None:
 
 
 @pytest.mark.parametrize(("text", "truncated", "problem"), [
-    ('{"a": [1', True, "cut off, --predict sets the maximum number of tokens"),
+    ('{"a": [1', True, "cut off, n_predict (--predict) sets the maximum number of tokens"),
     ('{"a": [1', False, "it ends too early"),
 ])  # fmt: skip
 def test_incomplete_text(text: str, truncated: bool, problem: str) -> None:
@@ -190,7 +190,7 @@ def test_invalid_constraints_are_rejected_before_the_run(model: Model) -> None:
         model.stream("Hello", schema={"not": {}})
     with pytest.raises(UsageError, match="mutually exclusive"):
         model.stream("Hello", json_mode=True, regex="a")
-    with pytest.raises(UsageError, match="--beams"):
+    with pytest.raises(UsageError, match="beams"):
         model.stream("Hello", json_mode=True, beams=2)
 
 
