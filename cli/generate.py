@@ -179,7 +179,7 @@ def as_object(model: str, result: GenerationResult) -> str:
             "generate_seconds": stats.generate_seconds,
             "drafted_tokens": stats.drafted_tokens,
             "accepted_tokens": stats.accepted_tokens,
-            "gain": stats.speedup,
+            "speedup": stats.speedup,
         },
     }, ensure_ascii=False)  # fmt: skip
 

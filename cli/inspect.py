@@ -89,8 +89,8 @@ def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
     from localinfer.runtime.compiled_graph import memory_requirements
 
     try:
-        plan = memory_requirements(f, options)
-        return MemoryEstimate(options.ctx_size, plan, active_parameters(f)[1] if options.mmap else plan["weights"])
+        needed = memory_requirements(f, options)
+        return MemoryEstimate(options.ctx_size, needed, active_parameters(f)[1] if options.mmap else needed["weights"])
     except UnsupportedError as error:
         return MemoryEstimate(options.ctx_size, {}, problem=printable(str(error)))
 

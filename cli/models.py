@@ -57,7 +57,7 @@ def pull_model(name: str, status: screen.Status) -> Path:
 
 
 class ModelRow(NamedTuple):
-    """A row of the list. `state` says whether the file is on this machine, completely or partially."""
+    """A row of the list. `state` describes whether the file is on this machine, completely or partially."""
 
     name: str
     size: int

@@ -1,7 +1,7 @@
 """Terminal output: generated text on stdout; errors, warnings, statistics and progress on stderr.
 
 stdout gets the generated text and nothing else. An error on stderr is one line. Progress is a status line that is
-redrawn on a terminal, and a plain line per stage elsewhere. This module does not know about models.
+redrawn on a terminal, and a plain line per stage elsewhere. This module does not depend on models.
 """
 
 import contextlib

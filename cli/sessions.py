@@ -34,7 +34,7 @@ def sessions_command(
     Examples:
       localinfer sessions
       localinfer sessions show
-      localinfer sessions export 2026-11-22-093015 -o talk.md
+      localinfer sessions export 2026-11-22-093015 -o chat.md
       localinfer sessions rm 2026-11-22-093015
     """
     if output is not None and action != "export":

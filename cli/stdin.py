@@ -56,7 +56,7 @@ def is_piped() -> bool:
 
 
 def is_shared_with_shell() -> bool:
-    """Return whether the parent process is a shell with the same stdin; False if the system cannot tell."""
+    """Return whether the parent process is a shell with the same stdin; False if the system does not report it."""
     parent = Path(f"/proc/{os.getppid()}")
     try:
         is_shell = (parent / "comm").read_text().strip() in SHELLS

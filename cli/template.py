@@ -76,7 +76,7 @@ def template_command(
     \b
     Examples:
       localinfer template smollm2
-      localinfer template model.gguf --messages talk.json --tools tools.json
+      localinfer template model.gguf --messages chat.json --tools tools.json
       localinfer template model.gguf --chat-template-kwargs '{"enable_thinking": false}' --ids
       echo '[{"role": "user", "content": "Hello"}]' | localinfer template smollm2 --messages -
       localinfer template gemma3-270m --chat-template gemma -sys "Be brief."

@@ -64,5 +64,5 @@ def style_for_bits(bits: float) -> "Style":
     from rich.style import Style
 
     hue = GREEN_DEGREES * (1 - min(max(bits / RED_BITS, 0.0), 1.0))
-    red, green, blue = (255 * part for part in hsv_to_rgb(hue / 360, 0.75, 0.85))
+    red, green, blue = (255 * channel for channel in hsv_to_rgb(hue / 360, 0.75, 0.85))
     return Style(color=Color.from_rgb(red, green, blue))

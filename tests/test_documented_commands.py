@@ -53,7 +53,7 @@ PYTHON_NOT_RUN = {  # part of a block: why it does not run
 PREAMBLE = """import json, localinfer
 model = localinfer.load("smollm2")
 text = open("text.txt").read()
-messages, tools, documents = json.load(open("talk.json")), json.load(open("tools.json")), [{"title": "t", "text": "x"}]
+messages, tools, documents = json.load(open("chat.json")), json.load(open("tools.json")), [{"title": "t", "text": "x"}]
 """
 GENERATED_PAGES = {"command-line.md"}  # the code in its running text is usage, not command lines
 PLACEHOLDER = re.compile(r"\b(NAME|N|OUT|TYPE)\b|\.\.\.`?$")

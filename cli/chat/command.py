@@ -80,7 +80,7 @@ def chat_command(
         if message is not None and output.as_json:
             answer_as_json(chat, message)
         elif message is not None:
-            chat.say(message)
+            chat.send(message)
         if interactive:
             if not output.quiet:
                 screen.note_dim(f"{name}: {context_summary(loaded)}. /help lists the commands.")

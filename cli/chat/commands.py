@@ -39,7 +39,7 @@ class Chat(Protocol):
     used: int  # tokens in the context
     is_over: bool
 
-    def say(self, message: str) -> None: ...
+    def send(self, message: str) -> None: ...
 
     def show(self, pieces: Iterator["Piece"]) -> None: ...
 
@@ -183,7 +183,7 @@ def file(chat: Chat, argument: str) -> None:
     size = len(chat.model.tokenize(text, add_special=False))
     screen.note_dim(f"{screen.one_line(path)}: {size:,} tokens" + ("" if question else ", with your next message"))
     if question:
-        chat.say(question)
+        chat.send(question)
 
 
 def split_path(argument: str) -> tuple[str, str]:

@@ -91,18 +91,18 @@ class Chat:
         elif typed.startswith("/") and commands.try_command(self, typed):
             pass
         elif typed.strip():
-            self.try_say(typed)
+            self.try_send(typed)
         return bool(typed and typed.strip())
 
-    def try_say(self, message: str) -> None:
+    def try_send(self, message: str) -> None:
         """Send a message. An error is printed and ends neither the program nor the conversation."""
         try:
-            self.say(message)
+            self.send(message)
         except LocalInferError as error:
             hint = f" ({CONTEXT_FULL_HINT})" if isinstance(error, ContextOverflowError) else ""
             screen.error(f"{error}{hint}", error.exit_code)
 
-    def say(self, message: str) -> None:
+    def send(self, message: str) -> None:
         """Send a message and show the answer. Raises the errors of `Model.chat`."""
         text = "\n".join([*self.files, message])
         self.files.clear()

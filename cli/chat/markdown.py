@@ -18,7 +18,7 @@ TRAILING = re.compile(r"[ \t]+((?:\x1b\[[0-9;]*m)*)$")
 
 
 class Block(NamedTuple):
-    """A part of a text whose rendering does not depend on the text after it, unless it is the last block."""
+    """A section of a text whose rendering does not depend on the text after it, unless it is the last block."""
 
     source: str
     is_code: bool
@@ -26,7 +26,10 @@ class Block(NamedTuple):
 
 
 def split(text: str, gap: bool = True) -> list[Block]:
-    """Split a text into blocks: paragraphs, list items and parts of code blocks. `gap` is that of the first block."""
+    """Split a text into blocks: paragraphs, list items and sections of code blocks.
+
+    `gap` is that of the first block.
+    """
     if not text.strip():
         return []
     lines = text.splitlines(keepends=True)
@@ -51,7 +54,7 @@ def split(text: str, gap: bool = True) -> list[Block]:
 
 
 def split_code(block: Block) -> list[Block]:
-    """Split a long code block into fenced parts, so that a redraw highlights only the last part."""
+    """Split a long code block into several fenced ones, so that a redraw highlights only the last one."""
     head, *lines = block.source.splitlines(keepends=True)
     cut = next((n for n in range(CODE_LINES, len(lines)) if not lines[n - 1].strip() and lines[n][:1].strip()), 0)
     if not cut or lines[cut].startswith(("```", "~~~")):

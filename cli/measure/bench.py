@@ -84,7 +84,7 @@ def bench_command(
     """Benchmark prompt processing (pp) and text generation (tg).
 
     Results are in tokens per second. The last two columns are the multiply-accumulates per second of a prompt, or the
-    bytes per second of generation, and their share of the measured peak of this machine.
+    bytes per second of generation, and their fraction of the measured peak of this machine.
 
     \b
     Examples:

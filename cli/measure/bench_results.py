@@ -38,8 +38,8 @@ def work_cells(result: "BenchmarkResult") -> tuple[str, str]:
     if result.test.kind == "pg":
         return "", ""
     if result.test.kind == "pp":
-        return f"{result.per_second(result.cost.macs) / 1e9:.1f} GMAC/s", f"{100 * result.peak_share:.0f} %"
-    return f"{result.per_second(result.cost.nbytes) / 1e9:.1f} GB/s", f"{100 * result.bandwidth_share:.0f} %"
+        return f"{result.per_second(result.cost.macs) / 1e9:.1f} GMAC/s", f"{100 * result.peak_fraction:.0f} %"
+    return f"{result.per_second(result.cost.nbytes) / 1e9:.1f} GB/s", f"{100 * result.bandwidth_fraction:.0f} %"
 
 
 def table_line(cells: Sequence[str]) -> str:
@@ -68,7 +68,7 @@ def as_object(result: "BenchmarkResult") -> dict[str, object]:
         "samples_ns": [round(each * 1e9) for each in result.seconds], "samples_ts": result.rates,
         "bytes": result.cost.nbytes, "bytes_per_second": result.per_second(result.cost.nbytes),
         "macs": result.cost.macs, "macs_per_second": result.per_second(result.cost.macs),
-        "bandwidth_share": result.bandwidth_share, "peak_share": result.peak_share,
+        "bandwidth_fraction": result.bandwidth_fraction, "peak_fraction": result.peak_fraction,
         "machine_bytes_per_second": roofline.bandwidth, "machine_int_macs_per_second": roofline.dots,
         "machine_float_macs_per_second": roofline.fmas, "machine_bfloat16_macs_per_second": roofline.pairs,
     }  # fmt: skip

@@ -33,7 +33,7 @@ def thread_names(threads: int) -> Iterator[dict[str, Any]]:
 
 def batch_event(profile: Profile, name: str, batch: Batch, start: int) -> dict[str, Any]:
     span = int(batch.timestamps.begin.min()), int(batch.timestamps.end.max())
-    arguments = {"tokens": batch.tokens, "past": batch.n_past}
+    arguments = {"tokens": batch.tokens, "n_past": batch.n_past}
     return {"name": name, "cat": "batch", **event_span(profile, *span, start, row=0), "args": arguments}
 
 

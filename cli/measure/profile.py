@@ -44,9 +44,9 @@ def profile_command(
     """Profile a model by operation and by layer.
 
     The model evaluates random tokens once for warmup, then three times; the fastest run is reported. Time is divided
-    among the operations that run at the same moment, so the times add up. "waiting" is the idle share of the threads.
-    "of peak" is the time that the bytes or multiply-accumulates would take at the measured peak of this machine, as a
-    share of the time of the operation.
+    among the operations that run at the same moment, so the times add up. "waiting" is the idle fraction of the
+    threads. "of peak" is the time that the bytes or multiply-accumulates would take at the measured peak of this
+    machine, divided by the time of the operation.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def as_text(found: "Profile", rooflines: "Sequence[Roofline]") -> Iterator[str]:
 
 
 def heading(phase: "Phase", what: str) -> Sequence[str]:
-    return what, "runs", "ms", "share", "waiting", "GMAC/s" if phase.name == "prefill" else "GB/s", "of peak"
+    return what, "runs", "ms", "of total", "waiting", "GMAC/s" if phase.name == "prefill" else "GB/s", "of peak"
 
 
 def rows(phase: "Phase", groups: "Sequence[tuple[str, OpTime]]", roofline: "Roofline") -> Iterator[Sequence[str]]:

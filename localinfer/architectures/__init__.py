@@ -27,15 +27,15 @@ def known() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
-def find_build_function(f: GGUF, own: str = "") -> BuildFunction:
-    """Return the `build` function of the user's own file if one is given, else that of the file's architecture.
+def find_build_function(f: GGUF, architecture_file: str = "") -> BuildFunction:
+    """Return the `build` function of the user's Python file if one is given, else that of the model's architecture.
 
     Raises UnsupportedError, naming the architecture and the closest known one, if there is no such architecture. Raises
-    UsageError if the user's file has no `build` function.
+    UsageError if the Python file has no `build` function.
     """
     name = f.get("general.architecture", str)
-    if own:
-        return from_file(Path(own))
+    if architecture_file:
+        return from_file(Path(architecture_file))
     module = re.sub(r"[-.]", "_", name)
     if module in known():
         build: BuildFunction = import_module(f"localinfer.architectures.{module}").build
@@ -43,7 +43,7 @@ def find_build_function(f: GGUF, own: str = "") -> BuildFunction:
     for added in from_packages(name):
         return added
     if name == EAGLE3:
-        what = f"{name!r} is a draft head for another model: pass it with --spec-draft-model"
+        what = f"{name!r} is a draft head for another model: pass it as spec_draft_model (--spec-draft-model)"
         raise f.error("general.architecture", what, UnsupportedError)
     raise f.error(
         "general.architecture", f"{printable(name, 80)!r} is not supported ({suggestion(module)})", UnsupportedError
@@ -57,12 +57,12 @@ def from_file(path: Path) -> BuildFunction:
     try:
         found = runpy.run_path(str(path)).get("build")
     except OSError as error:
-        raise UsageError(f"--architecture: {path}: {error.strerror or error}") from None
+        raise UsageError(f"architecture: {path}: {error.strerror or error}") from None
     except Exception as error:
         what = f"{type(error).__name__}: {printable(str(error), 200)}"
         raise LocalInferError(f"{path}: its code raised {what}") from error
     if not callable(found):
-        raise UsageError(f"--architecture: {path}: has no function `build`")
+        raise UsageError(f"architecture: {path}: has no function `build`")
     build: BuildFunction = found
     return build
 

@@ -8,9 +8,9 @@ from localinfer.graph.attention import sliding_layers, sliding_window
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
 
-BLOCKS_27B = 46  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2; the file does not say so
+BLOCKS_27B = 46  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2, which the file does not state
 PATTERN = 2  # every second layer has full attention
-WINDOW = 4096  # tokens, unless the file says otherwise
+WINDOW = 4096  # tokens, unless the file specifies otherwise
 
 
 def build(g: Builder[X]) -> None:

@@ -8,8 +8,8 @@ from localinfer.graph.attention import rope_swa, sliding_layers, sliding_window
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
 
-BLOCKS_27B = 62  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2; the file does not say so
-PATTERN = 6  # every sixth layer has full attention, unless the file says otherwise
+BLOCKS_27B = 62  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2, which the file does not state
+PATTERN = 6  # every sixth layer has full attention, unless the file specifies otherwise
 
 
 def build(g: Builder[X]) -> None:

@@ -13,7 +13,7 @@ from localinfer.graph.builder import Builder, X
 from localinfer.graph.decoder import BranchOutput, add_branch
 from localinfer.graph.feed_forward import feed_forward
 
-SPARSE_BLOCKS, STD_MULTIPLIER = 10, 1.6448536  # keep the largest 5 % of the gate, unless the file says otherwise
+SPARSE_BLOCKS, STD_MULTIPLIER = 10, 1.6448536  # keep the largest 5 % of the gate, unless the file specifies otherwise
 
 
 def build(g: Builder[X]) -> None:

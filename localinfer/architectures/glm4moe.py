@@ -9,7 +9,7 @@ NORMS = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with a sigmoid router, whose weights are normalised and scaled as the metadata says."""
+    """Decoder with a sigmoid router, whose weights are normalised and scaled as the metadata specifies."""
     head_norm = "before_rope" if g.tensors.has("blk.0.attn_q_norm.weight") else "none"
     router = read_router(g, "sigmoid", normed=True)
     spec = DecoderSpec(

@@ -9,7 +9,7 @@ def build(g: Builder[X], router: Router | None = None, mixer: Mixer[X] | None = 
     """The logits are divided by `logit_scale`.
 
     The variants have experts or recurrent layers, and files have the keys for these even where there are none. The key
-    `rope.scaling.finetuned` tells whether there is a rotary embedding at all; elsewhere it means something else.
+    `rope.scaling.finetuned` specifies whether there is a rotary embedding at all; elsewhere it means something else.
     """
     hparams, rope = g.hparams, g.rope("interleaved")
     hparams.accept("expert_shared_feed_forward_length", *RECURRENT_KEYS)

@@ -8,7 +8,7 @@ from localinfer.graph.mixture_of_experts import read_router
 
 PATTERN = 4  # every fourth layer has full attention
 ATTENTION_CHUNK = 8192  # positions per chunk
-MAVERICK = 128  # number of experts of Maverick, which does not normalise heads; files do not say so
+MAVERICK = 128  # number of experts of Maverick, which does not normalise heads, which files do not state
 
 
 def build(g: Builder[X]) -> None:
@@ -17,7 +17,7 @@ def build(g: Builder[X]) -> None:
     if not chunk:
         raise g.hparams.unsupported("attention.sliding_window", 0)
     router = read_router(g, "sigmoid", weighs_inputs=True)
-    g.hparams.accept("interleave_moe_layer_step")  # the router tensors tell which layers are mixtures
+    g.hparams.accept("interleave_moe_layer_step")  # the router tensors determine which layers are mixtures
     norm = "none" if router.count == MAVERICK else "unweighted"
     local = AttentionSpec(g.rope("interleaved", with_temperature=False), chunk, chunked=True, head_norm=norm)
     full = AttentionSpec(temperature_rope(g, 0.1, ATTENTION_CHUNK, offset=1))

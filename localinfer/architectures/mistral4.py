@@ -6,6 +6,8 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """The router uses softmax, and the metadata says whether it normalises the weights. Expert groups are ranked by the
-    sum of their two best experts."""
+    """The router uses softmax, and the metadata specifies whether it normalises the weights.
+
+    Expert groups are ranked by the sum of their two best experts.
+    """
     latent_decoder(g, read_router(g, best_per_group=2))

@@ -4,7 +4,7 @@ from localinfer.graph.attention import rope_swa, sliding_layers, sliding_window
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
-PATTERN = 3  # every third layer, from the first on, has full attention, unless the file says otherwise
+PATTERN = 3  # every third layer, from the first on, has full attention, unless the file specifies otherwise
 ACTIVATIONS = {"gelu": "gelu_erf", "silu": "silu", "swish": "silu", "geglu": "gelu_erf", "swiglu": "silu"}
 
 

@@ -4,7 +4,7 @@ from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
 from localinfer.graph.recurrence import read_recurrence
 
-PERIOD = 4  # every fourth layer has attention, unless the file says otherwise
+PERIOD = 4  # every fourth layer has attention, unless the file specifies otherwise
 
 
 def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: bool = False) -> None:

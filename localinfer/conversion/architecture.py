@@ -65,7 +65,7 @@ class Architecture:
     ignored_tensors: str = ""  # a pattern of names that are ignored
     tensor_prefix: str = ""  # prefix of all names in the checkpoints of some classes
 
-    ffn_multiplier: int | None = None  # feed-forward length / embedding length, if config.json does not say
+    ffn_multiplier: int | None = None  # feed-forward length / embedding length, if config.json does not specify it
     norm: str = "rms"  # or "layer"
     norm_offset: float = 0.0  # added to the norm weights of a checkpoint
     activations: tuple[str, ...] = ("silu", "swish")

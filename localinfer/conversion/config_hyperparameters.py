@@ -37,7 +37,7 @@ EPS_KEYS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer
 LAYER_TYPE_ALIASES = {"mamba": "linear_attention", "attention": "full_attention"}  # layer types
 LAYER_TYPE_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 
-# The largest models of two families divide scores by sqrt(n_embd / n_head), without a key that says so.
+# The largest models of two families divide scores by sqrt(n_embd / n_head), without a key that states it.
 LARGEST_MODEL_LAYERS = {"gemma2": 46, "gemma3": 62}
 
 

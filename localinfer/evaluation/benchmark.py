@@ -88,13 +88,13 @@ class BenchmarkResult:
         return amount * self.mean / self.test.tokens
 
     @property
-    def bandwidth_share(self) -> float:
-        """The share of the time that reading the bytes takes at peak bandwidth."""
+    def bandwidth_fraction(self) -> float:
+        """The fraction of the time that reading the bytes takes at peak bandwidth."""
         return self.per_second(self.roofline.memory_time(self.cost))
 
     @property
-    def peak_share(self) -> float:
-        """The share of the time that the multiply-accumulates take at peak throughput."""
+    def peak_fraction(self) -> float:
+        """The fraction of the time that the multiply-accumulates take at peak throughput."""
         return self.per_second(self.roofline.compute_time(self.cost))
 
 

@@ -23,7 +23,7 @@ SIGNATURES = {
     b"BZh": "a bzip2 archive: unpack it first",
     b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive: unpack it first",
     b"%PDF": "a PDF document",
-    b"\x7fELF": "a program",
+    b"\x7fELF": "an executable",
     b"\x93NUMPY": "a NumPy array",
     b"\x89HDF": "an HDF5 file",
 }

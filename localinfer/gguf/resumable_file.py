@@ -37,7 +37,7 @@ Identity = Mapping[str, str]  # the inputs of a file: user-readable name -> valu
 class ResumableFile:
     """A file in progress: `steps_done` steps are on disk, as the first `n_bytes` bytes if they are written in order.
 
-    `discard_reason` says why the progress of an earlier run could not be used, if there was any.
+    `discard_reason` states why the progress of an earlier run could not be used, if there was any.
     """
 
     file: AtomicFile

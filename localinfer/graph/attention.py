@@ -43,8 +43,8 @@ def sliding_window(g: Builder[X], default: int = 0) -> int:
 
 
 def sliding_layers(g: Builder[X], pattern: int, default_window: int = 0, *, first: bool = False) -> Sequence[bool]:
-    """Return for each layer whether it has a sliding window: as the file says, or all but the last (or the `first`) of
-    every `pattern` layers. Without a window, no layer has one."""
+    """Return for each layer whether it has a sliding window: as the file specifies, or all but the last (or the
+    `first`) of every `pattern` layers. Without a window, no layer has one."""
     return read_sliding_layers(g.hparams, g.block_count, pattern, default_window=default_window, first=first)
 
 

@@ -14,8 +14,8 @@ class AttentionSpec:
 
     `head_norm` is the norm of the heads of queries and keys: RMSNorm "before_rope" or "after_rope", "unweighted"
     RMSNorm after RoPE, LayerNorm with weights "per_head", or "none". Scores are multiplied by `scale` (None: key
-    size^-1/2) and soft-capped at `cap` unless that is 0. With `sinks`, each head has a learned score that takes part in
-    the softmax and has no value.
+    size^-1/2) and soft-capped at `cap` unless that is 0. With `sinks`, each head has a learned score, which the softmax
+    includes and which has no value.
     """
 
     rope: Rope | None = None

@@ -42,7 +42,7 @@ class Rows:
     """The number of rows that ops process: the tokens of a batch, some of them, or (token, expert) pairs.
 
     The count is in memory (`region`) and is at most `capacity`, or `small_batch_capacity` in a small batch. The count
-    at `tokens` tells whether the batch is small.
+    at `tokens` indicates whether the batch is small.
     """
 
     region: Region  # int64

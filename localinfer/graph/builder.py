@@ -182,15 +182,15 @@ class HeadOperations(ABC, Generic[X]):
 
     @abstractmethod
     def split(self, x: X, heads: int, *sizes: int) -> Sequence[X]:
-        """Split each head of x into parts of these sizes."""
+        """Split each head of x into slices of these sizes."""
 
     @abstractmethod
     def split_halves(self, x: X, heads: int) -> tuple[X, X]:
         """Return the first halves of the heads of x, and their second halves."""
 
     @abstractmethod
-    def join(self, heads: int, *parts: X) -> X:
-        """Concatenate parts head by head."""
+    def join(self, heads: int, *slices: X) -> X:
+        """Concatenate slices head by head."""
 
     @abstractmethod
     def matmul(self, x: X, name: str, heads: int, n_out: int) -> X:

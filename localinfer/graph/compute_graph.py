@@ -2,7 +2,7 @@
 
 Building a graph allocates no memory and compiles no kernel, so it can also be used to estimate what a model needs.
 `ComputeGraph.finalize` allocates the memory and writes the op records that the executor (`localinfer.kernels.executor`)
-runs (`localinfer.graph.op`). The graph refers to kernels by name only and knows nothing of models, tokens or threads.
+runs (`localinfer.graph.op`). The graph refers to kernels by name only and does not depend on models, tokens or threads.
 """
 
 from collections import defaultdict

@@ -20,12 +20,12 @@ class HeadRecorder(HeadOperations[Buffer]):
         self._rows: dict[int, tuple[Rows, Region]] = {}  # by number of heads: the rows of `matmul`, and their runs
 
     def split(self, x: Buffer, heads: int, *sizes: int) -> Sequence[Buffer]:
-        first, parts = 0, []
+        first, slices = 0, []
         for size in sizes:
-            parts.append(self._graph.buffer(heads * size))
-            self._copy_slices(x, first, heads, size, parts[-1], 0)
+            slices.append(self._graph.buffer(heads * size))
+            self._copy_slices(x, first, heads, size, slices[-1], 0)
             first += size
-        return parts
+        return slices
 
     def split_halves(self, x: Buffer, heads: int) -> tuple[Buffer, Buffer]:
         size = x.n // heads // 2
@@ -35,11 +35,11 @@ class HeadRecorder(HeadOperations[Buffer]):
         )
         return first, second
 
-    def join(self, heads: int, *parts: Buffer) -> Buffer:
-        first, y = 0, self._graph.buffer(sum(part.n for part in parts))
-        for part in parts:
-            self._copy_slices(part, 0, heads, part.n // heads, y, first)
-            first += part.n // heads
+    def join(self, heads: int, *slices: Buffer) -> Buffer:
+        first, y = 0, self._graph.buffer(sum(each.n for each in slices))
+        for each in slices:
+            self._copy_slices(each, 0, heads, each.n // heads, y, first)
+            first += each.n // heads
         return y
 
     def _copy_slices(self, x: Buffer, x_first: int, heads: int, size: int, y: Buffer, y_first: int) -> None:

@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2, 2024): the cache holds a low-rank latent vector and a rotated part per
+"""Multi-head latent attention (DeepSeek-V2, 2024): the cache holds a low-rank latent vector and a rotated slice per
 token.
 
 All heads share one key, [rope, latent], and the latent is also the value. A matrix per head, attn_k_b, maps queries to

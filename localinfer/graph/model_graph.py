@@ -1,4 +1,4 @@
-"""The compute graph of a model, and the parts of it that the runtime uses: inputs, outputs, caches, ranges of ops."""
+"""The compute graph of a model, with what the runtime uses of it: inputs, outputs, caches, ranges of ops."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a model file says about the model as a whole: its layers, lengths, attention heads and norms."""
+"""What a model file specifies about the model as a whole: its layers, lengths, attention heads and norms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class Block:
 class ModelProperties:
     """The properties of the model in a file, and its hyperparameters and tensors.
 
-    `block_count` does not count MTP layers, whose tensors need not be used. `uses_layer_norm` tells LayerNorm from
-    RMSNorm; an architecture may set it.
+    `block_count` does not count MTP layers, whose tensors need not be used. `uses_layer_norm` distinguishes LayerNorm
+    from RMSNorm; an architecture may set it.
     """
 
     def __init__(self, f: GGUF, hparams: Hyperparameters) -> None:

@@ -155,9 +155,9 @@ def yarn_frequencies(
     return mixed
 
 
-def read_n_rot(hparams: Hyperparameters, head_size: int, own: str = "") -> int:
-    """Return the number of rotated values of a head, from the key `own` if the file has it."""
-    key = own if own and hparams.has(own) else "rope.dimension_count"
+def read_n_rot(hparams: Hyperparameters, head_size: int, specific_key: str = "") -> int:
+    """Return the number of rotated values of a head, from `specific_key` if the file has it."""
+    key = specific_key if specific_key and hparams.has(specific_key) else "rope.dimension_count"
     n_rot = hparams.count(key, head_size)
     if n_rot % 2 or n_rot > head_size:
         what = f"is {n_rot}; it must be even and at most {head_size}, the length of a head"

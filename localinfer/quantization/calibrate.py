@@ -69,7 +69,7 @@ class CalibrationObserver:
     def on_start(self, done: int, blocks: int, discarded: str) -> None:
         """Called at the start, when `done` of `blocks` are already finished.
 
-        `discarded` says why an earlier run cannot be resumed.
+        `discarded` states why an earlier run cannot be resumed.
         """
 
     def on_step(self, what: str, fraction: float) -> None:

@@ -47,7 +47,7 @@ class ScheduledEngine(SequenceEngine):
 
         The scheduler thread may call the methods of the decode loop.
         """
-        if not self.sequence.can_rewind:  # a step that is started ahead could not be discarded
+        if not self.sequence.can_rewind:  # a step that is started early could not be discarded
             super().run_step(decode_loop)
             return
         self.is_idle = False
@@ -115,7 +115,7 @@ class ScheduledEngine(SequenceEngine):
         return self._logits[:count]
 
     def _cancel_decode_loop(self) -> None:
-        """Discard the step that was started ahead and is not requested any more."""
+        """Discard the step that was started early and is not requested any more."""
         self._scheduler.wait_for_direct(self.sequence)
         request, self._next_request, self.decode_loop = self._next_request, None, None
         if request is not None:

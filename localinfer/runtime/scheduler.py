@@ -80,7 +80,7 @@ class Scheduler:
                 next_step = request.next_request if request.state is RequestState.FINISHED else None
                 if request.state is RequestState.CREATED:
                     self._submit(request)
-                elif next_step and next_step.state is RequestState.CREATED and self._runs_ahead(engine):
+                elif next_step and next_step.state is RequestState.CREATED and self._starts_early(engine):
                     self._submit(next_step)
                 all_returned = self._wake_queue.mark_returned(engine)
                 is_last = request.state is RequestState.RUNNING and all_returned
@@ -138,7 +138,7 @@ class Scheduler:
         if not self._expected:
             self._condition.notify_all()
 
-    def _runs_ahead(self, engine: RequestOwner) -> bool:
+    def _starts_early(self, engine: RequestOwner) -> bool:
         """Return whether a decode loop's next step starts before it is requested."""
         return not engine.may_run_directly or self._has_other_work(engine.sequence)
 

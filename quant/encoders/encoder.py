@@ -50,7 +50,7 @@ class Encoder:
     ) -> None:
         """Compile the kernel, unless the cache under `cache_root` has it.
 
-        `warnings` lists problems with that cache that the user should know.
+        `warnings` lists problems with that cache that the user should see.
         """
         self.type, kernel = TYPES[type_number], encoder_kernel(type_number, effort)
         addresses, self.warnings = load_kernels([kernel], cache_root, progress)

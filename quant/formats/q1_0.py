@@ -1,4 +1,4 @@
-"""Q1_0: 128 weights in 18 bytes. A weight is d or -d, as its bit says."""
+"""Q1_0: 128 weights in 18 bytes. A weight is d or -d, depending on its bit."""
 
 from typing import Any
 

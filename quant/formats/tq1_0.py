@@ -135,7 +135,7 @@ SPEC = FormatSpec(
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 
-places_of_four = make_constant(i32x16, [81] * 4 + [27] * 4 + [9] * 4 + [3] * 4)
+powers_of_three = make_constant(i32x16, [81] * 4 + [27] * 4 + [9] * 4 + [3] * 4)
 second_half, second_quarter = make_shuffle([*range(8, 16)] * 2), make_shuffle([*range(4, 8)] * 4)
 
 
@@ -151,8 +151,8 @@ def pack_five_trits(x: int, stride: int, inverse: float) -> Any:
 @inline
 def pack_four_trits(x: int, inverse: float) -> Any:
     """Return the same for the last sixteen columns, four in each of the first four lanes. The fifth trit is 0."""
-    placed = trits(x, inverse) * places_of_four()
-    halves = placed + second_half(placed)
+    shifted = trits(x, inverse) * powers_of_three()
+    halves = shifted + second_half(shifted)
     return halves + second_quarter(halves)
 
 

@@ -1,7 +1,7 @@
 """E2M1, the 4-bit numbers of MXFP4 and NVFP4: a sign, two exponent bits, one mantissa bit.
 
 Source: the OCP microscaling formats (MX) specification 1.0. KVALUES are its numbers doubled, so that they are integers;
-the scales of both formats are half of what their specifications say.
+the scales of both formats are half of those in their specifications.
 """
 
 from typing import Any

@@ -74,7 +74,7 @@ class ScaleLayout:
     """The location of the scales, or the mins, of a superblock that are integers times one half precision number.
 
     `quads` has the fields, each in four consecutive bytes, that make up each four integers. The half lies `half_offset`
-    bytes after the start of the superblock; `negated` says that its negative is the factor. The integers of scales and
+    bytes after the start of the superblock; if `negated`, its negative is the factor. The integers of scales and
     mins lie within the same sixteen bytes, and their halves are adjacent.
     """
 

@@ -60,8 +60,8 @@ def run(command: Sequence[str], **environment: str) -> Run:
     """Run a command. Raises RuntimeError with the last line of its output if it fails."""
     start = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
-        own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors, env=own | environment)
+        base = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors, env=base | environment)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -54,7 +54,7 @@ def cells(table: str) -> list[list[str]]:
 
 def test_generation_fraction_of_bandwidth() -> None:
     assert answer().per_second(answer().cost.nbytes) == 20e9
-    assert answer().bandwidth_share == 1.0
+    assert answer().bandwidth_fraction == 1.0
     heading, _, row = cells(bench_results.as_markdown([answer(seconds=4.0)]))
     assert heading[:7] == ["model", "size", "params", "backend", "threads", "test", "t/s"]
     assert row[5:] == ["tg4", "1.00 ± 0.00", "10.0 GB/s", "50 %"]
@@ -63,7 +63,7 @@ def test_generation_fraction_of_bandwidth() -> None:
 def test_prompt_fraction_of_peak_arithmetic() -> None:
     amount = Cost(nbytes=1, dots=150 * 10**9, fmas=25 * 10**9)
     prompt = BenchmarkResult(SUBJECT, BenchmarkTest(512, 0, 0, 2), [4.0], amount, ROOF)
-    assert prompt.peak_share == pytest.approx((1.5 + 0.5) / 4)
+    assert prompt.peak_fraction == pytest.approx((1.5 + 0.5) / 4)
     assert cells(bench_results.as_markdown([prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
 
 
@@ -104,7 +104,7 @@ def test_table_and_json_of_a_model(run: Run, model: Path) -> None:
         mean = each["avg_ts"] / (each["n_prompt"] or each["n_gen"])
         assert each["bytes_per_second"] == pytest.approx(each["bytes"] * mean)
         fraction = each["bytes_per_second"] / each["machine_bytes_per_second"]
-        assert each["bandwidth_share"] == pytest.approx(fraction)
+        assert each["bandwidth_fraction"] == pytest.approx(fraction)
 
 
 def test_several_models_and_both_kinds_in_one_test(run: Run, model: Path, tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ class TestGenerate:
             "model": fake_model, "text": "a 😀", "reasoning": "", "tokens": [0, 1], "finish_reason": "stop", "seed": 42,
             "timings": {
                 "prompt_tokens": 3, "reused_tokens": 1, "prompt_seconds": 0.5, "generated_tokens": 2,
-                "generate_seconds": 0.25, "drafted_tokens": 0, "accepted_tokens": 0, "gain": 1.0,
+                "generate_seconds": 0.25, "drafted_tokens": 0, "accepted_tokens": 0, "speedup": 1.0,
             },
         }  # fmt: skip
 

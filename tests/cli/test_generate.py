@@ -74,4 +74,4 @@ def test_statistics_of_speculative_decoding() -> None:
     assert "[ 40 tokens, 20.0 t/s (draft tokens accepted: 27 of 36, 3.46x faster) | " in statistics_line(stats)
     assert "(draft tokens accepted: 0 of 36) | " in statistics_line(replace(stats, accepted_tokens=0))
     line = as_object("m", GenerationResult.from_pieces([], stats))
-    assert line.count('"drafted_tokens": 36, "accepted_tokens": 27, "gain": 3.456') == 1
+    assert line.count('"drafted_tokens": 36, "accepted_tokens": 27, "speedup": 3.456') == 1

@@ -121,7 +121,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "sentences.txt": partial(text, content="A dog runs.\nAn animal moves.\n"),
     "questions.txt": partial(text, content="Who?\nWhat?\n"),
     "prompts.jsonl": partial(lines, objects=REQUESTS),
-    "talk.json": partial(values, value=MESSAGES), "tools.json": partial(values, value=TOOLS),
+    "chat.json": partial(values, value=MESSAGES), "tools.json": partial(values, value=TOOLS),
     "book.json": partial(values, value=SCHEMA),
 }  # fmt: skip
 

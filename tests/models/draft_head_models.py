@@ -45,8 +45,8 @@ def checkpoint(name: str, folder: Path, *, has_embeddings: bool = False) -> Path
 
 def qwen_name(name: str, blocks: int) -> str:
     _, _, remaining = name.partition(f"layers.{blocks}.")
-    word = remaining.removesuffix(".weight")
-    return f"mtp.{OF_QWEN[word]}.weight" if word in OF_QWEN else f"mtp.layers.0.{remaining}"
+    tensor = remaining.removesuffix(".weight")
+    return f"mtp.{OF_QWEN[tensor]}.weight" if tensor in OF_QWEN else f"mtp.layers.0.{remaining}"
 
 
 def write_with_mtp_head(name: str, folder: Path, type: str, *, has_embeddings: bool = False) -> Path:

@@ -201,14 +201,14 @@ def charsmap(replaced: Mapping[str, str] = REPLACED) -> Field:
             node = nodes[node][byte]
         replacement_of[node] = replacement
     units = [0] * (256 * (len(nodes) + 1))
-    place_of = {0: 0}
+    index_of = {0: 0}
     strings_ = b""
     for node, children in enumerate(nodes):
         base = 256 * (node + 1)
-        position = place_of[node]
+        position = index_of[node]
         units[position] |= (position ^ base) << 10 | (node in replacement_of) << 8
         for byte, child in children.items():
-            place_of[child] = base ^ byte
+            index_of[child] = base ^ byte
             units[base ^ byte] = byte
         if node in replacement_of:
             units[base] = 1 << 31 | len(strings_)

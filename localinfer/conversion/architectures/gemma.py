@@ -20,7 +20,7 @@ GEMMA = Architecture(
     name="gemma",
     layer_tensors=LLAMA.layer_tensors,
     norm_offset=1.0,
-    activations=GELU + EXACT_GELU,  # the first config.json files say exact GELU by mistake
+    activations=GELU + EXACT_GELU,  # the first config.json files specify exact GELU by mistake
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
 )
 GEMMA2 = Architecture(

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint's safetensors files: names, shapes, types and byte offsets.
 
 The safetensors library reads and validates the headers. It also verifies that the tensors fill the rest of the file
-without gaps, in the order it reports, so the bytes can be views of the mapped file. BF16, which numpy does not know,
+without gaps, in the order it reports, so the bytes can be views of the mapped file. BF16, which numpy does not support,
 stays unchanged. Pickles are never opened.
 """
 

@@ -1,6 +1,6 @@
 """The interface of a sequence's caches: keys and values in pages, or a recurrent state of fixed size.
 
-The engine uses only this interface and does not know the kind of cache.
+The engine uses only this interface and does not depend on the kind of cache.
 """
 
 from abc import ABC, abstractmethod

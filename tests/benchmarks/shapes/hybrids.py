@@ -63,7 +63,7 @@ def qwen35() -> tuple[dict[str, tiny.Metadatum], Shapes]:
             f"{blk}.ssm_norm.weight": (values // heads,),
             f"{blk}.ssm_out.weight": (d.n_embd, values),
         }
-    own = {
+    values = {
         "attention.key_length": d.head_dim,
         "attention.value_length": d.head_dim,
         "rope.dimension_count": 64,
@@ -72,7 +72,7 @@ def qwen35() -> tuple[dict[str, tiny.Metadatum], Shapes]:
         "full_attention_interval": N_LAYER,
         **{f"ssm.{key}": value for key, value in ssm.items()},
     }
-    return tiny.common_metadata("qwen35", d) | {f"qwen35.{key}": value for key, value in own.items()}, shapes
+    return tiny.common_metadata("qwen35", d) | {f"qwen35.{key}": value for key, value in values.items()}, shapes
 
 
 def mamba2() -> tuple[dict[str, tiny.Metadatum], Shapes]:
@@ -93,8 +93,8 @@ def mamba2() -> tuple[dict[str, tiny.Metadatum], Shapes]:
             f"{blk}.ssm_norm.weight": (ssm["group_count"], values // ssm["group_count"]),
             f"{blk}.ssm_out.weight": (n, values),
         }
-    own = {f"mamba2.ssm.{key}": value for key, value in ssm.items()}
-    return tiny.common_metadata("mamba2", MAMBA2) | own, shapes
+    metadata = {f"mamba2.ssm.{key}": value for key, value in ssm.items()}
+    return tiny.common_metadata("mamba2", MAMBA2) | metadata, shapes
 
 
 def rwkv7() -> tuple[dict[str, tiny.Metadatum], Shapes]:
@@ -117,9 +117,9 @@ def rwkv7() -> tuple[dict[str, tiny.Metadatum], Shapes]:
             f"{blk}.channel_mix_key.weight": (n_ff, n),
             f"{blk}.channel_mix_value.weight": (n, n_ff),
         }
-    own = {f"rwkv7.attention.{name}_lora_rank": rank for name, rank in RWKV7_RANKS.values()}
-    own |= {"rwkv7.wkv.head_size": RWKV7_HEAD, "rwkv7.attention.layer_norm_epsilon": 1e-5}
-    keys = tiny.common_metadata("rwkv7", RWKV7) | own
+    metadata = {f"rwkv7.attention.{name}_lora_rank": rank for name, rank in RWKV7_RANKS.values()}
+    metadata |= {"rwkv7.wkv.head_size": RWKV7_HEAD, "rwkv7.attention.layer_norm_epsilon": 1e-5}
+    keys = tiny.common_metadata("rwkv7", RWKV7) | metadata
     del keys["rwkv7.attention.layer_norm_rms_epsilon"]
     return keys, shapes
 

@@ -63,8 +63,8 @@ class MixtureShape:
                 f"{blk}.ffn_up_exps.weight": (self.n_expert, wide, narrow),
                 f"{blk}.ffn_down_exps.weight": (self.n_expert, narrow, wide),
             }
-            own = {"gpt-oss": self.of_gpt_oss, "qwen3moe": self.of_qwen3, "deepseek2": self.of_deepseek2}
-            shapes |= own[name](blk)
+            added_shapes = {"gpt-oss": self.of_gpt_oss, "qwen3moe": self.of_qwen3, "deepseek2": self.of_deepseek2}
+            shapes |= added_shapes[name](blk)
         return {key: shape for key, shape in shapes.items() if shape[0]}
 
     def of_qwen3(self, blk: str) -> dict[str, tuple[int, ...]]:
@@ -109,7 +109,7 @@ class MixtureShape:
 
     def metadata(self, name: str) -> dict[str, tiny.Metadatum]:
         d = self.dimensions
-        own = {
+        keys = {
             "vocab_size": N_VOCAB,
             "attention.key_length": d.head_dim,
             "attention.value_length": d.head_dim,
@@ -120,7 +120,7 @@ class MixtureShape:
             **(LATENT if name == "deepseek2" else {}),
         }
         return (
-            tiny.common_metadata(name, d) | {f"{name}.{key}": value for key, value in own.items()} | vocabulary(N_VOCAB)
+            tiny.common_metadata(name, d) | {f"{name}.{key}": keys[key] for key in keys} | vocabulary(N_VOCAB)
         )
 
 

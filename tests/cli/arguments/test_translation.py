@@ -150,10 +150,10 @@ def test_own_flags_are_not_listed_as_ignored(name: str) -> None:
     """Such a row would never apply, or would be wrong for the other commands."""
     program = build_program([name]).commands[name]
     with program.make_context(name, [], resilient_parsing=True) as context:
-        own = program.spec(context).options
+        options = program.spec(context).options
     tables = compatibility.NO_EFFECT + compatibility.UNSUPPORTED + compatibility.NO_EFFECT_BY_COMMAND.get(name, ())
     flags = {flag.partition(":")[0] for row in tables for flag in f"{row[1]} {row[2]}".split()}
-    assert own.keys() & flags <= MEANT_OTHERWISE
+    assert options.keys() & flags <= MEANT_OTHERWISE
 
 
 MEANT_OTHERWISE = {"--override-kv", "--display-prompt", "--truncate"}  # flags of one command; the others ignore them

@@ -21,7 +21,7 @@ from localinfer.runtime.engine import Engine
 
 EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
 
-# Layers that share the keys and values of others but still have (unused) matrices for their own.
+# Layers that use the keys and values of others but still have (unused) matrices for keys and values.
 IDLE = {"gemma3n-25": [f"blk.{layer}.attn_{each}.weight" for layer in range(20, 25) for each in "kv"]}
 
 

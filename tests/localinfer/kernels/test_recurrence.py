@@ -22,7 +22,7 @@ class Heads:
     groups: int
     key: int
     value: int
-    share: int  # adjacent value heads that share a key head
+    heads_per_key: int  # adjacent value heads that share a key head
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.heads)
@@ -43,7 +43,7 @@ class Heads:
             "segments": np.array([1, end - first, 0, 0]), "state": self.state, "y": y,
         }  # fmt: skip
         path = f"localinfer.kernels.recurrence:recur_{self.rule}"
-        kernels.run(path, arguments, threads, key=self.key, value=self.value, heads_per_key=self.share)
+        kernels.run(path, arguments, threads, key=self.key, value=self.value, heads_per_key=self.heads_per_key)
         return y
 
     def expected(self) -> NDArray[np.float64]:
@@ -56,7 +56,7 @@ class Heads:
                 v, k, q = np.split(x[t], [values, values + keys])
             v, dt = v.reshape(self.heads, -1), np.log1p(np.exp(self.step[t].astype(np.float64) + self.bias))
             for head in range(self.heads):
-                group = head // self.share % self.groups
+                group = head // self.heads_per_key % self.groups
                 key, query = k.reshape(self.groups, -1)[group], q.reshape(self.groups, -1)[group]
                 states[head] *= np.exp(self.a[head] * dt[head])
                 if self.rule == "delta":
@@ -73,7 +73,7 @@ class Heads:
 @pytest.mark.parametrize("shape", [(6, 2, 32, 64), (4, 4, 128, 32), (3, 1, 16, 96), (4, 2, 32, 80)])
 @pytest.mark.parametrize(("rule", "repeat_interleave"), [("delta", False), ("delta", True), ("add", True)])
 def test_recurrence_agrees_with_float64(rule: str, repeat_interleave: bool, shape: tuple[int, int, int, int]) -> None:
-    heads = Heads(rule, *shape, share=shape[0] // shape[1] if repeat_interleave else 1)
+    heads = Heads(rule, *shape, heads_per_key=shape[0] // shape[1] if repeat_interleave else 1)
     whole = heads.run(0, TOKENS, 1)
     np.testing.assert_allclose(whole, heads.expected(), rtol=0, atol=1e-5 * np.abs(whole).max())
     state = heads.state.copy()

@@ -149,14 +149,14 @@ class Interrupting(CalibrationObserver):
     """Raises KeyboardInterrupt at the step whose description contains `where`, and records where a run began."""
 
     def __init__(self, where: str = "never") -> None:
-        self.where, self.state, self.shares = where, (0, ""), [0.0]
+        self.where, self.state, self.fractions = where, (0, ""), [0.0]
 
     def on_start(self, done: int, blocks: int, discarded: str) -> None:
         self.state = done, discarded
 
     def on_step(self, what: str, fraction: float) -> None:
-        assert self.shares[-1] <= fraction <= 1
-        self.shares.append(fraction)
+        assert self.fractions[-1] <= fraction <= 1
+        self.fractions.append(fraction)
         if self.where in what:
             raise KeyboardInterrupt
 
@@ -237,7 +237,7 @@ def test_interruption_says_how_to_resume(
     with monkeypatch.context() as patch:
         patch.setattr(CalibrationProgress, "on_step", Interrupting.on_step)
         patch.setattr(CalibrationProgress, "where", "layer 3 of 3: attn_output", raising=False)
-        patch.setattr(CalibrationProgress, "shares", [0.0], raising=False)
+        patch.setattr(CalibrationProgress, "fractions", [0.0], raising=False)
         code, _, err = run(*command)
     assert code == 130
     assert err.splitlines()[-1] == "interrupted after layer 2 of 3; run the same command to resume"

@@ -154,7 +154,7 @@ def test_decode_loops_are_identical_to_separate_ones(engine: Engine) -> None:
 
 
 def test_next_step_starts_before_it_is_requested(tmp_path: Path) -> None:
-    """Exactly one step starts ahead."""
+    """Exactly one step starts early."""
     with contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine:
         scheduled = ScheduledEngine(Scheduler(engine.runner))
         loop = Greedy(first_token(scheduled, PREFIX), 9)
@@ -165,13 +165,13 @@ def test_next_step_starts_before_it_is_requested(tmp_path: Path) -> None:
             assert len(loop.ids) == step + 2
 
 
-def test_decode_loops_run_only_a_few_steps_ahead(tmp_path: Path) -> None:
-    """This also holds for slow threads. Steps ahead of an abandoned loop are discarded."""
-    count, steps, ahead = 8, 25, 3
+def test_only_a_few_steps_start_early(tmp_path: Path) -> None:
+    """This also holds for slow threads. Unused steps of an abandoned loop are discarded."""
+    count, steps, extra = 8, 25, 3
     options = Options(threads=2, ctx_size=200, parallel=count)
     with contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
         prompts = [PREFIX[: 9 + 5 * number] for number in range(count)]
-        expected = [[int(row.argmax()) for row in evaluate_alone(engine, prompt, steps + ahead)] for prompt in prompts]
+        expected = [[int(row.argmax()) for row in evaluate_alone(engine, prompt, steps + extra)] for prompt in prompts]
         scheduler = Scheduler(engine.runner)
 
         def answer(number: int, scheduled: ScheduledEngine) -> int:
@@ -186,7 +186,7 @@ def test_decode_loops_run_only_a_few_steps_ahead(tmp_path: Path) -> None:
             return maximum
 
         with ThreadPoolExecutor(count) as threads:
-            assert max(threads.map(answer, range(count), [ScheduledEngine(scheduler) for _ in prompts])) <= ahead
+            assert max(threads.map(answer, range(count), [ScheduledEngine(scheduler) for _ in prompts])) <= extra
 
 
 def test_scheduler_thread_ends_when_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def with_components(name: str, x: Floats, squares: Floats = SQUARES, components:
 
 
 def byte_agreement(a: Bytes, b: Bytes) -> float:
-    """Return the share of equal bytes."""
+    """Return the fraction of equal bytes."""
     return float((a == b).mean())
 
 
