@@ -162,14 +162,14 @@ def execute(max_small_batch: int, timestamps: int) -> Body:
     chunks_in_stage, run_chunk = make_stage_functions(max_small_batch, timestamps)
 
     @inline
-    def run_serial_ops(program: int, op: int, end: int, stop: int, scratch: int) -> Any:
+    def run_serial_ops(op_records: int, op: int, end: int, stop: int, scratch: int) -> Any:
         """Run the ops that are too small to divide, starting with `op`; return the first op of the next stage."""
         while op < end and not atomic_load(stop):
-            record = program + RECORD_BYTES * op
+            record = op_records + RECORD_BYTES * op
             after = load(int64, record + NEXT_STAGE_OFFSET)
-            if chunks_in_stage(record, program + RECORD_BYTES * after):
+            if chunks_in_stage(record, op_records + RECORD_BYTES * after):
                 break
-            for each in range(record, program + RECORD_BYTES * after, RECORD_BYTES):
+            for each in range(record, op_records + RECORD_BYTES * after, RECORD_BYTES):
                 run(each, 0, 1, scratch)
             op = after
         return op
@@ -194,16 +194,16 @@ def execute(max_small_batch: int, timestamps: int) -> Body:
         after, is_last = args.first, atomic_add(sync + SYNC_ENTERED, 1) == 0
         while True:
             if is_last:
-                stage = run_serial_ops(args.program, after, args.end, stop, scratch)
+                stage = run_serial_ops(args.op_records, after, args.end, stop, scratch)
                 atomic_store(sync + SYNC_FINISHED, 0)
                 atomic_store(sync + SYNC_STAGE, stage)
             else:
                 stage = wait(sync, after, stop)
             if stage >= args.end or atomic_load(stop):
                 return
-            record = args.program + RECORD_BYTES * stage
+            record = args.op_records + RECORD_BYTES * stage
             after = load(int64, record + NEXT_STAGE_OFFSET)
-            last = args.program + RECORD_BYTES * after
+            last = args.op_records + RECORD_BYTES * after
             finished = run_chunks(record, last, stage, sync, stop, chunk_index, n_chunks, scratch)
             whole = chunks_in_stage(record, last) * n_chunks
             is_last = finished > 0 and atomic_add(sync + SYNC_FINISHED, finished) + finished == whole

@@ -79,24 +79,27 @@ def extract_scalar(v: Any) -> Any:
 
 
 def make_state_functions(key: int, strip: int) -> tuple[Any, Any]:
-    """Make the functions for a strip of columns: read_state(k, past) returns key . past; update_state(k, q, decay, d,
-    past, state) stores S = decay * past + key (x) d and returns query . S."""
+    """Make the functions for a strip of columns.
+
+    read_state(k, previous_state) returns key . previous_state. update_state(k, q, decay, d, previous_state, state)
+    stores S = decay * previous_state + key (x) d and returns query . S.
+    """
     columns, row_bytes = Vector(float32, strip), 4 * strip
 
     @inline
-    def read_state(k: int, past: int) -> Any:
+    def read_state(k: int, previous_state: int) -> Any:
         even, odd = splat(columns, float32(0.0)), splat(columns, float32(0.0))
         for i in range(0, key, 2):
-            address = past + row_bytes * i
+            address = previous_state + row_bytes * i
             even = fma(splat(columns, load(float32, k + 4 * i)), load(columns, address), even)
             odd = fma(splat(columns, load(float32, k + 4 * i + 4)), load(columns, address + row_bytes), odd)
         return even + odd
 
     @inline
-    def update_state(k: int, q: int, decay: float, d: Any, past: int, state: int) -> Any:
+    def update_state(k: int, q: int, decay: float, d: Any, previous_state: int, state: int) -> Any:
         y, decays = splat(columns, float32(0.0)), splat(columns, decay)
         for i in range(key):
-            s = fma(splat(columns, load(float32, k + 4 * i)), d, decays * load(columns, past + row_bytes * i))
+            s = fma(splat(columns, load(float32, k + 4 * i)), d, decays * load(columns, previous_state + row_bytes * i))
             store(state + row_bytes * i, s)
             y = fma(splat(columns, load(float32, q + 4 * i)), s, y)
         return y
@@ -112,7 +115,7 @@ class StateUpdate(NamedTuple):
     column: int  # first column of the strip
     dt: float  # softplus(step + bias)
     decay: float
-    past: int  # address of the strip before the update
+    previous_state: int  # address of the strip before the update
     state: int  # address of the strip after the update
 
 
@@ -131,18 +134,18 @@ def recur(key: int, value: int, update_rule: Any) -> Body:
         state_bytes = 4 * key * value * heads
         for item in range(heads * strips * chunk_index // n_chunks, heads * strips * (chunk_index + 1) // n_chunks):
             head, column = item // strips, item % strips * strip
-            own, before = args.state + 4 * key * strip * item, 0
+            first_slot, first_token = args.state + 4 * key * strip * item, 0
             for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
-                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
-                past = own + state_bytes * load(int64, segment + 16)
-                for token in range(before, before + count):
+                count, s = load(int64, segment), first_slot + state_bytes * load(int64, segment + 8)
+                previous_state = first_slot + state_bytes * load(int64, segment + 16)
+                for token in range(first_token, first_token + count):
                     at = 4 * (heads * token + head)
                     dt = softplus(broadcast_load(args.step + at) + broadcast_load(args.bias + 4 * head))
                     decay = extract_scalar(exp(broadcast_load(args.a + 4 * head) * dt))
-                    update = StateUpdate(token, head, column, extract_scalar(dt), decay, past, s)
+                    update = StateUpdate(token, head, column, extract_scalar(dt), decay, previous_state, s)
                     store(args.y + value * at + 4 * column, update_rule(args, update))
-                    past = s
-                before += count
+                    previous_state = s
+                first_token += count
 
     return body
 
@@ -156,14 +159,14 @@ def recur_delta(key: int, value: int, heads_per_key: int) -> Body:
 
     @inline
     def rule(args: Any, update: StateUpdate) -> Any:
-        row, head, past = args.x + args.stride * update.token, update.head, update.past
+        row, head, previous_state = args.x + args.stride * update.token, update.head, update.previous_state
         q = row + 4 * key * (head // heads_per_key % args.groups)
         k, v = q + 4 * key * args.groups, row + 8 * key * args.groups + 4 * (value * head + update.column)
         rate = broadcast_load(args.rate + 4 * (args.heads * update.token + head))
         beta = extract_scalar(logistic_product(splat(f32x16, float32(1.0)), rate))
         k_scale, q_scale = inverse_length(k, key), inverse_length(q, key) * float32(query_scale)
-        d = load(columns, v) - splat(columns, update.decay * k_scale) * read_state(k, past)
-        output = update_state(k, q, update.decay, d * splat(columns, beta * k_scale), past, update.state)
+        d = load(columns, v) - splat(columns, update.decay * k_scale) * read_state(k, previous_state)
+        output = update_state(k, q, update.decay, d * splat(columns, beta * k_scale), previous_state, update.state)
         return splat(columns, q_scale) * output
 
     return recur(key, value, rule)
@@ -180,7 +183,7 @@ def recur_add(key: int, value: int, heads_per_key: int) -> Body:
         k = row + 4 * (value * args.heads + key * (head // heads_per_key % args.groups))
         v = load(columns, row + 4 * (value * head + update.column))
         d = splat(columns, update.dt) * v
-        output = update_state(k, k + 4 * key * args.groups, update.decay, d, update.past, update.state)
+        output = update_state(k, k + 4 * key * args.groups, update.decay, d, update.previous_state, update.state)
         return fma(splat(columns, load(float32, args.skip + 4 * head)), v, output)
 
     return recur(key, value, rule)

@@ -38,7 +38,7 @@ EXECUTE, EXECUTE_STAMPED = (
     Kernel(
         "localinfer.kernels.executor",
         "execute",
-        ("first", "end", "program", "sync", "stop"),
+        ("first", "end", "op_records", "sync", "stop"),
         constants=(("max_small_batch", MAX_SMALL_BATCH), ("timestamps", timestamps)),
     )
     for timestamps in (0, 1)

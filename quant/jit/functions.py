@@ -75,8 +75,10 @@ numba_function: Any = njit(forceinline=True, error_model="numpy", pipeline_class
 def jit_function(function: Any) -> Any:
     """Return numba's dispatcher of a function, which compiles from templates."""
     made = numba_function(function)
-    own = made._compiler
-    made._compiler = TemplateCompiler(function, own.targetdescr, own.targetoptions, own.locals, own.pipeline_class)
+    default = made._compiler
+    made._compiler = TemplateCompiler(
+        function, default.targetdescr, default.targetoptions, default.locals, default.pipeline_class
+    )
     return made
 
 

@@ -85,7 +85,7 @@ class Callee(NamedTuple):
     library: Any
 
     def can_be(self, function: Any) -> bool:
-        """Return whether the caller's IR would differ only in the name if this function took the place."""
+        """Return whether the caller's IR would differ only in the name if it called this function instead."""
         try:
             return bool(
                 function._compiler.pysig == self.parameters
@@ -115,8 +115,8 @@ class Template:
         own_name = f"{result.fndesc.llvm_func_name}.{next(NUMBERS)}"
         names, libraries = {result.fndesc.llvm_func_name: own_name}, {}
         for callee in self.callees:
-            own = compiled(cells[callee.cell], callee.arguments)
-            names[callee.name], libraries[callee.library] = own.fndesc.llvm_func_name, own.library
+            callee_result = compiled(cells[callee.cell], callee.arguments)
+            names[callee.name], libraries[callee.library] = callee_result.fndesc.llvm_func_name, callee_result.library
         for linked in result.library._linking_libraries:
             library.add_linking_library(libraries.get(linked, linked))
         text = PLACEHOLDER_PATTERN.sub(lambda found: str(cells[int(found[1])]), result.library.text)
@@ -157,14 +157,14 @@ class TemplateCompiler(FunctionCompiler):
         for template in templates:
             if template.matches(cells):
                 return template.fill_in(cells, self.targetdescr.target_context)
-        places = {i: Placeholder(i, value) for i, value in enumerate(cells) if is_replaceable(value)}
+        placeholders = {i: Placeholder(i, value) for i, value in enumerate(cells) if is_replaceable(value)}
         function = self.py_func
-        self.py_func = with_captured(function, [places.get(i, value) for i, value in enumerate(cells)])
+        self.py_func = with_captured(function, [placeholders.get(i, value) for i, value in enumerate(cells)])
         try:
             result = super()._compile_core(args, return_type)
-            read = {i: place.value for i, place in places.items() if place.is_read}
+            read = {i: placeholder.value for i, placeholder in placeholders.items() if placeholder.is_read}
         except errors.NumbaError:  # numba needs a value but does not ask for it, as an index of a tuple
-            self.py_func, read = function, {i: place.value for i, place in places.items()}
+            self.py_func, read = function, {i: placeholder.value for i, placeholder in placeholders.items()}
             result = super()._compile_core(args, return_type)
         finally:
             self.py_func = function
@@ -178,16 +178,16 @@ def template_key(function: Any, cells: list[Any], arguments: tuple[Any, ...]) ->
     """Return what functions with a common template have in common. Raises TypeError if it is not hashable."""
     names = function.__globals__.get
     globals_used = [names(name) for name in function.__code__.co_names]
-    parts: list[Any] = []
+    key_items: list[Any] = []
     for value in cells:
         if is_replaceable(value):
-            parts.append(int)
+            key_items.append(int)
         elif is_function(value) and not any(value is each for each in globals_used):
-            parts.append(next(i for i, each in enumerate(cells) if each is value))
+            key_items.append(next(i for i, each in enumerate(cells) if each is value))
         else:
-            parts.append((type(value), value))
+            key_items.append((type(value), value))
     defaults = [(type(each), each) for each in function.__defaults__ or ()]
-    key = function.__code__, id(function.__globals__), arguments, *parts, *defaults
+    key = function.__code__, id(function.__globals__), arguments, *key_items, *defaults
     hash(key)
     return key
 
