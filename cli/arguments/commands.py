@@ -1,7 +1,7 @@
 """Resolution of the command name.
 
 Commands of llama.cpp and Ollama with an equivalent here are aliases. For the others, the error names what to use
-instead. A model name in place of a command starts a chat with that model.
+instead. A model name instead of a command starts a chat with that model.
 """
 
 import os

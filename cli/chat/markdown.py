@@ -100,7 +100,7 @@ def strip_blank_lines(lines: list[str]) -> list[str]:
 
 
 class Heading(markdown.Heading):
-    """A left-aligned, bold heading, in place of the centred and boxed one of rich."""
+    """A left-aligned, bold heading instead of the centred and boxed one of rich."""
 
     def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"

@@ -34,7 +34,7 @@ def as_markdown(results: Sequence["BenchmarkResult"]) -> str:
 
 
 def work_cells(result: "BenchmarkResult") -> tuple[str, str]:
-    """Return the throughput that bounds the test and its share of the peak; empty for pg tests, which have two."""
+    """Return the throughput that bounds the test and its fraction of the peak; empty for pg tests, which have two."""
     if result.test.kind == "pg":
         return "", ""
     if result.test.kind == "pp":

@@ -49,7 +49,7 @@ def task_events(profile: Profile, batch: Batch, start: int) -> Iterator[dict[str
 
 
 def event_span(profile: Profile, begin: int, end: int, start: int, row: int) -> dict[str, Any]:
-    """Return the fields of a complete event that place it in time, in microseconds since `start`."""
+    """Return the timestamp fields of a complete event, in microseconds since `start`."""
     scale = profile.seconds_per_tick * MICROSECONDS
     return {
         "ph": "X",

@@ -119,8 +119,8 @@ def size_lines(plan: "QuantizationPlan") -> Iterator[str]:
     weights = sum(tensor.n_elements for tensor in tensors)
     before = sum(tensor.nbytes for tensor in tensors)
     after = sum(new_size(tensor, plan) for tensor in tensors)
-    for word, size in (("model", before), ("quant", after)):
-        yield f"{word} size  = {size / MIB:8.2f} MiB ({8 * size / max(1, weights):.2f} BPW)"
+    for label, size in (("model", before), ("quant", after)):
+        yield f"{label} size  = {size / MIB:8.2f} MiB ({8 * size / max(1, weights):.2f} BPW)"
 
 
 def summary_lines(plan: "QuantizationPlan", written: Sequence[Path], seconds: float) -> Iterator[str]:

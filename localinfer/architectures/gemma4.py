@@ -17,7 +17,7 @@ from localinfer.graph.mixture_of_experts import has_experts, read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Full-attention layers rotate a part of each head: the other pairs have practically infinite RoPE factors."""
+    """Full-attention layers rotate only some pairs of each head; the others have practically infinite RoPE factors."""
     specs, sources = attention_specs(g), kv_source_layers(g)
     x = g.embeddings.tokens(math.sqrt(g.embedding_length))
     size = g.hparams.count("embedding_length_per_layer_input", 0, minimum=0)

@@ -23,10 +23,10 @@ SPECULATION_TYPES = {  # values of --spec-type, as in llama.cpp -> the draft met
 
 def parse_samplers(text: str) -> tuple[str, ...]:
     """Return the sampler names of `--samplers "top_k;temp"`. Raises ValueError for an unknown sampler."""
-    words = [word.strip().lower() for word in text.split(";") if word.strip()]
+    given = [name.strip().lower() for name in text.split(";") if name.strip()]
     plain = {name.replace("_", ""): name for name in SAMPLERS} | SAMPLER_ALIASES
-    names = [plain.get(word.replace("_", "").replace("-", "")) for word in words]
-    return require_known_samplers(names, words, " ".join(SAMPLERS))
+    names = [plain.get(name.replace("_", "").replace("-", "")) for name in given]
+    return require_known_samplers(names, given, " ".join(SAMPLERS))
 
 
 def parse_sampler_sequence(text: str) -> tuple[str, ...]:
@@ -35,11 +35,11 @@ def parse_sampler_sequence(text: str) -> tuple[str, ...]:
     return require_known_samplers([name_of.get(letter) for letter in text], list(text), "".join(name_of))
 
 
-def require_known_samplers(names: Sequence[str | None], words: Sequence[str], available: str) -> tuple[str, ...]:
-    """Return the names. Raises ValueError if one is None; `words` are what the user wrote for them."""
+def require_known_samplers(names: Sequence[str | None], given: Sequence[str], available: str) -> tuple[str, ...]:
+    """Return the names. Raises ValueError if one is None; `given` is what the user wrote for them."""
     found = tuple(name for name in names if name)
     if len(found) < len(names):
-        raise ValueError(f"unknown sampler {format_value(words[names.index(None)])}; available: {available}")
+        raise ValueError(f"unknown sampler {format_value(given[names.index(None)])}; available: {available}")
     return found
 
 
@@ -57,10 +57,10 @@ def parse_speculation_types(text: str) -> frozenset[str]:
 
     "head" stands for an MTP or EAGLE-3 head. Raises ValueError for an unknown type.
     """
-    words = [word.strip() for word in text.split(",")]
-    if unknown := next((word for word in words if word not in SPECULATION_TYPES), None):
+    names = [name.strip() for name in text.split(",")]
+    if unknown := next((name for name in names if name not in SPECULATION_TYPES), None):
         raise ValueError(f"unknown type {format_value(unknown)}; available: {' '.join(SPECULATION_TYPES)}")
-    return frozenset(SPECULATION_TYPES[word] for word in words) - {""}
+    return frozenset(SPECULATION_TYPES[name] for name in names) - {""}
 
 
 def parse_number(text: str) -> float:

@@ -75,7 +75,7 @@ class Options:
         help="Physical maximum batch size of prefill in tokens; larger values use more memory.")
     architecture: str = option(
         "", "--architecture", section="model",
-        help="Python file that defines the model's compute graph, in place of the built-in architecture.")
+        help="Python file that defines the model's compute graph, instead of the built-in architecture.")
     precision: Precision = option(
         "auto", "--precision", section="model", choices=get_args(Precision),
         help="Quantize activations to 8 bits as llama.cpp does (fast), or to 15 bits (high); auto: high for "
@@ -258,10 +258,10 @@ class Options:
         help="System prompt of the conversation.")
     chat_template: str = option(
         "", "--chat-template", section="chat",
-        help="Jinja chat template, or the name of a built-in one, such as chatml, in place of the model's own.")
+        help="Jinja chat template, or the name of a built-in one, such as chatml, instead of the model's own.")
     chat_template_file: str = option(
         "", "--chat-template-file", section="chat",
-        help="File with a Jinja chat template, in place of the model's own.")
+        help="File with a Jinja chat template, instead of the model's own.")
     chat_template_kwargs: str = option(
         "", "--chat-template-kwargs", section="chat",
         help='Additional variables of the chat template, as a JSON object: {"enable_thinking": false}.')

@@ -58,7 +58,7 @@ class Target:
 
     @property
     def label(self) -> str:
-        """The part of a file name that describes the target."""
+        """The suffix of a file name that describes the target."""
         return self.text if self.bits is None else f"{self.text}bpw"
 
     def limit(self, source: Source) -> int:

@@ -140,9 +140,9 @@ class ForkServer:
     def run_mutant(self, seed: int) -> Outcome:
         """Run a mutant in this process and return its outcome."""
         choose, before = Random(seed), peak_memory()
-        own = self.write_mutant(choose)
+        options = self.write_mutant(choose)
         try:
-            refusal = run_file(self.mutant, own, choose)
+            refusal = run_file(self.mutant, options, choose)
         except KernelsNotCompiled as missing:
             return Outcome("not compiled", str(missing), [kernel.to_json() for kernel in missing.kernels])
         except MemoryError as error:

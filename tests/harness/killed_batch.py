@@ -22,8 +22,8 @@ def write_prompts(path: Path) -> None:
 
 def command(model: str, prompts: Path, out: Path) -> list[str]:
     """Return the command line of the job."""
-    words = [sys.executable, "-m", "localinfer", "batch", model, prompts, "-o", out, "-n", TOKENS, "-t", 1, "-c", 512]
-    return [str(word) for word in words]
+    line = [sys.executable, "-m", "localinfer", "batch", model, prompts, "-o", out, "-n", TOKENS, "-t", 1, "-c", 512]
+    return [str(argument) for argument in line]
 
 
 def start_and_kill(line: Sequence[str], out: Path, environment: Mapping[str, str], dice: random.Random) -> bool:

@@ -63,7 +63,7 @@ TEMPLATES = {
         "{{ m.content | trim }}{% set end = '!' %}{{ end }}{% endgeneration %}{{ end }}{% endif %}{% endfor %}"
         "{%- generation -%} {{ eos_token }} {%- endgeneration -%}"
     ),
-    "thoughts": (
+    "reasoning": (
         "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning }}|{{ m | length }}"
         "{{ m.content.split('</think>')[-1].lstrip('\\n') if m.content is string }}{% endfor %}"
         "{{ enable_thinking is defined and enable_thinking is false }}{{ enable_thinking | default('unset') }}"

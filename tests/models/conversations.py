@@ -83,8 +83,8 @@ CONVERSATIONS: dict[str, Conversation] = {
 ALL: dict[str, Conversation] = CONVERSATIONS | {
     "documents": {"messages": [QUESTION], "documents": [{"title": "Straße", "text": "<b>"}, {"text": ""}]},
     "nothing": {"messages": [{"role": "user", "content": "", "name": None, "tool_calls": None}], "tools": []},
-    "no thoughts": {"messages": [QUESTION], "template_kwargs": {"enable_thinking": False, "bos_token": "B"}},
-    "other thoughts": {"messages": [
+    "no reasoning": {"messages": [QUESTION], "template_kwargs": {"enable_thinking": False, "bos_token": "B"}},
+    "other reasoning": {"messages": [
         {"role": "assistant", "content": "a</think>\n\nb", "thinking": "first", "reasoning": "second"},
         {"role": "assistant", "content": "c", "reasoning": None, "thinking": ""},
     ]},

@@ -41,19 +41,19 @@ def allowed_by_llama_cpp(path: Path, grammar: str, text: str) -> Iterator[tuple[
     """Yield, before each token of the text and at its end, our mask, llama.cpp's mask, and the mask of plain tokens."""
     import llama_cpp as peer
 
-    words = tokenizer.from_gguf(open_gguf(path))
-    vocabulary = Vocabulary(words, words.n_vocab)
+    tokens = tokenizer.from_gguf(open_gguf(path))
+    vocabulary = Vocabulary(tokens, tokens.n_vocab)
     matcher = LLMatcher(vocabulary.trie, gbnf_to_grammar(grammar, "--grammar"), log_level=0)
-    plain = np.array([is_plain(words.token_bytes(id)) for id in range(words.n_vocab)])
+    plain = np.array([is_plain(tokens.token_bytes(id)) for id in range(tokens.n_vocab)])
     parameters = peer.llama_model_default_params()
     parameters.vocab_only = True
     model = peer.llama_model_load_from_file(str(path).encode(), parameters)
     sampler = peer.llama_sampler_init_grammar(peer.llama_model_get_vocab(model), grammar.encode(), b"root")
-    data = (peer.llama_token_data * words.n_vocab)()
+    data = (peer.llama_token_data * tokens.n_vocab)()
     view = np.frombuffer(data, [("id", "i4"), ("logit", "f4"), ("p", "f4")])
-    for id in [*words.encode(text, add_special=False), None]:
-        view["id"], view["logit"] = np.arange(words.n_vocab), 0
-        array = peer.llama_token_data_array(data=data, size=words.n_vocab, selected=-1, sorted=False)
+    for id in [*tokens.encode(text, add_special=False), None]:
+        view["id"], view["logit"] = np.arange(tokens.n_vocab), 0
+        array = peer.llama_token_data_array(data=data, size=tokens.n_vocab, selected=-1, sorted=False)
         peer.llama_sampler_apply(sampler, ctypes.byref(array))
         yield vocabulary.allowed_by(matcher), view["logit"] > -1, plain
         if id is not None:

@@ -44,8 +44,8 @@ def cluster() -> Iterator[str]:
 
 
 def command(tiny: Path, prompts: Path, out: Path, address: str) -> list[str]:
-    words = ["batch", tiny, prompts, "-o", out, "-t", "1", "-n", "100", "--ignore-eos", "--ray", address]
-    return [sys.executable, "-m", "localinfer", *map(str, words), "--ray-workers", "2"]
+    arguments = ["batch", tiny, prompts, "-o", out, "-t", "1", "-n", "100", "--ignore-eos", "--ray", address]
+    return [sys.executable, "-m", "localinfer", *map(str, arguments), "--ray-workers", "2"]
 
 
 def workers() -> list[psutil.Process]:
@@ -124,8 +124,8 @@ class TestWithoutWorkers:
 def test_no_cluster_at_the_address(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ray.data", reason="there is no package ray[data]")
     (tmp_path / "a.txt").write_text("a")
-    words = ["batch", str(tiny), str(tmp_path / "a.txt"), "-o", str(tmp_path / "out.jsonl"), "--ray", "127.0.0.1:9"]
-    assert __main__.run(words) == 1
+    arguments = ["batch", str(tiny), str(tmp_path / "a.txt"), "-o", str(tmp_path / "out.jsonl"), "--ray", "127.0.0.1:9"]
+    assert __main__.run(arguments) == 1
     assert capsys.readouterr().err == "error: --ray 127.0.0.1:9: [Errno 111] Connection refused\n"
 
 

@@ -104,10 +104,10 @@ def test_unexpected_exception(runner: Runner, monkeypatch: pytest.MonkeyPatch) -
 def test_temporary_failure_is_retried(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     read, failures = chat.parse_chat_prompt, [ZeroDivisionError()]
 
-    def fail_first(*words: Any) -> Any:
+    def fail_first(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
-        return read(*words)
+        return read(*arguments)
 
     monkeypatch.setattr(chat, "parse_chat_prompt", fail_first)
     assert body_of(runner, "Hello")["object"] == "chat.completion"
