@@ -230,7 +230,7 @@ def test_the_command(run: Run, model: Path, tmp_path: Path) -> None:
     assert actual["quantize.imatrix.chunks_count"] == 2
 
 
-def test_interruption_says_how_to_resume(
+def test_interruption_message_has_the_resume_command(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("quantize", model, "out.gguf", "Q4_K_M", "--calibrate", TEXT, "--calibrate-chunks", 2)
