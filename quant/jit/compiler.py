@@ -89,17 +89,18 @@ def make_entry_function(body: Any, kernel: Kernel) -> Any:
         for index, name in enumerate(kernel.parameters)
     ]
     source = (
-        "def make_entry(body, Arguments):\n"
-        "    def entry(op, chunk_index, n_chunks, scratch):\n"
-        f"        body(Arguments({', '.join(loads)}), chunk_index, n_chunks, scratch)\n"
-        "    return entry\n"
+        "def entry(op, chunk_index, n_chunks, scratch):\n"
+        f"    body(Arguments({', '.join(loads)}), chunk_index, n_chunks, scratch)\n"
     )
-    scope: dict[str, Any] = {}
-    exec(compile(source, "<entry>", "exec"), ENTRY_GLOBALS, scope)
-    return scope["make_entry"](body, arguments_type(kernel.parameters))
-
-
-ENTRY_GLOBALS = {"load": load, "int64": numba.int64, "float64": numba.float64}
+    scope = {
+        "body": body,
+        "Arguments": arguments_type(kernel.parameters),
+        "load": load,
+        "int64": numba.int64,
+        "float64": numba.float64,
+    }
+    exec(compile(source, f"<entry of {kernel.function}>", "exec"), scope)
+    return scope["entry"]
 
 
 # The only external functions that machine code may call are those of the C library, never Python's or numba's.

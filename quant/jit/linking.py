@@ -4,34 +4,20 @@ By default numba optimizes each function, generates machine code and loads it, a
 each caller. Kernels are needed only as one whole object file. Delaying optimization until then halves the compile time.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
-from llvmlite import ir
-from numba.core import cgutils, codegen
+from numba.core import codegen
 from numba.core.registry import cpu_target
-
-PLACEHOLDER_PATTERN = re.compile(r"<captured (\d+) = (-?\d+)>")  # an integer in the text of `quant.jit.templates`
 
 
 class UnoptimizedLibrary(codegen.JITCodeLibrary):
     """One function, neither optimized nor loaded, with the libraries of its callees."""
 
     _shared_module: llvm.ModuleRef | None
-
-    text = ""  # of the IR, with placeholders
-
-    def add_ir_module(self, ir_module: ir.Module) -> None:
-        """Parse the IR of the function, and keep its text."""
-        self.text = cgutils.normalize_ir_text(str(ir_module))
-        module = llvm.parse_assembly(PLACEHOLDER_PATTERN.sub(r"\2", self.text))
-        module.name = ir_module.name
-        module.verify()
-        self.add_llvm_module(module)
 
     def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
         pass
