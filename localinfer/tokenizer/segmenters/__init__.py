@@ -13,20 +13,13 @@ rwkv, plamo2      rwkv.py, plamo2.py
 import difflib
 import warnings
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Protocol
 
 from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
 from localinfer.tokenizer.pretokenizers import BY_NAME
-from localinfer.tokenizer.segmenters.byte_level import ByteLevelBPE
-from localinfer.tokenizer.segmenters.character_level import OPTIONS, CharacterBPE
-from localinfer.tokenizer.segmenters.hybrid_dna import HybridDna
-from localinfer.tokenizer.segmenters.plamo2 import Plamo2
-from localinfer.tokenizer.segmenters.rwkv import Rwkv
-from localinfer.tokenizer.segmenters.sentence_piece import SentencePieceBPE
-from localinfer.tokenizer.segmenters.unigram import Unigram
-from localinfer.tokenizer.segmenters.word_piece import WordPiece
 from localinfer.tokenizer.vocabulary import BosEos, Vocabulary
 
 MODEL, PRE = "tokenizer.ggml.model", "tokenizer.ggml.pre"
@@ -54,21 +47,69 @@ def make_segmenter(f: GGUF) -> Segmenter:
     return TOKENIZER_MODELS[kind](f)
 
 
+# One function per module, which imports it: a model needs one of them, and importing them all delays each start.
+
+
 def make_bpe(f: GGUF) -> Segmenter:
+    from localinfer.tokenizer.segmenters.byte_level import ByteLevelBPE
+    from localinfer.tokenizer.segmenters.character_level import OPTIONS, CharacterBPE
+
     name = read_pre_tokenizer(f, (*BY_NAME, *OPTIONS))
     return CharacterBPE(f, OPTIONS[name]) if name in OPTIONS else ByteLevelBPE(f, BY_NAME[name])
 
 
+def make_character_bpe(name: str, f: GGUF) -> Segmenter:
+    from localinfer.tokenizer.segmenters.character_level import OPTIONS, CharacterBPE
+
+    return CharacterBPE(f, OPTIONS[name])
+
+
+def make_hybrid_dna(f: GGUF) -> Segmenter:
+    from localinfer.tokenizer.segmenters.hybrid_dna import HybridDna
+
+    return HybridDna(f, BY_NAME[read_pre_tokenizer(f, BY_NAME)])
+
+
+def make_sentence_piece(f: GGUF) -> Segmenter:
+    from localinfer.tokenizer.segmenters.sentence_piece import SentencePieceBPE
+
+    return SentencePieceBPE(f)
+
+
+def make_unigram(f: GGUF) -> Segmenter:
+    from localinfer.tokenizer.segmenters.unigram import Unigram
+
+    return Unigram(f)
+
+
+def make_word_piece(f: GGUF) -> Segmenter:
+    from localinfer.tokenizer.segmenters.word_piece import WordPiece
+
+    return WordPiece(f)
+
+
+def make_rwkv(f: GGUF) -> Segmenter:
+    from localinfer.tokenizer.segmenters.rwkv import Rwkv
+
+    return Rwkv(f)
+
+
+def make_plamo2(f: GGUF) -> Segmenter:
+    from localinfer.tokenizer.segmenters.plamo2 import Plamo2
+
+    return Plamo2(f)
+
+
 TOKENIZER_MODELS: dict[str, Callable[[GGUF], Segmenter]] = {
     "gpt2": make_bpe,
-    "gemma4": lambda f: CharacterBPE(f, OPTIONS["gemma4"]),
-    "whitespace": lambda f: CharacterBPE(f, OPTIONS["whitespace"]),
-    "hybriddna": lambda f: HybridDna(f, BY_NAME[read_pre_tokenizer(f, BY_NAME)]),
-    "llama": SentencePieceBPE,
-    "t5": Unigram,
-    "bert": WordPiece,
-    "rwkv": Rwkv,
-    "plamo2": Plamo2,
+    "gemma4": partial(make_character_bpe, "gemma4"),
+    "whitespace": partial(make_character_bpe, "whitespace"),
+    "hybriddna": make_hybrid_dna,
+    "llama": make_sentence_piece,
+    "t5": make_unigram,
+    "bert": make_word_piece,
+    "rwkv": make_rwkv,
+    "plamo2": make_plamo2,
 }
 
 
