@@ -11,7 +11,7 @@ from locations import DATA
 from tiny import tiny_gemma3, tiny_llama
 
 from localinfer.gguf.reader import open_gguf
-from localinfer.graph.rope import Rope
+from localinfer.graph.properties.rope import Rope
 
 
 def test_rms_norm_by_hand() -> None:

@@ -20,7 +20,7 @@ from localinfer.options import Layer
 if TYPE_CHECKING:
     from localinfer.evaluation.profile import OpTime, Phase, Profile
     from localinfer.evaluation.roofline import Roofline
-    from localinfer.graph.op import Op
+    from localinfer.graph.ops.op import Op
 
 MAX_TOKENS = 1 << 20
 

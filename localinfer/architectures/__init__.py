@@ -19,7 +19,7 @@ from localinfer.graph.builder import Builder
 BuildFunction = Callable[[Builder[Any]], None]  # adds a whole forward pass to the graph
 
 ENTRY_POINTS = "localinfer.architectures"
-EAGLE3 = "eagle3"  # a draft head, not a model: see `localinfer.graph.eagle3`
+EAGLE3 = "eagle3"  # a draft head, not a model: see `localinfer.graph.recording.eagle3`
 
 
 def known() -> list[str]:

@@ -6,8 +6,8 @@ the sum of their two best experts; V2 ranks them by their best expert.
 
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
-from localinfer.graph.latent_attention import read_latent_shape
 from localinfer.graph.mixture_of_experts import has_experts, read_router
+from localinfer.graph.properties.latent_attention import read_latent_shape
 
 
 def build(g: Builder[X]) -> None:

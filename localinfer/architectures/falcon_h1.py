@@ -4,7 +4,7 @@ from localinfer.architectures.mamba2 import state_space
 from localinfer.graph.attention import qkv
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.feed_forward import feed_forward
-from localinfer.graph.recurrence import read_recurrence
+from localinfer.graph.properties.recurrence import read_recurrence
 
 
 def build(g: Builder[X]) -> None:

@@ -2,7 +2,7 @@
 
 from localinfer.graph.builder import AttentionSpec, Builder, Router, X
 from localinfer.graph.decoder import DecoderSpec, Mixer, build_decoder
-from localinfer.graph.recurrence import RECURRENT_KEYS
+from localinfer.graph.properties.recurrence import RECURRENT_KEYS
 
 
 def build(g: Builder[X], router: Router | None = None, mixer: Mixer[X] | None = None) -> None:

@@ -5,7 +5,7 @@ from localinfer.architectures.mamba2 import state_space
 from localinfer.graph.builder import Block, Builder, X
 from localinfer.graph.decoder import BranchOutput
 from localinfer.graph.mixture_of_experts import has_experts, read_router
-from localinfer.graph.recurrence import read_recurrence
+from localinfer.graph.properties.recurrence import read_recurrence
 
 
 def build(g: Builder[X]) -> None:

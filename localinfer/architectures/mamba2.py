@@ -1,7 +1,7 @@
 """Mamba 2 (Dao and Gu, 2024): recurrent heads after a convolution; no attention and no feed-forward network."""
 
 from localinfer.graph.builder import Block, Builder, Recurrence, X
-from localinfer.graph.recurrence import read_recurrence
+from localinfer.graph.properties.recurrence import read_recurrence
 
 
 def build(g: Builder[X]) -> None:

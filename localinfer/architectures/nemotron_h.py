@@ -6,7 +6,7 @@ from localinfer.graph.attention import qkv
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.mixture_of_experts import shared_expert
-from localinfer.graph.recurrence import read_recurrence
+from localinfer.graph.properties.recurrence import read_recurrence
 
 
 def build(g: Builder[X], router: Router | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
-from localinfer.graph.recurrence import read_recurrence
+from localinfer.graph.properties.recurrence import read_recurrence
 
 PERIOD = 4  # every fourth layer has attention, unless the file specifies otherwise
 

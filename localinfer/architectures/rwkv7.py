@@ -3,7 +3,7 @@ time mixing has a matrix-valued state per head with a generalised delta rule; th
 network with squared ReLU. All layers get the values of the first layer."""
 
 from localinfer.graph.builder import Block, Builder, HeadInputs, X
-from localinfer.graph.hyperparameters import multiple_of_32
+from localinfer.graph.properties.hyperparameters import multiple_of_32
 
 RANKS = {"w": "decay", "a": "iclr", "v": "value_residual_mix", "g": "gate"}
 

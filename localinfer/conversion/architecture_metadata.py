@@ -16,8 +16,8 @@ from localinfer.conversion.expert_metadata import experts
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
-from localinfer.graph.hyperparameters import DEFAULT_MAXIMUM
-from localinfer.graph.pooling import POOLINGS
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
+from localinfer.graph.properties.pooling import POOLINGS
 
 Fields = dict[str, Field]
 

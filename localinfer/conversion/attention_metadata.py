@@ -8,7 +8,7 @@ from localinfer.conversion.hparams import HParams
 from localinfer.conversion.rope import RopeMetadata
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
-from localinfer.graph.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 
 Fields = dict[str, Field]
 NO_ROPE_INTERVAL = 4

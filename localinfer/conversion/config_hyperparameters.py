@@ -13,7 +13,7 @@ from localinfer.conversion.tensor_formats import reorder
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field
-from localinfer.graph.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 
 MAX_VOCABULARY = 1 << 20
 MAX_TOKEN_TYPES = 1024

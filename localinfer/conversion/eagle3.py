@@ -18,7 +18,7 @@ from localinfer.conversion.tensor_formats.values import to_bytes
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field, SourceTensor
-from localinfer.graph.hyperparameters import MAXIMA
+from localinfer.graph.properties.hyperparameters import MAXIMA
 from quant import ggml
 
 N_FEATURE_LAYERS = 3

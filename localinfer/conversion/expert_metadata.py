@@ -6,7 +6,7 @@ from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
-from localinfer.graph.hyperparameters import DEFAULT_MAXIMUM
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
 
 Fields = dict[str, Field]
 

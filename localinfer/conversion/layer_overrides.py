@@ -6,7 +6,7 @@ from localinfer.conversion import attention_metadata, expert_metadata, sliding_w
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
 from localinfer.gguf.source import Field
-from localinfer.graph.hyperparameters import MAXIMA
+from localinfer.graph.properties.hyperparameters import MAXIMA
 
 
 def gemma4_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:

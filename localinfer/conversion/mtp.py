@@ -1,8 +1,9 @@
-"""Multi-token prediction (MTP) layers, which follow the normal layers (`localinfer.graph.mtp`): their number and names.
+"""Multi-token prediction (MTP) layers, which follow the normal layers: their number and names.
 
-DeepSeek and GLM continue the layer numbering. Qwen has other names, and its projection and norms in front of the first
-MTP layer are not numbered as a layer. config.json may announce MTP layers that the checkpoint lacks, for example after
-finetuning with a library that ignores them, so only the layers that are present count.
+See `localinfer.graph.recording.mtp`. DeepSeek and GLM continue the layer numbering. Qwen has other names, and its
+projection and norms in front of the first MTP layer are not numbered as a layer. config.json may announce MTP layers
+that the checkpoint lacks, for example after finetuning with a library that ignores them, so only the layers that are
+present count.
 """
 
 import re

@@ -9,7 +9,7 @@ from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field
-from localinfer.graph.pooling import POOLINGS
+from localinfer.graph.properties.pooling import POOLINGS
 
 MODULES = "modules.json"
 # The first key that is true is used, as in llama.cpp.

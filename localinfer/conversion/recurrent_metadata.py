@@ -12,7 +12,7 @@ from localinfer.conversion.expert_metadata import experts, sigmoid_experts
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
-from localinfer.graph.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 
 Fields = dict[str, Field]
 UNLIMITED_CONTEXT = {"context_length": Field.uint32(1 << 20)}  # without positions, any context length works

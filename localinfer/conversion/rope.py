@@ -16,8 +16,8 @@ from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field
-from localinfer.graph.hyperparameters import DEFAULT_MAXIMUM
-from localinfer.graph.rope import plain_frequencies
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
+from localinfer.graph.properties.rope import plain_frequencies
 
 Factors: TypeAlias = NDArray[np.float32]
 ALPHA_CONTEXT = 256 * 1024  # context length of models with `alpha`

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from localinfer.embedding.classifier import Classifier
 from localinfer.embedding.pooling import pool_texts
 from localinfer.errors import ContextOverflowError, UsageError
-from localinfer.graph.pooling import POOLINGS
+from localinfer.graph.properties.pooling import POOLINGS
 from localinfer.runtime.batch import token_ids
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer import Tokenizer

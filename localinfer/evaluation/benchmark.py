@@ -16,7 +16,7 @@ from pathlib import Path
 
 from localinfer.evaluation.roofline import Roofline, evaluation_cost, measure
 from localinfer.gguf.reader import GGUF, open_gguf
-from localinfer.graph.cost import Cost
+from localinfer.graph.ops.cost import Cost
 from localinfer.options import Options
 from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine

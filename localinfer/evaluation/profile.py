@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from localinfer.graph.cost import NO_COST, Cost
-from localinfer.graph.op import Op
+from localinfer.graph.ops.cost import NO_COST, Cost
+from localinfer.graph.ops.op import Op
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.timestamps import Clock, TimestampBuffer, Timestamps
 

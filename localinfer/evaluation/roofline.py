@@ -15,8 +15,8 @@ from functools import cache
 import numpy as np
 
 from localinfer import paths
-from localinfer.graph.compute_graph import ComputeGraph
-from localinfer.graph.cost import NO_COST, Cost
+from localinfer.graph.ops.compute_graph import ComputeGraph
+from localinfer.graph.ops.cost import NO_COST, Cost
 from localinfer.kernels.layout import OPERAND_RING, products_shape, round_bytes
 from localinfer.runtime import machine
 from quant.jit import loader

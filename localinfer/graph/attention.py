@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from localinfer.graph.builder import Block, Builder, Rope, X
-from localinfer.graph.rope import BASE, plain_rope, read_temperature, temperature_only_rope
-from localinfer.graph.sliding_window import read_kv_source_layers, read_sliding_layers, read_sliding_window
+from localinfer.graph.properties.rope import BASE, plain_rope, read_temperature, temperature_only_rope
+from localinfer.graph.properties.sliding_window import read_kv_source_layers, read_sliding_layers, read_sliding_window
 
 
 def qkv(g: Builder[X], h: X, blk: Block, *, bias: bool = False) -> Sequence[X]:

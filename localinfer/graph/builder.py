@@ -1,10 +1,10 @@
 """The interface that architecture files are written with: the operations of a builder.
 
-A builder computes on activations of type X, one row per token. `localinfer.graph.graph_builder.GraphBuilder` records
+A builder computes on activations of type X, one row per token. `GraphBuilder` (`localinfer.graph.recording`) records
 them as buffers of a compute graph; the oracle of the tests computes numpy arrays at once, in float64. The interface
 has only the operations that both must implement themselves; the types of their arguments are imported from here, too.
-What is composed of them is a function of the module of
-its topic: `attention`, `feed_forward`, `mixture_of_experts`, `decoder`, `encoder`.
+What is composed of them is a function of the module of its topic: `attention`, `feed_forward`, `mixture_of_experts`,
+`decoder`, `encoder`.
 
 Matrices and norms are named without the suffix `.weight`; if the file has a `.bias` of the same name, it is added.
 """
@@ -12,15 +12,15 @@ Matrices and norms are named without the suffix `.weight`; if the file has a `.b
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from localinfer.graph.attention_spec import AttentionSpec as AttentionSpec
-from localinfer.graph.model_properties import Block as Block
-from localinfer.graph.model_properties import ModelProperties
-from localinfer.graph.recurrence import Recurrence as Recurrence
-from localinfer.graph.rope import Rope as Rope
-from localinfer.graph.router import Router as Router
-from localinfer.graph.time_mix import HeadInputs as HeadInputs
+from localinfer.graph.properties.attention import AttentionSpec as AttentionSpec
+from localinfer.graph.properties.model_properties import Block as Block
+from localinfer.graph.properties.model_properties import ModelProperties
+from localinfer.graph.properties.recurrence import Recurrence as Recurrence
+from localinfer.graph.properties.rope import Rope as Rope
+from localinfer.graph.properties.router import Router as Router
 
 X = TypeVar("X")  # the type of activations
 
@@ -195,6 +195,18 @@ class HeadOperations(ABC, Generic[X]):
     @abstractmethod
     def matmul(self, x: X, name: str, heads: int, n_out: int) -> X:
         """Return weight[head] . x[head] for each head. All matrices are one tensor, (heads, n_out, n_in)."""
+
+
+@dataclass(frozen=True)
+class HeadInputs(Generic[X]):
+    """Inputs of RWKV-7's time mixing, each [token][head][value]: receptance (query), decay, key, value and in-context
+    learning rate."""
+
+    r: X
+    w: X
+    k: X
+    v: X
+    a: X
 
 
 class RecurrentOperations(ABC, Generic[X]):

@@ -3,7 +3,7 @@
 from localinfer.graph.attention import qkv
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.feed_forward import feed_forward
-from localinfer.graph.rope import Rope
+from localinfer.graph.properties.rope import Rope
 
 
 def build_encoder(

@@ -3,7 +3,7 @@
 import math
 
 from localinfer.graph.builder import Block, Builder, X
-from localinfer.graph.hyperparameters import multiple_of_32
+from localinfer.graph.properties.hyperparameters import multiple_of_32
 
 
 def feed_forward(

@@ -2,7 +2,7 @@
 
 from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.builder import Block, Builder, Router, X
-from localinfer.graph.router import router_from_metadata
+from localinfer.graph.properties.router import router_from_metadata
 
 
 def has_experts(g: Builder[X]) -> bool:

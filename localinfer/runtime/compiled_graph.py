@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from localinfer import architectures, paths
 from localinfer.errors import NotEnoughMemoryError, UnsupportedError
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.buffers import Buffer
 from localinfer.graph.cache.ring_buffer import round_up_to_page
-from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
-from localinfer.graph.context import Context
-from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.graph.hyperparameters import Hyperparameters
-from localinfer.graph.model_graph import ModelGraph
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.recording.context import Context
+from localinfer.graph.recording.graph_builder import GraphBuilder
+from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.options import Options, Precision, parse_speculation_types
 from localinfer.runtime import machine
 from localinfer.runtime.thread_pool import IdleWork, OnOp, ThreadPool
@@ -261,7 +261,7 @@ def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> Mo
 
 def build_with_draft_head(model: ModelGraph, build_model: architectures.BuildFunction, draft_head: GGUF) -> None:
     """Build the graphs of a model and of a separate draft head."""
-    from localinfer.graph.eagle3 import build_eagle3_head, feature_layers
+    from localinfer.graph.recording.eagle3 import build_eagle3_head, feature_layers
 
     head = ModelGraph(draft_head, Hyperparameters(draft_head), model.graph, model.context)
     model.capture_inputs(feature_layers(head, model))

@@ -39,8 +39,8 @@ class Engine(SequenceEngine):
     ) -> "Engine":
         """Load the weights of a model, and compile its graph.
 
-        A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.eagle3`). Raises the errors of
-        `CompiledGraph` and `load_weights`.
+        A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.recording.eagle3`). Raises
+        the errors of `CompiledGraph` and `load_weights`.
         """
         f = load_weights(f, options, progress)
         draft_head = load_weights(draft_head, options, progress) if draft_head else None

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import UnsupportedError
-from localinfer.graph.buffers import Buffer
-from localinfer.graph.compute_graph import Product
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.compute_graph import Product
 from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches, split_batches
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import WeightInputs

@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError
-from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.runtime.batch import Ids, Segment, concatenate
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.request import Request

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
-from localinfer.graph.buffers import ALIGNMENT
+from localinfer.graph.ops.buffers import ALIGNMENT
 from localinfer.kernels.layout import TIMESTAMP_WORDS, TIMESTAMPS_BYTES, TIMESTAMPS_OFFSET
 from quant.jit import loader
 from quant.jit.kernel import Kernel

@@ -17,7 +17,7 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.evaluation.benchmark import BenchmarkedModel, BenchmarkResult, BenchmarkTest
 from localinfer.evaluation.roofline import Roofline, evaluation_cost
 from localinfer.gguf.reader import open_gguf
-from localinfer.graph.cost import NO_COST, Cost
+from localinfer.graph.ops.cost import NO_COST, Cost
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 

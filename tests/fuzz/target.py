@@ -14,7 +14,7 @@ from guard_pages import guarded_memory, is_intact
 
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import GGUF, open_gguf
-from localinfer.graph.buffers import ALIGNMENT, Region
+from localinfer.graph.ops.buffers import ALIGNMENT, Region
 from localinfer.model import LoadedModel, Model
 from localinfer.options import Layer, from_keywords, from_metadata, merge
 from quant.jit import loader

@@ -27,22 +27,22 @@ from naive_math import (
 )
 from naive_model import Model
 
-from localinfer.graph.attention_spec import AttentionSpec
 from localinfer.graph.builder import (
     AltUpStreams,
     BlockFunction,
     Builder,
     EmbeddingOperations,
     ExpertOperations,
+    HeadInputs,
     HeadOperations,
     RecurrentOperations,
 )
-from localinfer.graph.hyperparameters import Hyperparameters
-from localinfer.graph.model_properties import Block, ModelProperties
-from localinfer.graph.recurrence import Recurrence
-from localinfer.graph.rope import AttentionTemperature, Rope
-from localinfer.graph.router import Router
-from localinfer.graph.time_mix import HeadInputs, read_head_size
+from localinfer.graph.properties.attention import AttentionSpec
+from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.model_properties import Block, ModelProperties
+from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
+from localinfer.graph.properties.rope import AttentionTemperature, Rope
+from localinfer.graph.properties.router import Router
 from localinfer.runtime.compiled_graph import BIDIRECTIONAL
 
 
@@ -347,7 +347,7 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         return [self.lerp(x, other, weight) for weight in self.model[name].reshape(count, -1)]
 
     def time_mix(self, blk: Block, x: HeadInputs[Floats]) -> Floats:
-        size = read_head_size(self.g.hparams, self.g.embedding_length)
+        size = read_wkv_head_size(self.g.hparams, self.g.embedding_length)
         kinds = ("k_k", "k_a", "r_k", "ln")
         k_k, k_a, r_k, weight = (self.model[f"{blk}time_mix_{kind}"].reshape(-1, size) for kind in kinds)
         bias = self.model.bias(f"{blk}time_mix_ln").reshape(-1, size)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.rope import AttentionTemperature, Rope
+from localinfer.graph.properties.rope import AttentionTemperature, Rope
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
 Positions = NDArray[np.integer[Any]]

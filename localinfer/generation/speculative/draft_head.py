@@ -1,8 +1,8 @@
 """Drafts by a head of the model that predicts the token after the next one.
 
-It is either part of the model (an MTP head, `localinfer.graph.mtp`) or in a file of its own (EAGLE-3,
-`localinfer.graph.eagle3`). It needs no text of its own, since it uses the model's hidden states; evaluated on its own
-draft tokens, it drafts further ones.
+It is either part of the model (an MTP head, `localinfer.graph.recording.mtp`) or in a file of its own (EAGLE-3,
+`localinfer.graph.recording.eagle3`). It needs no text of its own, since it uses the model's hidden states; evaluated on
+its own draft tokens, it drafts further ones.
 """
 
 from time import perf_counter

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from localinfer.graph.buffers import Region
 from localinfer.graph.cache.page_pool import PagePool
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
-from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.ops.buffers import Region
+from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.kernels.layout import SEGMENT_WORDS
 
 MAX_CHECKPOINTS = 4  # two per turn: the last two turns of a conversation can be regenerated

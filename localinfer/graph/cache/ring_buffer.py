@@ -18,11 +18,11 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.attention_heads import AttentionHeads
-from localinfer.graph.buffers import Region
 from localinfer.graph.cache.page_pool import OutOfPagesError, PagePool
 from localinfer.graph.cache.sequence_cache import Bytes
-from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.ops.buffers import Region
+from localinfer.graph.ops.compute_graph import ComputeGraph
+from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.kernels.layout import ANCHORED_TYPES, PAGE_SIZE, SEGMENT_WORDS, page_bytes
 
 EMPTY = np.iinfo(np.int32).max  # the position of an empty entry

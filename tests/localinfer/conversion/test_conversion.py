@@ -22,7 +22,7 @@ from localinfer.conversion import architectures, open_checkpoint
 from localinfer.conversion.architecture import Architecture
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.source import Field, Source
-from localinfer.graph.recurrence import RECURRENT_KEYS
+from localinfer.graph.properties.recurrence import RECURRENT_KEYS
 
 CONVERSION: dict[str, Any] = json.loads((reference_models.DATA.parent / "conversion.json").read_text(encoding="utf-8"))
 STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  # parts of one tensor of a GGUF file

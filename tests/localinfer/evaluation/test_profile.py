@@ -14,7 +14,7 @@ from cli.measure.chrome_trace import chrome_trace
 from localinfer.errors import LocalInferError
 from localinfer.evaluation.profile import RUNS, Profile, divide_time, group_ops, op_kind, op_layer, profile
 from localinfer.gguf.reader import open_gguf
-from localinfer.graph.cost import NO_COST
+from localinfer.graph.ops.cost import NO_COST
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.timestamps import Clock, TimestampBuffer, Timestamps

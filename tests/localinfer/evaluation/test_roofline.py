@@ -15,7 +15,7 @@ from localinfer import paths
 from localinfer.evaluation import roofline
 from localinfer.evaluation.roofline import MULTIPLY, STREAMS, Roofline, evaluation_cost
 from localinfer.gguf.reader import open_gguf
-from localinfer.graph.cost import NO_COST, Cost, CostModel
+from localinfer.graph.ops.cost import NO_COST, Cost, CostModel
 from localinfer.kernels.layout import OPERAND_BYTES, OPERAND_RING, products_shape, round_bytes
 from localinfer.options import Options
 from localinfer.runtime.compiled_graph import build_graph

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.kernels import signatures
 from localinfer.kernels.signatures import KernelSignature
 from quant import FORMATS

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from localinfer.errors import NotEnoughMemoryError
-from localinfer.graph.buffers import Region
-from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.ops.buffers import Region
+from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.kernels.signatures import KernelSignature
 from localinfer.runtime.compiled_graph import EXECUTE
 from localinfer.runtime.thread_pool import ThreadPool

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.buffers import Buffer
-from localinfer.graph.builder import RecurrentOperations
-from localinfer.graph.cost import Cost, CostModel
-from localinfer.graph.model_graph import ModelGraph
-from localinfer.graph.model_properties import Block
-from localinfer.graph.recurrence import Recurrence
-from localinfer.graph.tensors import row_slice
-from localinfer.graph.time_mix import HeadInputs, read_head_size
+from localinfer.graph.builder import HeadInputs, RecurrentOperations
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.cost import Cost, CostModel
+from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
+from localinfer.graph.properties.tensors import row_slice
+from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.layout import SCAN_STRIP, convolution_scratch_bytes, scan_scratch_bytes
 from localinfer.kernels.signatures import (
     CONVOLVE,
@@ -96,7 +95,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
 
     def time_mix(self, blk: Block, x: HeadInputs[Buffer]) -> Buffer:
         size, n, graph, name = (
-            read_head_size(self._model.hparams, self._model.embedding_length),
+            read_wkv_head_size(self._model.hparams, self._model.embedding_length),
             x.r.n,
             self._graph,
             f"{blk}time_mix",

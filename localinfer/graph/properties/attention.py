@@ -1,10 +1,11 @@
-"""The attention heads of a layer: their number and the sizes of their keys and values."""
+"""The attention of a layer: its heads, with the sizes of their keys and values, and what it computes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localinfer.graph.hyperparameters import Hyperparameters
-from localinfer.graph.sliding_window import sliding_window_layers
+from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.rope import Rope
+from localinfer.graph.properties.sliding_window import sliding_window_layers
 
 VALUE_GROUP = 32  # cache entries are quantized in groups of this many values: see `localinfer.kernels.cache_types`
 
@@ -36,6 +37,28 @@ class AttentionHeads:
     def value_dim(self) -> int:
         """The padded size of a value in the cache."""
         return -(-self.value // VALUE_GROUP) * VALUE_GROUP
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """The attention of a layer.
+
+    Queries and keys are rotated by `rope` (None: no positions). Tokens attend to the last `window` positions (0: all),
+    or, if `chunked`, to those of their own chunk of `window` positions.
+
+    `head_norm` is the norm of the heads of queries and keys: RMSNorm "before_rope" or "after_rope", "unweighted"
+    RMSNorm after RoPE, LayerNorm with weights "per_head", or "none". Scores are multiplied by `scale` (None: key
+    size^-1/2) and soft-capped at `cap` unless that is 0. With `sinks`, each head has a learned score, which the softmax
+    includes and which has no value.
+    """
+
+    rope: Rope | None = None
+    window: int = 0
+    chunked: bool = False
+    head_norm: str = "none"
+    scale: float | None = None
+    cap: float = 0.0
+    sinks: bool = False
 
 
 def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[AttentionHeads]:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from localinfer.graph.buffers import Region
-from localinfer.graph.rope import Angles, BlockTable, Rope
+from localinfer.graph.ops.buffers import Region
+from localinfer.graph.properties.rope import Rope
+from localinfer.graph.recording.rope_tables import Angles, BlockTable
 
 ROPE = Rope("halves", np.concatenate([10_000.0 ** (-np.arange(16) / 16), [0.0, 1e-20]]), amplitude=1.25)
 

@@ -1,5 +1,5 @@
-"""The draft head of a model, an MTP head (`localinfer.graph.mtp`) or an EAGLE-3 head (`localinfer.graph.eagle3`): its
-ops and buffers, and the hidden states that a sequence keeps for it.
+"""The draft head of a model: its ops and buffers, and the hidden states that a sequence keeps for it. It is an MTP head
+(`localinfer.graph.recording.mtp`) or an EAGLE-3 head (`localinfer.graph.recording.eagle3`).
 
 For draft tokens, whose hidden states are unknown, the head uses its own states instead. When the model evaluates
 tokens, the head only computes their keys and values; the rest is computed when drafting.
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.buffers import Buffer, Region, Rows
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
-from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.ops.buffers import Buffer, Region, Rows
+from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.kernels.signatures import COPY_SLICES, GATHER_ROWS
 
 MAX_STORED_STATES = 64  # of the last tokens of a batch: enough to rewind rejected draft tokens

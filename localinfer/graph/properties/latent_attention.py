@@ -9,9 +9,9 @@ expanded.
 from dataclasses import dataclass
 
 from localinfer.errors import UnsupportedError
-from localinfer.graph.attention_heads import VALUE_GROUP
-from localinfer.graph.hyperparameters import MAXIMA, Hyperparameters
-from localinfer.graph.rope import yarn_amplitude
+from localinfer.graph.properties.attention import VALUE_GROUP
+from localinfer.graph.properties.hyperparameters import MAXIMA, Hyperparameters
+from localinfer.graph.properties.rope import yarn_amplitude
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.attention_heads import AttentionHeads, read_attention_heads
-from localinfer.graph.hyperparameters import Hyperparameters, multiple_of_32
-from localinfer.graph.sliding_window import sliding_window_layers
-from localinfer.graph.tensors import Tensors
+from localinfer.graph.properties.attention import AttentionHeads, read_attention_heads
+from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
+from localinfer.graph.properties.sliding_window import sliding_window_layers
+from localinfer.graph.properties.tensors import Tensors
 
 RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 

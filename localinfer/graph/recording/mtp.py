@@ -8,18 +8,18 @@ From the hidden state of a token and the embedding of the next token, it predict
     logits from the output layer, or from the head's own
 """
 
-from localinfer.graph.buffers import Buffer
 from localinfer.graph.builder import BlockFunction, Builder
-from localinfer.graph.draft_head import (
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.recording.draft_head import (
     DraftHead,
     concatenate,
     find_attention_op,
     previous_states,
     select_draft_rows,
 )
-from localinfer.graph.embedding_recorder import look_up_tokens
-from localinfer.graph.model_graph import ModelGraph
-from localinfer.graph.model_properties import Block
+from localinfer.graph.recording.embeddings import look_up_tokens
+from localinfer.graph.recording.model_graph import ModelGraph
 
 
 def build_mtp_head(

@@ -3,12 +3,12 @@
 The kernels are in `localinfer.kernels.altup`.
 """
 
-from localinfer.graph import matrix_products
-from localinfer.graph.buffers import Buffer
 from localinfer.graph.builder import AltUpStreams, Builder
-from localinfer.graph.compute_graph import ComputeGraph
-from localinfer.graph.model_properties import Block
-from localinfer.graph.tensors import matrix_slice
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.compute_graph import ComputeGraph
+from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.properties.tensors import matrix_slice
+from localinfer.graph.recording import matrix_products
 from localinfer.kernels.signatures import ADD_TO_INACTIVE, COPY, CORRECT, MATCH_RMS, PREDICT
 
 

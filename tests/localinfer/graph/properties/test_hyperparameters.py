@@ -9,7 +9,7 @@ from tiny import Field, tiny_llama
 
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf
-from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.properties.hyperparameters import Hyperparameters
 
 Question = Callable[[Hyperparameters, str], object]
 

@@ -8,22 +8,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph import matrix_products
-from localinfer.graph.altup import AltUpRecorder
-from localinfer.graph.attention_recorder import NO_NORMS, HeadNorms, LayerAttention
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.buffers import Buffer
 from localinfer.graph.builder import AltUpStreams, BlockFunction, Builder
-from localinfer.graph.embedding_recorder import EmbeddingRecorder
-from localinfer.graph.expert_recorder import ExpertRecorder
-from localinfer.graph.head_recorder import HeadRecorder
-from localinfer.graph.hyperparameters import Hyperparameters
-from localinfer.graph.model_graph import ModelGraph
-from localinfer.graph.model_properties import Block
-from localinfer.graph.mtp import build_mtp_head
-from localinfer.graph.recurrent_recorder import RecurrentRecorder
-from localinfer.graph.rope import Rope, read_rope
-from localinfer.graph.tensors import row_slice
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.attention import AttentionSpec
+from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.properties.rope import Rope, read_rope
+from localinfer.graph.properties.tensors import row_slice
+from localinfer.graph.recording import matrix_products
+from localinfer.graph.recording.altup import AltUpRecorder
+from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
+from localinfer.graph.recording.embeddings import EmbeddingRecorder
+from localinfer.graph.recording.experts import ExpertRecorder
+from localinfer.graph.recording.heads import HeadRecorder
+from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.mtp import build_mtp_head
+from localinfer.graph.recording.recurrent import RecurrentRecorder
 from localinfer.kernels.signatures import (
     ADD,
     ADD_BIAS,

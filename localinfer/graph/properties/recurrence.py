@@ -1,8 +1,8 @@
-"""The shape of recurrent heads: their number and the size of their state matrices."""
+"""The shape of recurrent heads: their number and the size of their state matrices; RWKV-7 has only a head size."""
 
 from dataclasses import dataclass
 
-from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.kernels.layout import state_strip
 
 RECURRENT_KEYS = ("ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
@@ -56,3 +56,11 @@ def read_recurrence(hparams: Hyperparameters, rule: str, *, repeat_interleave: b
     return Recurrence(
         rule, heads, groups, heads_per_key, key, inner // heads, hparams.count("ssm.conv_kernel", maximum=64)
     )
+
+
+def read_wkv_head_size(hparams: Hyperparameters, embedding_length: int) -> int:
+    """Return the head size of RWKV-7, which must divide n_embd and be a multiple of the kernels' strip size."""
+    size = hparams.count("wkv.head_size", maximum=1 << 12)
+    if size % state_strip(size) or embedding_length % size:
+        raise hparams.unsupported("wkv.head_size", size)
+    return size

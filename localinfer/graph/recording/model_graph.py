@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 
 from localinfer.gguf.reader import GGUF, StringArray
-from localinfer.graph.attention_recorder import AttentionRecorder
-from localinfer.graph.buffers import Buffer
 from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.recurrent_state import RecurrentState, StatePool
 from localinfer.graph.cache.sequence_cache import SequenceCache
-from localinfer.graph.compute_graph import ComputeGraph
-from localinfer.graph.context import Context
-from localinfer.graph.draft_head import DraftHead, DraftHeadStates
-from localinfer.graph.hyperparameters import Hyperparameters
-from localinfer.graph.model_properties import ModelProperties
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.compute_graph import ComputeGraph
+from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.model_properties import ModelProperties
+from localinfer.graph.recording.attention import AttentionRecorder
+from localinfer.graph.recording.context import Context
+from localinfer.graph.recording.draft_head import DraftHead, DraftHeadStates
 from localinfer.kernels.signatures import COPY
 
 
 class ModelGraph(ModelProperties):
-    """The compute graph of a model. `localinfer.graph.graph_builder` fills it."""
+    """The compute graph of a model. `localinfer.graph.recording.graph_builder` fills it."""
 
     def __init__(self, f: GGUF, hparams: Hyperparameters, graph: ComputeGraph, context: Context) -> None:
         super().__init__(f, hparams)

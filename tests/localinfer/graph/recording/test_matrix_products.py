@@ -6,8 +6,8 @@ import pytest
 from tiny import tiny_llama
 
 from localinfer.gguf.reader import open_gguf
-from localinfer.graph.compute_graph import ComputeGraph
-from localinfer.graph.matrix_products import MAX_CHUNKS_PER_THREAD, MIN_CHUNK_BYTES, chunk_counts, matmul
+from localinfer.graph.ops.compute_graph import ComputeGraph
+from localinfer.graph.recording.matrix_products import MAX_CHUNKS_PER_THREAD, MIN_CHUNK_BYTES, chunk_counts, matmul
 from localinfer.kernels.signatures import ADD
 from quant.jit.cpu import target
 

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from localinfer.graph.buffers import Buffer, Region
 from localinfer.graph.builder import Builder, EmbeddingOperations
-from localinfer.graph.cost import Cost, CostModel
-from localinfer.graph.hyperparameters import multiple_of_32
-from localinfer.graph.model_graph import ModelGraph
+from localinfer.graph.ops.buffers import Buffer, Region
+from localinfer.graph.ops.cost import Cost, CostModel
+from localinfer.graph.properties.hyperparameters import multiple_of_32
+from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import GET_ROWS
 from quant import FORMATS
 

@@ -8,7 +8,7 @@
     logits from norm(y), usually of a reduced vocabulary; `d2t` maps it to the model's
 
 For draft tokens, y of the previous token replaces g. The first token has no previous one, so no token attends to its
-position. Otherwise the head works like an MTP head: see `localinfer.graph.draft_head`.
+position. Otherwise the head works like an MTP head: see `localinfer.graph.recording.draft_head`.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.attention import qkv
-from localinfer.graph.attention_recorder import LayerAttention
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.buffers import Buffer
-from localinfer.graph.draft_head import DraftHead, concatenate, find_attention_op, previous_states, select_draft_rows
-from localinfer.graph.embedding_recorder import look_up_tokens
 from localinfer.graph.feed_forward import feed_forward
-from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.graph.model_graph import ModelGraph
-from localinfer.graph.model_properties import Block
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.attention import AttentionSpec
+from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.recording.attention import LayerAttention
+from localinfer.graph.recording.draft_head import (
+    DraftHead,
+    concatenate,
+    find_attention_op,
+    previous_states,
+    select_draft_rows,
+)
+from localinfer.graph.recording.embeddings import look_up_tokens
+from localinfer.graph.recording.graph_builder import GraphBuilder
+from localinfer.graph.recording.model_graph import ModelGraph
 
 FEATURES = 3
 NAME = "eagle3."  # prefix of the head's cache and ops

@@ -2,7 +2,8 @@
 
 Building a graph allocates no memory and compiles no kernel, so it can also be used to estimate what a model needs.
 `ComputeGraph.finalize` allocates the memory and writes the op records that the executor (`localinfer.kernels.executor`)
-runs (`localinfer.graph.op`). The graph refers to kernels by name only and does not depend on models, tokens or threads.
+runs (`localinfer.graph.ops.op`). The graph refers to kernels by name only and does not depend on models, tokens or
+threads.
 """
 
 from collections import defaultdict
@@ -14,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.buffers import ALIGNMENT, Buffer, ConvertedActivations, Region, Rows
-from localinfer.graph.cost import NO_COST, Cost, CostModel
-from localinfer.graph.op import Argument, ChunkCounts, Op, encode_ops
+from localinfer.graph.ops.buffers import ALIGNMENT, Buffer, ConvertedActivations, Region, Rows
+from localinfer.graph.ops.cost import NO_COST, Cost, CostModel
+from localinfer.graph.ops.op import Argument, ChunkCounts, Op, encode_ops
 from localinfer.kernels.signatures import KernelSignature
 from quant.jit.cpu import target
 from quant.jit.kernel import Constants, Kernel, make_kernel

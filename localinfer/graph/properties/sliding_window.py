@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.properties.hyperparameters import Hyperparameters
 
 
 def read_sliding_window(hparams: Hyperparameters, default: int = 0) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.properties.hyperparameters import Hyperparameters
 
 
 @dataclass(frozen=True)

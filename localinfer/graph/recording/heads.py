@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from localinfer.graph import matrix_products
-from localinfer.graph.buffers import Buffer, Region, Rows
 from localinfer.graph.builder import HeadOperations
-from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
-from localinfer.graph.tensors import Tensors
+from localinfer.graph.ops.buffers import Buffer, Region, Rows
+from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.properties.tensors import Tensors
+from localinfer.graph.recording import matrix_products
 from localinfer.kernels.signatures import COPY_SLICES, GATHER_HEADS, SPLIT_HALVES
 from quant.jit.cpu import target
 from quant.matmul.layout import RUN_WORDS

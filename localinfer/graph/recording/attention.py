@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.attention_heads import AttentionHeads
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.buffers import Buffer, Region
 from localinfer.graph.cache.ring_buffer import MIN_PACKED_ENTRIES, LayerCache, RingBuffer, VisiblePositions
-from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
-from localinfer.graph.context import Context
-from localinfer.graph.cost import Cost, CostModel
-from localinfer.graph.rope import NO_ROPE, Angles, BlockTable, Rope, RopeTable
+from localinfer.graph.ops.buffers import Buffer, Region
+from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.ops.cost import Cost, CostModel
+from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
+from localinfer.graph.properties.rope import NO_ROPE, Rope
+from localinfer.graph.recording.context import Context
+from localinfer.graph.recording.rope_tables import Angles, BlockTable, RopeTable
 from localinfer.kernels.layout import (
     ANCHORED_TYPES,
     MIN_TILES_UNSPLIT,

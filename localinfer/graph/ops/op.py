@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.buffers import Buffer, ConvertedActivations, Region, Rows
-from localinfer.graph.cost import CostModel
+from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region, Rows
+from localinfer.graph.ops.cost import CostModel
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_call import HEADER_WORDS, NEXT_STAGE_OFFSET, RECORD_WORDS
 

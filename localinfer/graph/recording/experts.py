@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.buffers import Buffer, Region, Rows
 from localinfer.graph.builder import Builder, ExpertOperations
-from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
-from localinfer.graph.hyperparameters import Hyperparameters, multiple_of_32
-from localinfer.graph.matrix_products import expert_matmul
-from localinfer.graph.model_graph import ModelGraph
-from localinfer.graph.model_properties import Block
-from localinfer.graph.router import Router
+from localinfer.graph.ops.buffers import Buffer, Region, Rows
+from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
+from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.properties.router import Router
+from localinfer.graph.recording.matrix_products import expert_matmul
+from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import (
     COMBINE_EXPERTS,
     GATE_HALVES,

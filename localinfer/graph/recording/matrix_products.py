@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.buffers import Buffer, Region
-from localinfer.graph.compute_graph import ComputeGraph, Product
-from localinfer.graph.cost import Cost, CostModel
-from localinfer.graph.op import Argument, ChunkCounts
+from localinfer.graph.ops.buffers import Buffer, Region
+from localinfer.graph.ops.compute_graph import ComputeGraph, Product
+from localinfer.graph.ops.cost import Cost, CostModel
+from localinfer.graph.ops.op import Argument, ChunkCounts
 from localinfer.kernels.signatures import EXPERTS, PRODUCT, QUANTIZE, TO_BF16
 from quant import FORMATS
 from quant.jit.cpu import target

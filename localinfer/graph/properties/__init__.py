@@ -1,0 +1,1 @@
+"""The properties of a model: what its metadata and tensors specify. Each topic has a module."""
