@@ -17,6 +17,8 @@ from localinfer.escaping import printable
 from localinfer.gguf.mapped_file import MappedFile
 
 Number = TypeVar("Number", bound=np.generic)
+SEARCHED_BYTES = 1 << 17  # at a time, for string lengths
+MIN_LOOP = 64  # strings
 
 
 class StringArray:
@@ -134,20 +136,54 @@ class Cursor:
         """Read an array of strings."""
         n = self.count(field, smallest=8)
         try:
-            starts = np.fromiter(self._starts(n), np.int64, n + 1)
+            starts = string_starts(self.file.bytes[: self.end], self.position, n)
         except (struct.error, OverflowError):  # a length outside the file, or too large for any file
             self.fail_short(field, f"one of {n} strings takes more bytes than are left")
         self.take(int(starts[-1]) - 8 - self.position, field)
         return StringArray(self.file.bytes, starts)
 
-    def _starts(self, n: int) -> Iterator[int]:
-        """Yield the offset of each string's bytes, then the offset that one more string would have. Hot loop of opening
-        a file.
-        """
-        length_at = struct.Struct("<Q").unpack_from
-        view = memoryview(self.file.map)[: self.end]
-        start = self.position + 8
-        for _ in range(n):
-            yield start
-            start += length_at(view, start - 8)[0] + 8
-        yield start
+
+def string_starts(data: NDArray[np.uint8], position: int, n: int) -> NDArray[np.int64]:
+    """Return the offset of the bytes of each of n strings, then the offset that one more string would have. The first
+    length is at `position`. Raises struct.error or OverflowError if there are fewer than n lengths.
+
+    A Python loop over all tokens would delay each start. Most strings are found without one: see `short_strings`.
+    """
+    starts = np.empty(n + 1, np.int64)
+    view, length_at = data.data, struct.Struct("<Q").unpack_from
+    found, loop_until, step = 0, 0, MIN_LOOP
+    while found < n:
+        if found >= loop_until:
+            lengths, next_length = short_strings(data[position : position + SEARCHED_BYTES])
+            count = min(len(lengths), n - found)
+            if count:
+                starts[found : found + count] = position + 8 + lengths[:count]
+                position += next_length if count == len(lengths) else int(lengths[count])
+                found += count
+            if count < MIN_LOOP:  # many strings are empty, or long: do not search again soon
+                loop_until, step = found + step, 2 * step
+        else:
+            starts[found] = position + 8
+            position += length_at(view, position)[0] + 8
+            found += 1
+    starts[n] = position + 8
+    return starts
+
+
+def short_strings(data: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int]:
+    """Return the offsets of lengths at the beginning of the data, each of a string of less than 256 bytes, and the
+    offset that follows the last string.
+
+    A length below 256 is a byte before seven zeros. All such places are searched at once; they are taken for lengths
+    as long as each is where the string before it ends.
+    """
+    zeros = data[1:] == 0
+    pairs = zeros[:-1] & zeros[1:]
+    fours = pairs[:-2] & pairs[2:]
+    places = np.flatnonzero(fours[:-3] & fours[3:])
+    ends = places + 8 + data[places]
+    if not len(places) or places[0]:
+        return places[:0], 0
+    breaks = np.flatnonzero(ends[:-1] != places[1:])
+    count = int(breaks[0]) + 1 if len(breaks) else len(places)
+    return places[:count], int(ends[count - 1])

@@ -37,9 +37,9 @@ class ByteLevelBPE:
             self.vocabulary,
             byte_token=lambda byte: chr(byte) if byte < 128 else "",
             without_token=lambda ids: [char for char in BYTE_OF if char not in ids],
+            pre_tokenizer=_pre_tokenizer(pre),
             ignore_merges=pre.ignore_merges,
         )
-        self._merge.set_pre_tokenizer(_pre_tokenizer(pre))
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (no space is ever added)
         """Return the ids of a text without special tokens. Bytes that are not in the vocabulary are dropped."""

@@ -62,10 +62,10 @@ class CharacterBPE:
             self.vocabulary,
             byte_token="<0x{:02X}>".format,
             without_token=lambda _: [UNKNOWN],
+            pre_tokenizer=_pre_tokenizer(options),
             unk_token=UNKNOWN,
             byte_fallback=True,
         )
-        self._merge.set_pre_tokenizer(_pre_tokenizer(options))
         self._unmerged_runs = self._find_unmerged_runs() if options.keeps_line_breaks else {}
         runs = "|".join(rf"(?<!\n){run}(?!\n)" for run in self._unmerged_runs)
         self._run_pattern = re.compile(f"({runs})" if runs else NEVER)

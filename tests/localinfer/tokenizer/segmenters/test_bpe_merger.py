@@ -9,6 +9,7 @@ from tiny import byte_level_alphabet
 
 from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
+from localinfer.tokenizer.segmenters.bpe_merger import SHORT_TEXT, BPEMerger
 
 ALPHABET = byte_level_alphabet()
 
@@ -41,6 +42,32 @@ def test_equals_naive_implementation(tmp_path: Path) -> None:
     for _ in range(500):
         word = "".join(generator.choice("abc") for _ in range(generator.randint(1, 30)))
         assert [tokenizer.decode([id]) for id in tokenizer.encode(word)] == naive(word, merges)
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe"])
+def test_short_texts_have_the_tokens_that_they_have_in_a_long_text(tmp_path: Path, pre: str) -> None:
+    """Short texts are merged without the library, which merges this long one; some merges exist twice, and some use or
+    make a text that is no token."""
+    generator = random.Random(2)
+    created = list(ALPHABET)
+    merges = []
+    for _ in range(400):
+        pair = generator.choice([*"abc", *created[len(ALPHABET) :]]), generator.choice("abcĠ")
+        merges.append(" ".join(pair))
+        if "".join(pair) not in created and generator.random() < 0.9:
+            created.append("".join(pair))
+    words = ["".join(generator.choice("abc ") for _ in range(generator.randint(1, 30))) + "." for _ in range(100)]
+    tokenizer = load(tmp_path, merges, created, pre)
+    tokenizer.encode("x" * SHORT_TEXT + "x")
+    for word in words:
+        short = load(tmp_path, merges, created, pre)
+        assert short.encode(word) == tokenizer.encode(word)
+
+
+def test_the_first_words_are_merged_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = load(tmp_path, ["a b", "ab c"], [*ALPHABET, "ab", "abc"])
+    monkeypatch.setattr(BPEMerger, "_build", None)
+    assert [tokenizer.decode([id]) for id in tokenizer.encode("abcab")] == ["abc", "ab"]
 
 
 class TestTextsWithoutToken:

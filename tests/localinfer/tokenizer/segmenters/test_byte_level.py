@@ -7,6 +7,7 @@ import pytest
 from tiny_tokenizers import Loader, strings, tiny_tokenizer
 
 from localinfer.tokenizer.pretokenizers import BY_NAME
+from localinfer.tokenizer.segmenters.bpe_merger import SHORT_TEXT, BPEMerger
 from localinfer.tokenizer.segmenters.byte_level import BYTE_OF
 
 
@@ -48,6 +49,6 @@ def test_system_errors_are_not_attributed_to_the_file(
     def fails(*_: object) -> None:
         raise trouble
 
-    monkeypatch.setattr("localinfer.tokenizer.segmenters.bpe_merger._engine", fails)
+    monkeypatch.setattr(BPEMerger, "_build", fails)
     with pytest.raises(trouble):
-        load("bpe")
+        load("bpe").encode("long " * SHORT_TEXT)
