@@ -6,13 +6,10 @@ calls a function outside `ALLOWED_EXTERNALS` is an error.
 
 import sys
 
-import llvmlite.binding as llvm
+from cross_target import set_triple
 
 triple, name, function = sys.argv[1:]
-llvm.initialize_all_targets()
-llvm.initialize_all_asmprinters()
-llvm.get_process_triple = llvm.get_default_triple = lambda: triple
-llvm.Target.from_default_triple = lambda: llvm.Target.from_triple(triple)
+set_triple(triple)
 
 from kernels import NUMBERS, PRODUCT  # noqa: E402  (numba must find that triple)
 
