@@ -1,7 +1,7 @@
 """64-bit ARM under emulation: the byte products of each NEON variant, and a tiny model from end to end.
 
-A CPU with dotprod but without i8mm is emulated exactly, so that an unsupported instruction ends the process. The kernels
-of the model are compiled by a native process, because compiling takes long under emulation.
+A CPU with dotprod but without i8mm is emulated exactly, so that an unsupported instruction ends the process. The
+kernels of the model are compiled by a native process, because compiling takes long under emulation.
 """
 
 import base64
