@@ -30,16 +30,23 @@ for package in apt/archives/*.deb; do dpkg-deb --extract "$package" system; done
 version=$(ls system/usr/bin | grep --max-count=1 --extended-regexp '^python3\.[0-9]+$')
 
 (cd apt && apt-get -qq -o APT::Sandbox::User=root download qemu-user-static)
-dpkg-deb --fsys-tarfile apt/qemu-user-static_*.deb | tar --extract ./usr/bin/qemu-aarch64-static
+# tar ends after this file. The rest, most of the time to decompress the package, has no reader.
+tar --extract --occurrence ./usr/bin/qemu-aarch64-static \
+  < <(dpkg-deb --fsys-tarfile apt/qemu-user-static_*.deb 2> /dev/null)
 mv usr/bin/qemu-aarch64-static qemu
 rm -r usr apt
 
 platforms=()
 for glibc in 2_28 2_27 2_17; do platforms+=(--platform "manylinux_${glibc}_aarch64"); done
-python3 -m pip install -q --no-deps --target packages --only-binary=:all: --root-user-action=ignore \
+python3 -m pip install -q --no-deps --no-compile --target packages --only-binary=:all: --root-user-action=ignore \
   --python-version "${version#python}" "${platforms[@]}" --platform manylinux2014_aarch64 --platform any \
   numba llvmlite numpy gguf pyyaml tqdm requests filelock platformdirs psutil typing_extensions \
   pytest iniconfig packaging pluggy pygments
+
+# Byte code of the same Python version, which takes long to compile under emulation.
+if command -v "$version" > /dev/null; then
+  "$version" -m compileall -q -x '/(tests?|lib2to3|distutils)/' packages "system/usr/lib/$version"
+fi
 
 # sys.executable must be this script, so that child processes are emulated too.
 cat > python <<PYTHON
