@@ -22,7 +22,6 @@ from localinfer.kernels.layout import (
     row_state_bytes,
     tile_rows,
 )
-from quant.jit.cpu import target
 
 Floats = NDArray[np.float32]
 Pages = Sequence[int]
@@ -65,7 +64,7 @@ def round_trip(x: Floats, kind: str, anchors: Floats | None = None) -> NDArray[n
 @dataclass
 class Layer:
     """A layer's cache and its kernels, called as the graph calls them. If `shared` is not 0, values are the last
-    `shared` dimensions of the keys."""
+    `shared` dimensions of the keys. With several `sequences`, segments of one token have tiles of their own."""
 
     group: int
     head_dim: int
@@ -75,6 +74,7 @@ class Layer:
     capacity: int = 512
     bias: Floats | None = None  # (kv_heads, head_dim); if given, pages of keys have anchors
     shared: int = 0
+    sequences: int = 4
     k: NDArray[np.uint8] = field(init=False)
     v: NDArray[np.uint8] = field(init=False)
     positions: NDArray[np.int32] = field(init=False)
@@ -120,13 +120,12 @@ class Layer:
     ) -> Floats:  # fmt: skip
         """Return y (tokens, heads, head_dim) for q of the same shape, from the kernels for large or small batches.
         Without segments, all tokens attend to all pages."""
-        count, rows = len(q), tile_rows(self.group, is_prefill)
+        count, rows, single = len(q), tile_rows(self.group, is_prefill), tile_rows(self.group, large_batch=False)
         used = int(np.max(np.flatnonzero(self.positions != NEVER))) // PAGE_SIZE + 1
         segments = segments or [(count, range(used))]
         tables = [np.array([*pages, 0], np.int32) for _, pages in segments]
         numbers = [(n, table.ctypes.data, len(table) - 1) for (n, _), table in zip(segments, tables, strict=True)]
         chunks = max(-(-len(pages) // CHUNK) for _, pages in segments)
-        tile = target().tokens if is_prefill else 0
         value_dim, value_size = (self.shared,) * 2 if self.shared else (self.wide, self.head_dim)
         y = np.full((*q.shape[:2], value_size), np.nan, np.float32)
         padding = ((0, 0), (0, 0), (0, self.wide - self.head_dim))
@@ -144,7 +143,7 @@ class Layer:
         }  # fmt: skip
         shape = {
             "group": self.group, "value_dim": value_dim, "value_size": value_size, "value_entry_dim": self.wide,
-            "tile": tile, "passes": 1, "rows": rows, "single": tile_rows(self.group, large_batch=False),
+            "tile": 0, "passes": 1, "rows": rows, "single": single if self.sequences > 1 else rows,
             "v_type": self.v_type,
         }  # fmt: skip
         observed = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.key_kind, "capped": int(cap > 0)}
@@ -245,7 +244,7 @@ def test_attention_agrees_with_float64(group: int, head_dim: int, k_type: str, v
 @pytest.mark.parametrize(("group", "head_dim", "k_type"), [(6, 128, "q8_0"), (7, 64, "q4_0"), (1, 96, "q8_0")])
 def test_keys_are_quantized_around_an_anchor(group: int, head_dim: int, k_type: str, is_prefill: bool) -> None:
     bias = 100 * normal(2, head_dim, seed=4)
-    layer = Layer(group, head_dim, k_type, "f16", bias=bias)
+    layer = Layer(group, head_dim, k_type, "f16", bias=bias, sequences=1)
     k, v, at = normal(400, 2, head_dim, seed=1) + bias, normal(400, 2, head_dim, seed=2), np.arange(400, dtype=np.int32)
     layer.append(k, v, (at + 300) % layer.capacity, at)
     count = 30 if is_prefill else 1
@@ -258,7 +257,7 @@ def test_keys_are_quantized_around_an_anchor(group: int, head_dim: int, k_type: 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("group", "key"), [(16, 96), (5, 160), (40, 96)])
 def test_values_can_be_the_last_dimensions_of_keys(kind: str, group: int, key: int) -> None:
-    layer = Layer(group, key, kind, kind, kv_heads=1, shared=64)
+    layer = Layer(group, key, kind, kind, kv_heads=1, shared=64, sequences=1)
     k, _, at = filled(layer, 400)
     q, positions = 2 * normal(70, group, key), np.arange(330, 400, dtype=np.int32)
     y = layer.attend(q, positions)
@@ -270,9 +269,9 @@ def test_values_can_be_the_last_dimensions_of_keys(kind: str, group: int, key: i
 
 
 def test_scores_are_soft_capped() -> None:
-    layer = Layer(2, 64, "f16", "f16")
+    layer = Layer(2, 96, "f32", "f32")
     k, v, at = filled(layer, 400)
-    q, positions = 30 * normal(30, 4, 64), np.arange(370, 400, dtype=np.int32)
+    q, positions = 30 * normal(30, 4, 96), np.arange(370, 400, dtype=np.int32)
     y = layer.attend(q, positions, cap=20.0)
     np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at, cap=20.0), atol=2e-5)
     assert abs(y - layer.reference(q, positions, k, v, at)).max() > 0.01
@@ -338,7 +337,7 @@ def test_attention_sinks_have_their_own_queries() -> None:
 @pytest.mark.parametrize("count", [1, 30, 90])
 def test_learned_sinks(count: int) -> None:
     """Learned sinks far below and far above the other scores."""
-    layer = Layer(3, 64, "f16", "q8_0")
+    layer = Layer(3, 64, "q8_0", "q4_0")
     k, v, at = filled(layer, 400)
     q, positions = 2 * normal(count, 6, 64), np.arange(400 - count, 400, dtype=np.int32)
     sinks = np.array([-1e4, -1.0, 0.5, 6.0, 40.0, 1e4], np.float32)
@@ -360,14 +359,14 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 def test_non_finite_values_propagate() -> None:
-    for kind in KINDS:
-        layer = Layer(1, 32, kind, kind)
+    for group, head_dim, k_type, v_type in SHAPES[3:7]:  # keys and values of all types
+        layer = Layer(group, head_dim, k_type, v_type)
         k, v, _ = filled(layer, 5)
         v[2, 0, 3] = np.inf
         layer.append(k, v, np.arange(5, dtype=np.int32), np.arange(5, dtype=np.int32))
-        y = layer.attend(normal(1, 2, 32), np.array([4], np.int32))
-        assert not np.isfinite(y[0, 0]).all()
-        assert np.isfinite(y[0, 1]).all()
+        y = layer.attend(normal(1, 2 * group, head_dim), np.array([4], np.int32))
+        assert not np.isfinite(y[0, :group]).all(axis=1).any()
+        assert np.isfinite(y[0, group:]).all()
 
 
 def test_the_hadamard_transform_is_its_own_inverse() -> None:
