@@ -289,17 +289,20 @@ def test_no_imatrix_is_needed(model: Path) -> None:
 
 
 def test_calibration_improves_a_real_model(run: Run, smollm2: Path, tmp_path: Path) -> None:
-    """The calibration text and the evaluation text are halves of one text."""
+    """The calibration text and the evaluation text are halves of one text. Only the first six layers get fewer bits:
+    searching and error feedback would take minutes for all thirty.
+    """
     text = TEXT.read_text()
     (tmp_path / "a.txt").write_text(text[: len(text) * 3 // 5])
     (tmp_path / "b.txt").write_text(text[len(text) * 3 // 5 :])
     quantizing = partial(run, "quantize", smollm2)
     more = ["--allow-requantize", "--force"]
-    assert quantizing("f16.gguf", "F16", *more)[0] == 0
+    assert quantizing("q8_0.gguf", "Q8_0", *more)[0] == 0
+    more += ["--token-embedding-type", "Q8_0", "--tensor-type", r"blk\.([6-9]|\d\d)\.=Q8_0"]
     divergences = []
     for arguments in (["--calibrate", "a.txt"], []):
-        assert run("quantize", "f16.gguf", "out.gguf", "Q3_K_M", *arguments, *more)[0] == 0
-        code, out, err = run("compare", "f16.gguf", "out.gguf", "-f", "b.txt", "-c", 256, "--json")
+        assert run("quantize", "q8_0.gguf", "out.gguf", "Q3_K_M", *arguments, *more)[0] == 0
+        code, out, err = run("compare", "q8_0.gguf", "out.gguf", "-f", "b.txt", "-c", 256, "--json")
         assert code == 0, err
         divergences.append(json.loads(out)["divergence"]["mean"]["value"])
-    assert divergences[0] < 0.9 * divergences[1]
+    assert divergences[0] < 0.75 * divergences[1]
