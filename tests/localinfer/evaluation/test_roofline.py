@@ -68,7 +68,7 @@ def test_sliding_window_limits_reads(tmp_path: Path) -> None:
     f = open_gguf(tiny_gemma3(tmp_path / "m.gguf"))
     graph = build_graph(f, Options(ctx_size=512, threads=1)).graph
     near, far = (graph.cost(tokens=1, n_past=n_past, outputs=1) for n_past in (100, 200))
-    position_bytes = 2 * 256 * 2
+    position_bytes = 2 * 128 * 2
     assert far.nbytes - near.nbytes == 100 * position_bytes  # of the one layer in seven with full attention
 
 

@@ -40,7 +40,7 @@ def ids_of(name: str) -> list[int]:
 @pytest.mark.parametrize("batch_size", [2048, 7])
 def test_logits_match_torch(name: str, batch_size: int, tmp_path: Path) -> None:
     expected, ids = eagle3_heads.expected(name), ids_of(name)
-    with opened(draft_head_models.write_model_and_head(name, tmp_path), batch_size=batch_size) as engine:
+    with opened(draft_head_models.write_model_and_head(name, tmp_path), parallel=1, batch_size=batch_size) as engine:
         for position, logits in zip(expected.positions, expected.logits, strict=True):
             engine.evaluate(ids[engine.n_past : position])
             actual, _ = engine.evaluate_draft_head(ids[position], int(position))
@@ -52,7 +52,7 @@ def test_logits_match_torch(name: str, batch_size: int, tmp_path: Path) -> None:
 @each
 def test_head_continues_its_own_draft(name: str, tmp_path: Path) -> None:
     expected, ids = eagle3_heads.expected(name), ids_of(name)
-    with opened(draft_head_models.write_model_and_head(name, tmp_path)) as engine:
+    with opened(draft_head_models.write_model_and_head(name, tmp_path), parallel=1) as engine:
         for at, tokens, chain in zip(expected.chains, expected.chain_tokens, expected.chain_logits, strict=True):
             engine.evaluate(ids[engine.n_past : at])
             before, id = None, ids[at]

@@ -69,7 +69,7 @@ def test_experts_agree_with_the_oracle(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("base", [10_000.0, 1_000_000.0])  # of sliding-window layers
 def test_rope_factors_apply_to_global_layers(base: float, tmp_path: Path) -> None:
-    factors = {"rope_freqs.weight": np.geomspace(1, 32, 128)}
+    factors = {"rope_freqs.weight": np.geomspace(1, 32, 32)}
     path = tiny_gemma3(tmp_path / "m.gguf", **{"gemma3.rope.freq_base_swa": base}, **factors)
     with engine(path) as e:
         logits = e.logits(tokens())
@@ -90,12 +90,12 @@ def test_rope_factors_apply_to_all_layers_without_windows(tmp_path: Path) -> Non
 def test_largest_gemma3_has_its_own_attention_scale(tmp_path: Path) -> None:
     """The model is detected by its number of blocks. Rounding in so many blocks increases the
     difference from the oracle."""
-    path = tiny_gemma3(tmp_path / "m.gguf", n_layer=62)
+    path = tiny_gemma3(tmp_path / "m.gguf", n_layer=62, n_head=2, n_head_kv=1)
     with engine(path) as e:
         logits = e.logits(tokens(8))
     model = Rounded(open_gguf(path))
     assert divergence(naive.forward(model, tokens(8)), logits) <= 1e-6
-    model.scale = 256**-0.5
+    model.scale = 64**-0.5
     assert divergence(naive.forward(model, tokens(8)), logits) > 1e-3
 
 
@@ -111,9 +111,9 @@ def test_mixed_formats_with_untied_output(tiny: Write, tmp_path: Path) -> None:
 @pytest.mark.parametrize("heads", [(4, 1), (4, 4), (3, 1), (6, 2), (5, 1), (18, 1)])
 def test_grouped_query_attention_shapes(heads: tuple[int, int], tmp_path: Path) -> None:
     n_head, n_head_kv = heads
-    shape = {"n_head": n_head, "n_head_kv": n_head_kv, "head_dim": 64, "n_embd": 64 * n_head}
+    shape = {"n_head": n_head, "n_head_kv": n_head_kv, "head_dim": 32, "n_embd": 32 * n_head}
     path = tiny_llama(tmp_path / "m.gguf", **shape)
-    with engine(path) as e:
+    with engine(path, cache_type_k="f32", cache_type_v="f32") as e:
         logits = e.logits(tokens())
     assert divergence(naive.forward(naive.Model(open_gguf(path)), tokens()), logits) <= 1e-6
 
