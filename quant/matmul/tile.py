@@ -16,6 +16,7 @@ The kernel has too many accumulators to write out, so loops emit its LLVM IR.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -156,6 +157,7 @@ class Tile:
         return out
 
 
+@cache
 def make_tile(shape: Tile, group: int) -> Any:
     """Return the inlined function tile(panel, x, records, out): sum one group of each record, into float32
     out[width][R].
@@ -173,6 +175,7 @@ def make_tile(shape: Tile, group: int) -> Any:
     return tile
 
 
+@cache
 def make_sum_of_positions(rows: int, positions: int, stride: int) -> Any:
     """Return the inlined function that adds the sums of all positions, `stride` bytes apart, in the order of
     `reduce_sum`.

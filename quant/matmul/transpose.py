@@ -6,7 +6,7 @@ the unpacked codes.
 """
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 from llvmlite import ir
@@ -48,6 +48,7 @@ def emit_store(b: ir.IRBuilder, vector: ir.Value, at: ir.Value) -> None:
     b.store(vector, b.inttoptr(at, vector.type.as_pointer()), align=4)
 
 
+@cache
 def make_transpose(rows: int) -> Any:
     """Return the inlined function transpose(source, step, out, pair_step, single_step).
 
@@ -92,6 +93,7 @@ def emit_bit_plane(b: ir.IRBuilder, spread: BitPlaneField, numbers: ir.Value, i:
     return b.select(is_set, constant(kind, 1 << spread.target_bit), constant(kind, 0))
 
 
+@cache
 def make_store_codes(layout: CodeLayout, rows: int, shift: int) -> Any:
     """Return the inlined function store_codes(source, step, out, group_stride): unpack and store the codes of a run
     of R rows.
@@ -150,6 +152,7 @@ def emit_load_halves(b: ir.IRBuilder, rows: int, source: ir.Value, step: ir.Valu
     return found
 
 
+@cache
 def make_store_halves(count: int, rows: int) -> Any:
     """Return the inlined function store_halves(source, step, out): store one or two adjacent halves of R rows as
     floats.
@@ -170,7 +173,8 @@ def make_store_halves(count: int, rows: int) -> Any:
     return store_halves
 
 
-def make_store_scales(layouts: Sequence[ScaleLayout], groups_per_record: int, rows: int) -> Any:
+@cache
+def make_store_scales(layouts: tuple[ScaleLayout, ...], groups_per_record: int, rows: int) -> Any:
     """Return the inlined function store_scales(source, step, out, group_stride): store the scales and mins of a
     superblock of R rows.
 
