@@ -99,7 +99,7 @@ def dispatch(arguments: list[str]) -> int:
     return 0
 
 
-MEMORY_ERROR = re.compile(
+MEMORY_ERROR = (
     "MemoryError|out of memory|Cannot allocate memory|failed to map segment|can't start new thread|ThreadPoolBuildError"
 )
 
@@ -107,7 +107,7 @@ MEMORY_ERROR = re.compile(
 def is_memory_error(error: BaseException | None) -> bool:
     """Return whether the error, or an error that caused it, reports a lack of memory."""
     while error is not None:
-        if isinstance(error, MemoryError) or MEMORY_ERROR.search(str(error)):
+        if isinstance(error, MemoryError) or re.search(MEMORY_ERROR, str(error)):
             return True
         error = error.__cause__ or error.__context__
     return False

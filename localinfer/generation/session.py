@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import ContextOverflowError, LocalInferError, UsageError
-from localinfer.generation.beam_search import BeamSearch
 from localinfer.generation.pieces import FinishReason, Piece, Stats, StopStringFilter
 from localinfer.generation.reasoning import ReasoningTracker
 from localinfer.generation.sampling import SamplerChain, SequenceBreakers, resolve_seed
@@ -264,6 +263,8 @@ class GenerationSession:
                 candidates = sampler.candidates(self._engine.evaluate(tokens[n_reused:]), self.tokens)
                 stats.generate_seconds += perf_counter() - start
                 return log_probabilities(candidates.logits)
+
+        from localinfer.generation.beam_search import BeamSearch
 
         search = BeamSearch(logprobs_after, options.beams, self._tokenizer.eog, limit)
         for id in search:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -342,8 +342,7 @@ def _checked_alignment(header: Cursor, metadata: dict[str, Value]) -> int:
     return alignment
 
 
-@dataclass(frozen=True, slots=True)
-class _TensorInfo:
+class _TensorInfo(NamedTuple):
     """An entry of the tensor table; `offset` counts from the start of the data section."""
 
     name: str

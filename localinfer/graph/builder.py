@@ -12,8 +12,7 @@ Matrices and norms are named without the suffix `.weight`; if the file has a `.b
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from localinfer.graph.properties.attention import AttentionSpec as AttentionSpec
 from localinfer.graph.properties.model_properties import Block as Block
@@ -33,8 +32,6 @@ class Builder(ABC, Generic[X]):
 
     embeddings: "EmbeddingOperations[X]"
     per_head: "HeadOperations[X]"
-    recurrent: "RecurrentOperations[X]"
-    experts: "ExpertOperations[X]"
 
     def __init__(self, properties: ModelProperties) -> None:
         self.properties = properties
@@ -42,6 +39,16 @@ class Builder(ABC, Generic[X]):
         self.block_count, self.embedding_length = properties.block_count, properties.embedding_length
         self.attention_heads = properties.attention_heads
         self.uses_layer_norm, self.eps = properties.uses_layer_norm, properties.eps
+
+    @property
+    @abstractmethod
+    def recurrent(self) -> "RecurrentOperations[X]":
+        """Operations with a recurrent state."""
+
+    @property
+    @abstractmethod
+    def experts(self) -> "ExpertOperations[X]":
+        """Operations of a mixture of experts."""
 
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
@@ -197,8 +204,7 @@ class HeadOperations(ABC, Generic[X]):
         """Return weight[head] . x[head] for each head. All matrices are one tensor, (heads, n_out, n_in)."""
 
 
-@dataclass(frozen=True)
-class HeadInputs(Generic[X]):
+class HeadInputs(NamedTuple, Generic[X]):
     """Inputs of RWKV-7's time mixing, each [token][head][value]: receptance (query), decay, key, value and in-context
     learning rate."""
 

@@ -6,7 +6,7 @@ Architectures differ in the fields of `DecoderSpec`. What these cannot express, 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from localinfer.graph.attention import qkv
 from localinfer.graph.builder import AttentionSpec, Block, BlockFunction, Builder, Router, X
@@ -18,8 +18,7 @@ POST_NORMS: Mapping[str, str] = {"attention": "post_attention_norm", "feed_forwa
 NO_BRANCH_NORMS: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True)
-class BranchOutput(Generic[X]):
+class BranchOutput(NamedTuple, Generic[X]):
     """The output of a branch, and the name of the matrix that projects it to the residual stream ("": none)."""
 
     branch: X

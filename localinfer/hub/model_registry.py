@@ -31,8 +31,7 @@ DOWNLOAD_FIELDS = {"size", "sha256", "parts"}  # an entry has all of these, or a
 SOURCE_FIELDS = DOWNLOAD_FIELDS | {"path", "source"}
 
 
-@dataclass(frozen=True, slots=True)
-class WheelPart:
+class WheelPart(NamedTuple):
     """A part of a model file: one member of one wheel."""
 
     wheel: str  # NAME==VERSION
@@ -79,8 +78,7 @@ class EntryFields(TypedDict, total=False):
     parts: tuple[WheelPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRegistry:
+class ModelRegistry(NamedTuple):
     """All entries by name, and the name of the default model."""
 
     entries: Mapping[str, ModelEntry]

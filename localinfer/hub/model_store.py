@@ -7,9 +7,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from localinfer.errors import LocalInferError, ModelNotFoundError
 from localinfer.gguf.split_names import NAME, split_paths
@@ -27,8 +26,7 @@ class NotDownloadedError(ModelNotFoundError):
     """The model is not on this machine, but can be downloaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredModel:
+class StoredModel(NamedTuple):
     """A model on this machine; `fraction` is below 1 for an unfinished download."""
 
     name: str  # by which `find` finds it

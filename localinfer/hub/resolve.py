@@ -11,7 +11,6 @@ import importlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -175,8 +174,7 @@ def require_path(path: str | Path) -> Path:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """The files that belong to a model; `size` is in bytes without links."""
 
     files: list[Path]

@@ -5,14 +5,12 @@ name from a named tuple, whose fields are generated from the signature (`quant.j
 arguments that the kernel writes, `:float` marks floating-point arguments.
 """
 
-from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from quant.matmul.product_arguments import PRODUCT_PARAMETERS
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSignature:
+class KernelSignature(NamedTuple):
     """The kernels `module:function` for small and for large batches, and their common arguments."""
 
     small_batch: str
@@ -30,7 +28,7 @@ class KernelSignature:
 
     def with_kernels(self, small_batch: str, large_batch: str) -> "KernelSignature":
         """Return the same arguments for other kernels."""
-        return replace(self, small_batch=small_batch, large_batch=large_batch)
+        return self._replace(small_batch=small_batch, large_batch=large_batch)
 
 
 # Block formats: `quant.Format` has the kernels of a format. The product is added to `base`, whose rows are

@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypedDict, TypeVar, Unpack
+from dataclasses import field
+from typing import Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 Value = int | float | bool | str | tuple[str, ...]
 Section = Literal["model", "sampling", "generation", "structured", "speculative", "draft", "chat"]
 T = TypeVar("T", bound=Value)
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(NamedTuple):
     """Names, help text, default and valid values of one option.
 
     A number is valid if it is in `minimum` ... `maximum` and is not `excluded`.

@@ -2,7 +2,7 @@
 
 from collections import abc
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ AnyInteger = TypeVar("AnyInteger", np.int32, np.int64)
 NO_ROWS = np.zeros(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """New tokens of a sequence within a batch. They follow the tokens that the sequence has cached."""
 
     sequence: Sequence

@@ -7,6 +7,7 @@ address of the op record, and the clock ticks before and after. They are stored 
 import ctypes
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +48,7 @@ class Clock:
         return (end - begin) / (last - first)
 
 
-@dataclass(frozen=True)
-class Timestamps:
+class Timestamps(NamedTuple):
     """Timestamps with an entry for each chunk of an op: op number, thread number, begin and end in ticks."""
 
     op: Numbers

@@ -8,15 +8,13 @@ import hashlib
 import json
 from collections import namedtuple
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 Constants = Mapping[str, int | str]
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A function of a module, the names of its arguments, and the constants that are compiled into it.
 
     `module:function` is called as `function(**constants)` and returns the Python function to compile, which takes

@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quant.jit.compiler_pool import compile_all
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_cache import KernelCache
 
@@ -41,17 +40,24 @@ def load_kernels(
     files = KernelCache(root)
     found = {kernel: files.read(kernel) for kernel in wanted if kernel not in LOADED_KERNELS}
     load_objects({kernel: code for kernel, code in found.items() if code is not None})
-    missing = [kernel for kernel in found if kernel not in LOADED_KERNELS]
-    if missing and progress:
-        progress("compile", 0, len(missing))
+    if missing := [kernel for kernel in found if kernel not in LOADED_KERNELS]:
+        load_objects(compile_missing(missing, files, progress))
+    return {kernel: LOADED_KERNELS[kernel] for kernel in wanted}, files.warnings
+
+
+def compile_missing(kernels: list[Kernel], files: KernelCache, progress: Progress | None) -> dict[Kernel, bytes]:
+    """Compile kernels, write them to the cache, and return their object files."""
+    from quant.jit.compiler_pool import compile_all
+
     compiled = {}
-    for done, (kernel, code) in enumerate(compile_all(missing), 1):
+    if progress:
+        progress("compile", 0, len(kernels))
+    for done, (kernel, code) in enumerate(compile_all(kernels), 1):
         files.write(kernel, code)
         compiled[kernel] = code
         if progress:
-            progress("compile", done, len(missing))
-    load_objects(compiled)
-    return {kernel: LOADED_KERNELS[kernel] for kernel in wanted}, files.warnings
+            progress("compile", done, len(kernels))
+    return compiled
 
 
 def load_objects(objects: Mapping[Kernel, bytes]) -> None:

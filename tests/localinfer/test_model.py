@@ -625,6 +625,20 @@ def test_import_is_lightweight() -> None:
         localinfer.lod  # noqa: B018
 
 
+def test_modules_of_other_models_and_options_are_not_imported(tmp_path: Path) -> None:
+    unused = [
+        *(f"localinfer.graph.recording.{topic}" for topic in ("altup", "experts", "recurrent")),
+        *(f"localinfer.generation.{topic}" for topic in ("beam_search", "structured.constraint")),
+        *("localinfer.chat_template.sandbox", "localinfer.runtime.scheduler", "localinfer.server", "jinja2"),
+    ]
+    code = (
+        "import sys, localinfer; localinfer.load(sys.argv[1]).generate('a', n_predict=1); "
+        "print(*sys.modules.keys() & set(sys.argv[2:]))"
+    )
+    command = [sys.executable, "-c", code, str(tiny_llama(tmp_path / "m.gguf")), *unused]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "\n"
+
+
 # --- samplers, probabilities, beams ---
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from naive_math import (
@@ -55,12 +56,18 @@ class NumpyBuilder(Builder[Floats]):
         self.token_ids = np.asarray(tokens)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
         self.per_head = NumpyHeads(model)
-        self.recurrent = NumpyRecurrence(self)
-        self.experts = NumpyExperts(self)
         self.causal = self.hparams.flag("attention.causal", self.hparams.architecture not in BIDIRECTIONAL)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
         self.finish: Callable[[Floats], Floats] = lambda logits: logits
         self.mtp_states: Floats = np.zeros((0, 0))  # hidden states of the MTP head
+
+    @cached_property
+    def recurrent(self) -> "NumpyRecurrence":
+        return NumpyRecurrence(self)
+
+    @cached_property
+    def experts(self) -> "NumpyExperts":
+        return NumpyExperts(self)
 
     def blocks(self) -> Iterator[Block]:
         yield from (Block(number, heads) for number, heads in enumerate(self.attention_heads))

@@ -12,7 +12,7 @@ then share the same memory, and a window extends to both sides.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -36,8 +36,7 @@ def round_up_to_page(entries: int) -> int:
     return -(-entries // PAGE_SIZE) * PAGE_SIZE
 
 
-@dataclass(frozen=True)
-class LayerCache:
+class LayerCache(NamedTuple):
     """The keys and values of a layer, head after head, and their types: see `localinfer.kernels.cache_types`. If the
     values are dimensions of the keys, they have no entries of their own and the keys' type."""
 
@@ -56,8 +55,7 @@ class LayerCache:
         return self.types["k_type"] in ANCHORED_TYPES.values()
 
 
-@dataclass(frozen=True)
-class VisiblePositions:
+class VisiblePositions(NamedTuple):
     """The positions that a token attends to: the last `window` ones, its own included (without `causal`, those within
     half a window on each side), and the first `sinks` ones.
 

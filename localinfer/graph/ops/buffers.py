@@ -1,6 +1,7 @@
 """Memory of a compute graph: sized while the graph is built, allocated by `ComputeGraph.finalize`."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ class Region:
         start = -raw.ctypes.data % ALIGNMENT
         self.array = raw[start : start + self.nbytes]
 
-    @property
+    @cached_property
     def address(self) -> int:
         """The address of the memory."""
         assert self.array is not None, "the graph is not finalized"

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,7 @@ MAX_SMALL_BATCH = 4  # tokens; larger batches amortise unpacking the weights int
 NOTHING: Constants = {}
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """A matrix product: the weight, its input `x` and the number of the first op of its stage. If each
     row uses one of several matrices, `runs` has the rows that use each (`quant.matmul.experts`)."""
 

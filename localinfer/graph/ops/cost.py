@@ -7,6 +7,7 @@ caches.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,7 @@ class Cost:
 NO_COST = Cost()
 
 
-@dataclass(frozen=True, slots=True)
-class CostModel:
+class CostModel(NamedTuple):
     """The cost of an op per batch, per token, and per cached position that a token attends to."""
 
     batch: Cost = NO_COST

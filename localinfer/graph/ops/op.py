@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ Argument = int | float | Region | Rows | ConvertedActivations | Buffer | Tensor
 ChunkCounts = tuple[int, int]  # chunks per thread, for small and for large batches; 0: one thread runs the op alone
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(NamedTuple):
     """A graph node: one kernel call, with a kernel for small and one for large batches. `writes` lists its output
     arguments."""
 
@@ -57,16 +56,17 @@ def next_stages(ops: Sequence[Op]) -> NDArray[np.int64]:
 
 def encode_argument(argument: Argument) -> int:
     """Return an argument as a 64-bit word of an op record."""
-    if isinstance(argument, float):
-        return int.from_bytes(struct.pack("<d", argument), "little", signed=True)
+    if isinstance(argument, int):
+        return argument
+    if isinstance(argument, Buffer):
+        return argument.floats.address
     if isinstance(argument, Region):
         return argument.address
     if isinstance(argument, Rows):
         return argument.region.address
     if isinstance(argument, ConvertedActivations):
         return argument.region.address if argument.region else 0
-    if isinstance(argument, Buffer):
-        return argument.floats.address
     if isinstance(argument, Tensor):
-        return argument.data.ctypes.data
-    return argument
+        address: int = argument.data.__array_interface__["data"][0]  # three times as fast as `ctypes.data`
+        return address
+    return int.from_bytes(struct.pack("<d", argument), "little", signed=True)

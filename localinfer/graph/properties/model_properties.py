@@ -1,7 +1,7 @@
 """What a model file specifies about the model as a whole: its layers, lengths, attention heads and norms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.attention import AttentionHeads, read_attention_heads
@@ -12,8 +12,7 @@ from localinfer.graph.properties.tensors import Tensors
 RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A layer. As text, it is the prefix of the layer's tensor names."""
 
     number: int

@@ -1,6 +1,7 @@
 """The shape of recurrent heads: their number and the size of their state matrices; RWKV-7 has only a head size."""
 
-from dataclasses import dataclass
+
+from typing import NamedTuple
 
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.kernels.layout import state_strip
@@ -8,8 +9,7 @@ from localinfer.kernels.layout import state_strip
 RECURRENT_KEYS = ("ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
 
 
-@dataclass(frozen=True)
-class Recurrence:
+class Recurrence(NamedTuple):
     """`heads` value heads use `groups` key and query heads; the state of a head is key x value numbers.
 
     `heads_per_key` adjacent value heads share a key head, and the next ones use the next key head, cyclically. `rule`

@@ -8,6 +8,7 @@ multiply the rotated values by an amplitude.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,7 @@ class Rope:
         return 2 * len(self.frequencies)
 
 
-@dataclass(frozen=True)
-class AttentionTemperature:
+class AttentionTemperature(NamedTuple):
     """The factor 1 + rate * ln(1 + floor((position + offset) / original)), by which queries are scaled beyond the
     original context (Llama 4; Meta, 2025)."""
 

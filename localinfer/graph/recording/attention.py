@@ -1,7 +1,7 @@
 """The attention ops, and the memory that layers share: ring buffers, RoPE tables and partial results."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.cache.ring_buffer import MIN_PACKED_ENTRIES, LayerCache, RingBuffer, VisiblePositions
@@ -28,8 +28,7 @@ from quant.jit.kernel import Constants
 LOG2_E = 1.4426950408889634  # the kernels compute 2^score
 
 
-@dataclass(frozen=True)
-class HeadNorms:
+class HeadNorms(NamedTuple):
     """The RMSNorm of the heads of queries and keys: "before_rope", "after_rope", "unweighted" (after RoPE) or "none",
     and its weights."""
 
@@ -41,8 +40,7 @@ class HeadNorms:
 NO_NORMS = HeadNorms("none")
 
 
-@dataclass(frozen=True)
-class LayerAttention:
+class LayerAttention(NamedTuple):
     """The attention of one layer, with its tensors.
 
     `name` is the prefix of its ops, and identifies its cache. `kv_source` is the name of the layer whose keys and
@@ -271,10 +269,10 @@ class AttentionRecorder:
             return RingBuffer.create(graph, visible, span=window + extra, n_ctx=context.n_ctx, anchored=anchored)
         if context.context_shift:
             span = context.n_ctx - context.sinks
-            visible = replace(visible, window=span, sinks=context.sinks)
+            visible = visible._replace(window=span, sinks=context.sinks)
             return RingBuffer.create(graph, visible, span=span + extra, n_ctx=context.n_ctx, anchored=anchored)
         span = max(context.n_ctx, 0 if context.causal else MIN_PACKED_ENTRIES)
-        return RingBuffer.create(graph, replace(visible, causal=context.causal), span=span, anchored=anchored)
+        return RingBuffer.create(graph, visible._replace(causal=context.causal), span=span, anchored=anchored)
 
     def _block_table(self, rope: Rope, ring: RingBuffer) -> BlockTable:
         """Return the mean rotation angles of a ring buffer's pages."""

@@ -1,10 +1,9 @@
 """The context that a graph is built for."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """The context length, context shift and cache types, and whether attention is causal: see
     `localinfer.graph.cache.ring_buffer`."""
 

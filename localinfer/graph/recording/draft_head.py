@@ -9,7 +9,7 @@ batch needs the previous token's state. If it is missing, drafts are worse, but 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ from localinfer.kernels.signatures import COPY_SLICES, GATHER_ROWS
 MAX_STORED_STATES = 64  # of the last tokens of a batch: enough to rewind rejected draft tokens
 
 
-@dataclass(frozen=True)
-class DraftHead:
+class DraftHead(NamedTuple):
     """The ops and buffers of a draft head.
 
     From `start_op` on, ops compute the previous states; from `embed_op` on, the head's inputs; from `attention_op` on,

@@ -1,7 +1,8 @@
 """Records a mixture of experts: a router chooses some of many feed-forward networks for each token."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import Tensor
@@ -87,8 +88,7 @@ def expert_length_key(hparams: Hyperparameters) -> str:
     return expert_key if hparams.has(expert_key) else common_key
 
 
-@dataclass(frozen=True)
-class ExpertNetworks:
+class ExpertNetworks(NamedTuple):
     """The matrices "gate", "up" and "down" of all experts, (n_expert, n_out, n_in), and their biases, (n_expert,
     n_out).
 
@@ -103,7 +103,7 @@ class ExpertNetworks:
     def without_output_scales(self) -> "tuple[ExpertNetworks, Tensor | None]":
         """Return the networks without the scales of "down", and these scales."""
         scales = {name: scale for name, scale in self.scales.items() if name != "down"}
-        return replace(self, scales=scales), self.scales["down"]
+        return self._replace(scales=scales), self.scales["down"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,8 +190,7 @@ def route(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RoutedExperts:
+class RoutedExperts(NamedTuple):
     """The experts of a layer, applied to the rows of both groups side by side."""
 
     graph: ComputeGraph

@@ -6,9 +6,10 @@ Every tensor is checked by name, shape and type at its first use, so architectur
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.builder import AltUpStreams, BlockFunction, Builder
+from localinfer.graph.builder import AltUpStreams, BlockFunction, Builder, ExpertOperations, RecurrentOperations
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.hyperparameters import Hyperparameters
@@ -16,14 +17,10 @@ from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.rope import Rope, read_rope
 from localinfer.graph.properties.tensors import row_slice
 from localinfer.graph.recording import matrix_products
-from localinfer.graph.recording.altup import AltUpRecorder
 from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
-from localinfer.graph.recording.experts import ExpertRecorder
 from localinfer.graph.recording.heads import HeadRecorder
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.graph.recording.mtp import build_mtp_head
-from localinfer.graph.recording.recurrent import RecurrentRecorder
 from localinfer.kernels.signatures import (
     ADD,
     ADD_BIAS,
@@ -51,8 +48,20 @@ class GraphBuilder(Builder[Buffer]):
         self.model, self._graph = model, model.graph
         self.embeddings = EmbeddingRecorder(self, model)
         self.per_head = HeadRecorder(model.graph, model.tensors)
-        self.recurrent = RecurrentRecorder(model)
-        self.experts = ExpertRecorder(self, model)
+
+    # Most models need no operations of these topics. Importing their modules would delay each start.
+
+    @cached_property
+    def recurrent(self) -> RecurrentOperations[Buffer]:
+        from localinfer.graph.recording.recurrent import RecurrentRecorder
+
+        return RecurrentRecorder(self.model)
+
+    @cached_property
+    def experts(self) -> ExpertOperations[Buffer]:
+        from localinfer.graph.recording.experts import ExpertRecorder
+
+        return ExpertRecorder(self, self.model)
 
     def blocks(self) -> Iterator[Block]:
         for number, heads in enumerate(self.attention_heads):
@@ -215,6 +224,8 @@ class GraphBuilder(Builder[Buffer]):
     # --- residual streams and output ---
 
     def altup(self, x: Buffer, count: int) -> AltUpStreams[Buffer]:
+        from localinfer.graph.recording.altup import AltUpRecorder
+
         return AltUpRecorder(self, self._graph, x, count)
 
     def final_states(self, x: Buffer, norm: str = "") -> Buffer:
@@ -240,6 +251,8 @@ class GraphBuilder(Builder[Buffer]):
 
     def add_mtp_head(self, x: Buffer, apply_block: BlockFunction[Buffer], norm: str = "output_norm") -> None:
         if self.model.context.draft_head and self.model.context.causal:
+            from localinfer.graph.recording.mtp import build_mtp_head
+
             self.model.draft_head = build_mtp_head(self, self.model, x, apply_block, norm)
 
 

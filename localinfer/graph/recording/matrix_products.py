@@ -5,7 +5,7 @@ input are sorted into runs, and each run is multiplied with one of several matri
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.ops.buffers import Buffer, Region
@@ -65,8 +65,7 @@ def matmul(
     return y
 
 
-@dataclass(frozen=True)
-class GroupedProduct:
+class GroupedProduct(NamedTuple):
     """A product in which each token uses `used` of several matrices: `weights` are (count, n_out, n_in), and `runs` has
     the rows of x that use each. `strides` are the kernel's arguments for the rows of the output y."""
 
