@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from localinfer import paths
 from localinfer.errors import LocalInferError
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the reference implementation's matrices are small
+
+# Processes that tests start use cached byte code, as an installed program does. Compiling the modules would take up to
+# 0.1 s in each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # No test uses the real hub or the developer's model caches; tests that need a hub start a server of their own.
 os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent/hf", "OLLAMA_MODELS": "/nonexistent"}
