@@ -55,11 +55,10 @@ class BPEMerger:
         for text in self._control:
             del self.ids[text]
         self._relabelled = {names[id] for id in vocabulary.relabelled}
-        _merge_parts(f)  # raises if they are invalid
+        self._merges = _read_merges(f)
         self._f, self._vocabulary, self._byte_token = f, vocabulary, byte_token
         self._placeholders = without_token(self.ids)
         self._pre_tokenizer, self._options = pre_tokenizer, options
-        self._merge_index = StringIndex(f.get(MERGES, StringArray))
         self._ranks: dict[Pair, int] = {}  # the rank of a pair that occurred
         self._characters_left = SHORT_TEXT
 
@@ -107,9 +106,13 @@ class BPEMerger:
         return self._ranks[pair]
 
     @cached_property
+    def _merge_index(self) -> StringIndex:
+        return StringIndex(self._f.get(MERGES, StringArray))
+
+    @cached_property
     def _engine(self) -> "tokenizers.Tokenizer":
         f, vocabulary = self._f, self._vocabulary
-        pairs = _without(_pairs(f), self._relabelled)
+        pairs = _without(_pairs(self._merges or _read_merges(f)), self._relabelled)
         try:
             _check_lengths(f, vocabulary)
             engine = self._build(pairs)
@@ -118,13 +121,15 @@ class BPEMerger:
         except Exception:  # no narrower class: a merge uses or makes a text without a token
             engine = self._build(self._repair_merges(pairs, self._control))
         self._placeholder_bytes = [self._bytes_of(text) for text in self._placeholders]
+        self._merges = ""  # not needed any more
         return engine
 
     def _build(self, pairs: list[Pair]) -> "tokenizers.Tokenizer":
         from tokenizers import Tokenizer, models
 
         n_vocab = len(self._vocabulary)
-        ids = self.ids | {text: n_vocab + index for index, text in enumerate(self._placeholders)}
+        placeholders = {text: n_vocab + index for index, text in enumerate(self._placeholders)}
+        ids = self.ids | placeholders if placeholders else self.ids  # a copy only if it is necessary
         engine = Tokenizer(models.BPE(vocab=ids, merges=pairs, **self._options))
         engine.pre_tokenizer = self._pre_tokenizer
         return engine
@@ -157,13 +162,14 @@ def _check_lengths(f: GGUF, vocabulary: Vocabulary) -> None:
         raise ValueError
 
 
-def _pairs(f: GGUF) -> list[Pair]:
+def _pairs(merges: str) -> list[Pair]:
     """Return the merges in order: "Ġ t" means that Ġ and t become Ġt."""
-    _, *halves = _merge_parts(f).replace("\0", " ").split(" ")
-    return list(zip(halves[::2], halves[1::2], strict=True))
+    halves = iter(merges.replace("\0", " ").split(" "))
+    next(halves, None)  # the text before the first merge, which is empty
+    return list(zip(halves, halves, strict=True))
 
 
-def _merge_parts(f: GGUF) -> str:
+def _read_merges(f: GGUF) -> str:
     """Return the merges, each preceded by a NUL. Raises LocalInferError unless each consists of two parts."""
     merges = f.get(MERGES, StringArray)
     stored = nul_prefixed(merges)
