@@ -56,7 +56,7 @@ def compile_module(kernel: Kernel) -> llvm.ModuleRef:
     module.link_in(llvm.parse_assembly(ENTRY_TEMPLATE.format(native=result.fndesc.llvm_func_name, symbol=symbol)))
     for item in [*module.functions, *module.global_variables]:
         if item.name != symbol and not item.is_declaration:
-            item.linkage = "internal"
+            item.linkage = "private"  # unlike "internal", leaves no names in the object file
     optimize(module)
     foreign = {
         f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")
@@ -89,18 +89,17 @@ def make_entry_function(body: Any, kernel: Kernel) -> Any:
         for index, name in enumerate(kernel.parameters)
     ]
     source = (
-        "def entry(op, chunk_index, n_chunks, scratch):\n"
-        f"    body(Arguments({', '.join(loads)}), chunk_index, n_chunks, scratch)\n"
+        "def make_entry(body, Arguments):\n"
+        "    def entry(op, chunk_index, n_chunks, scratch):\n"
+        f"        body(Arguments({', '.join(loads)}), chunk_index, n_chunks, scratch)\n"
+        "    return entry\n"
     )
-    scope = {
-        "body": body,
-        "Arguments": arguments_type(kernel.parameters),
-        "load": load,
-        "int64": numba.int64,
-        "float64": numba.float64,
-    }
-    exec(compile(source, f"<entry of {kernel.function}>", "exec"), scope)
-    return scope["entry"]
+    scope: dict[str, Any] = {}
+    exec(compile(source, "<entry>", "exec"), ENTRY_GLOBALS, scope)
+    return scope["make_entry"](body, arguments_type(kernel.parameters))
+
+
+ENTRY_GLOBALS = {"load": load, "int64": numba.int64, "float64": numba.float64}
 
 
 # The only external functions that machine code may call are those of the C library, never Python's or numba's.

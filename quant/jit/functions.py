@@ -12,6 +12,8 @@ from numba.core import extending, typed_passes, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager
 
+from quant.jit.templates import TemplateCompiler, exact_key
+
 SKIPPED_PASSES = {
     untyped_passes.WithLifting,
     untyped_passes.InlineClosureLikes,
@@ -52,8 +54,7 @@ def cached_by_code(make: Any) -> Any:
     def decorate(function: Any) -> Any:
         try:
             inside = [cell.cell_contents for cell in function.__closure__ or ()]
-            constants = [(type(each), each) for each in (*inside, function.__defaults__)]
-            key = function.__code__, id(function.__globals__), *constants
+            key = function.__code__, id(function.__globals__), *map(exact_key, (*inside, function.__defaults__))
             if key not in made:
                 made[key] = make(function)
             return made[key]
@@ -67,5 +68,17 @@ NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": T
 
 # Decorators: `jit_function` for functions that exist once, such as a kernel's body, `inline` for functions that kernels
 # inline, and `intrinsic` for functions that emit LLVM IR.
-jit_function: Any = njit(forceinline=True, error_model="numpy", pipeline_class=KernelPipeline, **NO_WRAPPERS)
+numba_function: Any = njit(forceinline=True, error_model="numpy", pipeline_class=KernelPipeline, **NO_WRAPPERS)
+
+
+def jit_function(function: Any) -> Any:
+    """Return numba's dispatcher of a function, which compiles from templates."""
+    made = numba_function(function)
+    default = made._compiler
+    made._compiler = TemplateCompiler(
+        function, default.targetdescr, default.targetoptions, default.locals, default.pipeline_class
+    )
+    return made
+
+
 inline, intrinsic = cached_by_code(jit_function), cached_by_code(extending.intrinsic)

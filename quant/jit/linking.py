@@ -10,17 +10,21 @@ from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import codegen
+from llvmlite import ir
+from numba.core import cgutils, codegen
 from numba.core.registry import cpu_target
 
 
 class UnoptimizedLibrary(codegen.JITCodeLibrary):
-    """One function, neither optimized nor loaded, with the libraries of its callees."""
+    """The IR of one function as text, neither optimized nor loaded, with the libraries of its callees."""
 
     _shared_module: llvm.ModuleRef | None
 
-    def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
-        pass
+    text = ""
+
+    def add_ir_module(self, ir_module: ir.Module) -> None:
+        """Keep the text of the function's IR. numba then adds wrappers for other callers, which kernels do not need."""
+        self.text = self.text or cgutils.normalize_ir_text(str(ir_module))
 
     def finalize(self) -> None:
         """Mark the library as final without optimizing it."""
@@ -28,13 +32,14 @@ class UnoptimizedLibrary(codegen.JITCodeLibrary):
 
     def linked(self) -> llvm.ModuleRef:
         """Return a new module with the function and, transitively, all of its callees."""
-        module, found = self._final_module.clone(), [self]
+        module, found = llvm.parse_assembly(self.text), [self]
         for library in found:  # the loop extends this list
             callees = library._linking_libraries if isinstance(library, UnoptimizedLibrary) else []
             found += [callee for callee in dict.fromkeys(callees) if callee not in found]
         for library in found[1:]:
             whole = not isinstance(library, UnoptimizedLibrary)
-            module.link_in(library._get_module_for_linking() if whole else library._final_module, preserve=True)
+            other = library._get_module_for_linking() if whole else llvm.parse_assembly(library.text)
+            module.link_in(other, preserve=whole)
         return module
 
     def _get_module_for_linking(self) -> llvm.ModuleRef:

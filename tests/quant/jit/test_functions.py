@@ -2,12 +2,19 @@
 
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from quant.jit.compiler import gc_paused
 from quant.jit.functions import cached_by_code
+
+
+@dataclass(frozen=True)
+class Pair:
+    first: float
+    second: float
 
 
 def adder(constant: Any) -> Callable[[int], Any]:
@@ -31,10 +38,13 @@ def test_same_code_and_constants_share_one_result() -> None:
     assert len(created) == 1
 
 
-@pytest.mark.parametrize("other", [2, True, 1.0])
-def test_equal_constants_of_another_type_are_distinct(other: Any) -> None:
+@pytest.mark.parametrize(
+    ("constant", "other"), [(1, 2), (1, True), (1, 1.0), (0.0, -0.0), ((1,), (1.0,)), (Pair(1, 2), Pair(1, 2.0))]
+)
+def test_equal_constants_of_another_type_are_distinct(constant: Any, other: Any) -> None:
     make = cached_by_code(lambda function: function)
-    assert make(adder(1)) is not make(adder(other))
+    assert make(adder(constant)) is make(adder(constant))
+    assert make(adder(constant)) is not make(adder(other))
     assert make(with_default(1))(1) != make(with_default(2))(1)
 
 

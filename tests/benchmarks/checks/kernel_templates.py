@@ -1,0 +1,136 @@
+"""Compares the machine code of kernels compiled from templates with that of each kernel compiled by numba alone.
+
+    python tests/benchmarks/checks/kernel_templates.py --record kernels.jsonl tests/quant tests/localinfer -n auto
+    python tests/benchmarks/checks/kernel_templates.py kernels.jsonl                    # all kernels of the file
+    python tests/benchmarks/checks/kernel_templates.py kernels.jsonl -n 50 --seed 2     # 50 of them, another order
+    NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= python tests/benchmarks/checks/kernel_templates.py kernels.jsonl
+
+`--record` passes the arguments behind the file to pytest, and adds every kernel that its tests load to the file.
+
+The comparison compiles each kernel in a process of its own without templates, and all kernels in one process with
+templates, in two random orders. The object files must be equal to the byte: code that depends on the kernels compiled
+before is found. All processes are forks of one that has only imported numba, because the order of some of numba's IR
+depends on Python's random seed for hashes. Any difference is a failure.
+"""
+
+import argparse
+import gc
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2]))
+from locations import PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
+
+import pytest  # noqa: E402
+
+from quant.jit import loader, templates  # noqa: E402
+from quant.jit.compiler import compile_kernel  # noqa: E402
+from quant.jit.kernel import Kernel  # noqa: E402
+
+RECORD_VARIABLE = "KERNEL_TEMPLATES_RECORD"  # the file of --record, also for the processes of pytest-xdist
+Digests = dict[str, str]
+
+
+def pytest_configure() -> None:
+    """Record the kernels that tests load. This module is a pytest plugin during `--record`."""
+    load = loader.load_kernels
+
+    def load_recorded(kernels: Iterable[Kernel], *arguments: object) -> object:
+        wanted = list(kernels)
+        with Path(os.environ[RECORD_VARIABLE]).open("a", encoding="utf-8") as file:
+            file.write("".join(f"{kernel.to_json()}\n" for kernel in wanted))
+        return load(wanted, *arguments)  # type: ignore[arg-type]
+
+    loader.load_kernels = load_recorded  # type: ignore[assignment]
+
+
+def record(file: str, arguments: Sequence[str]) -> int:
+    """Run pytest and add the kernels of its tests to a file."""
+    os.environ[RECORD_VARIABLE] = str(Path(file).resolve())
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    return int(pytest.main(["-p", Path(__file__).stem, *arguments]))
+
+
+def digests(kernels: Iterable[str]) -> Digests:
+    """Compile kernels in this process. Return a digest of each object file, or the error."""
+    found = {}
+    for kernel in kernels:
+        try:
+            found[kernel] = hashlib.sha256(compile_kernel(Kernel.from_json(kernel))).hexdigest()
+        except Exception as error:
+            found[kernel] = f"{type(error).__name__}: {error}"[:200]
+    return found
+
+
+def without_templates(kernel: str) -> Digests:
+    """Compile a kernel with numba alone, in this process. It has not compiled before."""
+    templates.TemplateCompiler._compile_core = templates.FunctionCompiler._compile_core  # type: ignore[method-assign]
+    return digests([kernel])
+
+
+def in_fork(work: Callable[[], Digests]) -> tuple[Digests, float]:
+    """Return the result of `work` in a fork of this process, and its CPU seconds."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            with os.fdopen(writing, "w", encoding="utf-8") as pipe:
+                json.dump((work(), time.process_time()), pipe)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        result = pipe.read()
+    os.waitpid(child, 0)
+    found, seconds = json.loads(result)
+    return found, seconds
+
+
+def compare(kernels: Sequence[str], seed: int) -> int:
+    """Print the result of the comparison. Return the number of kernels whose code differs."""
+    gc.freeze()
+    order, before = random.Random(seed), time.process_time()
+    together = [in_fork(lambda: digests(order.sample(kernels, len(kernels)))) for _ in range(2)]
+    alone = [in_fork(lambda kernel=kernel: without_templates(kernel)) for kernel in kernels]
+    expected = {kernel: digest for found, _ in alone for kernel, digest in found.items()}
+    different = [kernel for kernel in kernels if any(found[kernel] != expected[kernel] for found, _ in together)]
+    for kernel in different:
+        print(f"differs: {kernel}: {expected[kernel][:100]}, {', '.join(found[kernel][:100] for found, _ in together)}")
+    failed = [kernel for kernel in kernels if ":" in expected[kernel]]
+    for kernel in failed:
+        print(f"not compiled: {kernel}: {expected[kernel]}")
+    print(f"{len(kernels) - len(different) - len(failed)} of {len(kernels)} kernels have the same code")
+    seconds = [sum(each for _, each in alone), *(each for _, each in together)]
+    seconds = [each - before for each in seconds]
+    print(f"CPU seconds: {seconds[0]:.0f} alone, {seconds[1]:.0f} and {seconds[2]:.0f} together from templates")
+    return len(different) + len(failed)
+
+
+def main() -> int:
+    """Record or compare kernels."""
+    if sys.argv[1:2] == ["--record"]:
+        return record(sys.argv[2], sys.argv[3:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="kernels as JSON, one in each line")
+    parser.add_argument("-n", type=int, help="the number of kernels to compare; all if not given")
+    parser.add_argument("--seed", type=int, default=1, help="selects the kernels and their order")
+    arguments = parser.parse_args()
+    kernels = sorted(set(arguments.file.read_text(encoding="utf-8").splitlines()))
+    if arguments.n is not None:
+        kernels = random.Random(arguments.seed).sample(kernels, min(arguments.n, len(kernels)))
+    return min(compare(kernels, arguments.seed), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
