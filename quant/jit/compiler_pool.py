@@ -24,10 +24,8 @@ def compile_all(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, bytes]]:
 
         yield from ((kernel, compile_kernel(kernel)) for kernel in kernels)
         return
-    todo: queue.SimpleQueue[Kernel] = queue.SimpleQueue()
+    todo = KernelQueue(kernels)
     done: queue.SimpleQueue[tuple[Kernel, bytes] | Exception] = queue.SimpleQueue()
-    for kernel in kernels:
-        todo.put(kernel)
     compilers = [start_compiler() for _ in range(min(usable_cores(), len(kernels)))]
     try:
         for compiler in compilers:
@@ -41,6 +39,35 @@ def compile_all(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, bytes]]:
         for compiler in compilers:
             compiler.kill()
             compiler.wait()
+
+
+class KernelQueue:
+    """Kernels that are to be compiled. A compiler gets variants of one function, which share work in its process."""
+
+    def __init__(self, kernels: Sequence[Kernel]) -> None:
+        self._lock = threading.Lock()
+        self._variants: dict[tuple[str, str], list[Kernel]] = {}
+        for kernel in kernels:
+            self._variants.setdefault((kernel.module, kernel.function), []).append(kernel)
+        self._compilers = dict.fromkeys(self._variants, 0)  # the number of compilers that had variants of a function
+
+    def take(self, previous: Kernel | None) -> Kernel | None:
+        """Remove and return the next kernel for the compiler that compiled `previous`, or None if there is none.
+
+        A compiler that has compiled all variants of a function continues with one that the fewest compilers have.
+        """
+        with self._lock:
+            if not self._variants:
+                return None
+            function = (previous.module, previous.function) if previous else None
+            if function not in self._variants:
+                function = min(self._variants, key=self._compilers.__getitem__)
+                self._compilers[function] += 1
+            variants = self._variants[function]
+            kernel = variants.pop(0)
+            if not variants:
+                del self._variants[function]
+            return kernel
 
 
 def usable_cores() -> int:
@@ -61,16 +88,16 @@ def start_compiler() -> "subprocess.Popen[bytes]":
 
 def feed_compiler(
     compiler: "subprocess.Popen[bytes]",
-    todo: "queue.SimpleQueue[Kernel]",
+    todo: KernelQueue,
     done: "queue.SimpleQueue[tuple[Kernel, bytes] | Exception]",
 ) -> None:
-    """Send kernels to one compiler process, one at a time, until the queue is empty."""
+    """Send kernels to one compiler process, one at a time, until none is left."""
     assert compiler.stdin is not None
     assert compiler.stdout is not None
     assert compiler.stderr is not None
-    with contextlib.suppress(queue.Empty, OSError, ValueError):
-        while True:
-            kernel = todo.get_nowait()
+    kernel = None
+    with contextlib.suppress(OSError, ValueError):
+        while kernel := todo.take(kernel):
             compiler.stdin.write(kernel.to_json().encode() + b"\n")
             compiler.stdin.flush()
             answer = compiler.stdout.readline()
