@@ -23,22 +23,20 @@ from quant.jit import loader
 from quant.jit.cpu import target
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_call import HEADER_WORDS, RECORD_WORDS, KernelFunction
+from quant.matmul.row_access import CANDIDATES
 
 STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than the caches hold; the bytes read in one run
 SHARE_OF_MEMORY = 4  # use at most a fourth of the available memory
-RUNS = 24  # the best one counts; many short ones, so that some are undisturbed ...
+RUNS = 12  # the best one counts; many short ones, so that some are undisturbed ...
 MIN_SECONDS = 0.004  # ... but long enough that waking the threads, 50 us, is negligible
 
 HERE = "localinfer.kernels.roofline"
-STREAMS = [
-    Kernel(HERE, "read_bandwidth", ("memory", "nbytes", "result"), constants=(("prefetches", prefetches),))
-    for prefetches in (0, 1)
-]
+READ = Kernel(HERE, "read_bandwidth", ("memory", "nbytes", "streams", "prefetch", "result"))
 MULTIPLY = {
     kind: Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))
     for kind in (("dot", "fma", "pair") if target().has_bf16_dot else ("dot", "fma"))
 }
-KERNELS = [*STREAMS, *MULTIPLY.values()]
+KERNELS = [READ, *MULTIPLY.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +86,13 @@ def measure(threads: int) -> Roofline:
 
 
 def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
-    """Return the memory bandwidth in bytes per second, with or without software prefetch, whichever is faster."""
+    """Return the memory bandwidth in bytes per second: that of the fastest of all ways in which kernels read rows."""
     size = min(STREAMED_BYTES, machine.available_memory() // SHARE_OF_MEMORY)
     memory, result = np.ones(size, np.uint8), np.zeros(threads, np.int64)  # zeros would share one physical page
     piece = min(size, PIECE_BYTES)
     starts = [memory.ctypes.data + run * piece % (size - piece + 1) for run in range(RUNS)]
-    return piece / min(seconds(kernel, start, piece, result.ctypes.data) for kernel in STREAMS for start in starts)
+    ways = sorted({(access.streams, access.prefetch) for access in CANDIDATES})
+    return piece / min(seconds(READ, start, piece, *way, result.ctypes.data) for start in starts for way in ways)
 
 
 def multiply_rate(kind: str, threads: int, seconds: Callable[..., float]) -> float:

@@ -20,51 +20,45 @@ from quant.jit.vectors import (
     Vector,
     f32x16,
     i32x16,
-    inline,
     intrinsic,
     load,
     lowering,
-    prefetch_l1,
     prefetch_l2,
     reduce_sum,
     splat,
     store,
 )
-from quant.matmul.prefetching import PREFETCH_FAR, PREFETCH_NEAR, no_prefetch
 
 Body = Callable[..., None]
 
 ACCUMULATORS = 4  # independent sums, which hide the latency of additions
+READ_BYTES = ACCUMULATORS * LOAD_BYTES  # a step of reading memory
 CODE_BITS = 4  # the fewest bits of any format; no CPU multiplies wider codes faster
 
 
-def read_bandwidth(prefetches: int) -> Body:
-    """Make the kernel that reads memory once, sequentially: result[chunk] = a sum of the chunk. With `prefetches`, it
-    prefetches like row-by-row matrix products (`quant.matmul.prefetching`)."""
+def read_bandwidth() -> Body:
+    """Make the kernel that reads memory once, as matvec kernels do: result[chunk] = a sum of the chunk.
 
-    @inline
-    def prefetch_next(at: int) -> None:
-        prefetch_l2(at + PREFETCH_FAR)
-        for line in range(ACCUMULATORS):
-            prefetch_l1(at + PREFETCH_NEAR + LOAD_BYTES * line)
-
-    fetch = prefetch_next if prefetches else no_prefetch
+    A chunk is read in `streams` contiguous ranges side by side. The bytes at the distance `prefetch` are prefetched,
+    unless it is 0 (`quant.matmul.row_access`).
+    """
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        lines = args.nbytes // (ACCUMULATORS * LOAD_BYTES)
-        first, end = lines * chunk_index // n_chunks, lines * (chunk_index + 1) // n_chunks
+        steps = args.nbytes // (READ_BYTES * args.streams)  # of each stream
+        first, end = steps * chunk_index // n_chunks, steps * (chunk_index + 1) // n_chunks
         zero = splat(i32x16, 0)
         a, b, c, d = zero, zero, zero, zero
-        for at in range(
-            args.memory + ACCUMULATORS * LOAD_BYTES * first,
-            args.memory + ACCUMULATORS * LOAD_BYTES * end,
-            ACCUMULATORS * LOAD_BYTES,
-        ):
-            fetch(at)
-            a = a + load(i32x16, at)
-            b = b + load(i32x16, at + LOAD_BYTES)
-            c = c + load(i32x16, at + 2 * LOAD_BYTES)
-            d = d + load(i32x16, at + 3 * LOAD_BYTES)
+        begin = args.memory + READ_BYTES * args.streams * first
+        for step in range(end - first):
+            for stream in range(args.streams):
+                at = begin + READ_BYTES * ((end - first) * stream + step)
+                if args.prefetch:
+                    for line in range(ACCUMULATORS):
+                        prefetch_l2(at + args.prefetch + LOAD_BYTES * line)
+                a = a + load(i32x16, at)
+                b = b + load(i32x16, at + LOAD_BYTES)
+                c = c + load(i32x16, at + 2 * LOAD_BYTES)
+                d = d + load(i32x16, at + 3 * LOAD_BYTES)
         store(args.result + 8 * chunk_index, int64(reduce_sum(a + b + c + d)))
 
     return body

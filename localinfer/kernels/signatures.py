@@ -35,7 +35,9 @@ class KernelSignature(NamedTuple):
 # `base_stride` bytes apart: a residual stream, or with stride 0 a bias; base 0 means none.
 GET_ROWS = KernelSignature.parse("", "tokens ids w row_bytes n y:out factor:float")
 PRODUCT = KernelSignature("", "", PRODUCT_PARAMETERS, floats=frozenset(), writes=("y",))
-EXPERTS = KernelSignature.parse("", "tokens runs x w row_bytes n_in n_out bias y:out y_row y_matrix y_stride stop")
+EXPERTS = KernelSignature.parse(
+    "", "tokens runs x w row_bytes n_in n_out bias y:out y_row y_matrix y_stride access stop"
+)
 TO_BF16 = KernelSignature.parse("quant.formats.floats:to_bf16", "tokens x n y:out")
 QUANTIZE = KernelSignature.parse("quant.matmul.activations:quantize", "tokens x n out:out")
 

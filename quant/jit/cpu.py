@@ -70,7 +70,6 @@ class Target:
     depth: int = 4
     has_bf16_dot: bool = False  # one instruction computes two bfloat16 products and their sum
     has_byte_permute: bool = False  # one instruction looks 64 bytes up in a table of 128
-    has_strong_prefetcher: bool = False  # software prefetching gains little
 
     @property
     def has_exact_u8_dot(self) -> bool:
@@ -78,19 +77,10 @@ class Target:
         return self.isa in ("avx512vnni", "vnni256", "neon-i8mm")
 
     @property
-    def prefetches_per_page(self) -> bool:
-        """Whether the hardware prefetcher tracks an access stream for each memory page, as Intel's does."""
-        return not self.has_strong_prefetcher and self.isa in ("avx512vnni", "vnni256", "avx512", "avx2")
-
-    @property
     def has_fma(self) -> bool:
         """Whether the CPU has a fused multiply-add instruction. Without one, LLVM would call a slow function."""
         return self.isa != "generic"
 
-
-# LLVM's names for CPUs on which software prefetching was measured to gain almost nothing: AMD's since Zen 4. On an
-# Intel server, software prefetching makes decoding up to 1.8 times as fast.
-STRONG_PREFETCHER_CPUS = r"znver[4-9]"
 
 # Each target with the instructions that identify it. The first target whose instructions all occur is selected.
 TARGETS = [
@@ -154,13 +144,7 @@ def target() -> Target:
     has_bf16_dot, has_byte_permute = bool(re.search(BF16_PATTERN, code)), bool(re.search(BYTE_PERMUTE_PATTERN, code))
     if matched.isa == "avx512vnni" and name in SINGLE_512_BIT_PORT_CPUS and not has_bf16_dot:
         return Target("vnni256", rows=16, tokens=12, accumulators=24)
-    has_strong_prefetcher = bool(re.match(STRONG_PREFETCHER_CPUS, name))
-    return replace(
-        matched,
-        has_bf16_dot=has_bf16_dot,
-        has_byte_permute=has_byte_permute,
-        has_strong_prefetcher=has_strong_prefetcher,
-    )
+    return replace(matched, has_bf16_dot=has_bf16_dot, has_byte_permute=has_byte_permute)
 
 
 def identity() -> str:

@@ -28,12 +28,12 @@ from quant.jit.simd import BF16X32, emit_bf16_dot2, emit_fma
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import Vector, fma, inline, intrinsic, load, lowering, prefetch_l2, store
 from quant.matmul.layout import PANEL_CACHE_BYTES
+from quant.matmul.load_access import load_access
 from quant.matmul.output_init import init_output
-from quant.matmul.prefetching import N_STREAMS, PREFETCH_FAR, PREFETCH_NEAR, STREAM_PREFETCH
 from quant.matmul.reductions import emit_reduce_four, emit_shuffle
 
 KernelBody = Callable[..., None]
-Prefetches = Sequence[tuple[int, int]]  # prefetch distances in bytes, each with the cache level
+Prefetches = Sequence[tuple[int, int]]  # multiples of a row access's prefetch distance, each with the cache level
 
 STEP_BYTES = 64  # of activations that one instruction multiplies
 SUMS_BYTES = 128  # scratch bytes for a tile's sums; panels begin at a cache line
@@ -85,23 +85,23 @@ def emit_store_sums(b: ir.IRBuilder, sums: Sequence[ir.Value], out: ir.Value) ->
 
 
 def make_dot_tile(operands: FloatOperands, rows: int, tokens: int, prefetches: Prefetches) -> Any:
-    """Return the inlined function dots(row, row_bytes, x, x_bytes, steps, out): products over whole steps, float32
-    out[tokens][rows].
+    """Return the inlined function dots(row, row_bytes, x, x_bytes, steps, out, prefetch): products over whole steps,
+    float32 out[tokens][rows].
 
-    `prefetches` is for kernels that read a file's rows in sequence: see `quant.matmul.prefetching`.
+    Kernels that read a file's rows in sequence prefetch at multiples of `prefetch` bytes ahead.
     """
     step_bytes = operands.columns * ELEMENT_BYTES[operands.weight_type]
     pairs = [(i, j) for j in range(tokens) for i in range(rows)]
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        row, row_bytes, x, x_bytes, steps, out = args
+        row, row_bytes, x, x_bytes, steps, out, prefetch = args
         rows_at = [b.add(row, b.mul(row_bytes, I64(i))) for i in range(rows)]
         tokens_at = [b.add(x, b.mul(x_bytes, I64(j))) for j in range(tokens)]
 
         def step(k: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
             at, x_at = b.mul(k, I64(step_bytes)), b.mul(k, I64(STEP_BYTES))
-            for row, (ahead, level) in product(rows_at, prefetches):
-                emit_prefetch(b, b.add(row, b.add(at, I64(ahead))), level)
+            for row, (multiple, level) in product(rows_at, prefetches):
+                emit_prefetch(b, b.add(row, b.add(at, b.mul(prefetch, I64(multiple)))), level)
             weights = [operands.weights(b, b.add(row, at)) for row in rows_at]
             values = [operands.activations(b, b.add(token, x_at)) for token in tokens_at]
             return [operands.add(b, weights[i], values[j], s) for (i, j), s in zip(pairs, acc, strict=True)]
@@ -111,8 +111,10 @@ def make_dot_tile(operands: FloatOperands, rows: int, tokens: int, prefetches: P
         return out
 
     @intrinsic
-    def dots(typingctx: Any, row: Any, row_bytes: Any, x: Any, x_bytes: Any, steps: Any, out: Any) -> Any:
-        return lowering(types.void, [types.int64] * 6, emit)
+    def dots(
+        typingctx: Any, row: Any, row_bytes: Any, x: Any, x_bytes: Any, steps: Any, out: Any, prefetch: Any
+    ) -> Any:
+        return lowering(types.void, [types.int64] * 7, emit)
 
     return dots
 
@@ -135,10 +137,11 @@ class Output(NamedTuple):
 
 
 def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: Prefetches = ()) -> Any:
-    """Return the inlined function multiply(valid, w, x, n, y, sums).
+    """Return the inlined function multiply(valid, w, x, n, y, sums, prefetch=0).
 
     It computes the products of the first `valid` rows of the `Rows` w and the tokens of the `Rows` x over n columns,
-    and stores them to, or adds them to, the `Output` y. `sums` is scratch memory.
+    and stores them to, or adds them to, the `Output` y. `sums` is scratch memory. `prefetch` is the distance in bytes
+    of prefetching, if there are `prefetches`.
     """
     dots, columns = make_dot_tile(operands, rows, tokens, prefetches), operands.columns
     neighbours = Vector(types.float32, rows)
@@ -153,8 +156,8 @@ def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: P
         return result
 
     @inline
-    def multiply(valid: int, w: Rows, x: Rows, n: int, y: Output, sums: int) -> None:
-        dots(w.address, w.stride, x.address, x.stride, n // columns, sums)
+    def multiply(valid: int, w: Rows, x: Rows, n: int, y: Output, sums: int, prefetch: int = 0) -> None:
+        dots(w.address, w.stride, x.address, x.stride, n // columns, sums, prefetch)
         if valid == rows and y.row_stride == 4 and n % columns == 0:
             for j in range(tokens):
                 address, result = y.address + j * y.token_stride, load(neighbours, sums + 4 * rows * j)
@@ -170,42 +173,71 @@ def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: P
     return multiply
 
 
-def matvec(format_module: str, activation_type: str) -> KernelBody:
-    """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for few tokens. `base` may be 0.
+def make_read_streams(operands: FloatOperands, streams: int) -> Any:
+    """Return the inlined function read_streams(args, first, end, prefetch, sums).
 
-    It reads the rows in sequence, which suits the memory prefetchers.
+    It multiplies the rows first .. end - 1 by one token, in `streams` ranges of rows that are read side by side. It
+    returns the first of the remaining rows, fewer than `streams`.
     """
-    operands, here = FloatOperands(format_module, activation_type), target()
-    prefetches = () if here.has_strong_prefetcher else ((PREFETCH_FAR, 2), (PREFETCH_NEAR, 1))
-    multiply = make_multiply(operands, 1, 1, prefetches)
-    multiply_streams = make_multiply(operands, N_STREAMS, 1, ((STREAM_PREFETCH, 2),))
-    size, x_size, in_streams = ELEMENT_BYTES[format_module], ELEMENT_BYTES[activation_type], here.prefetches_per_page
+    multiply = make_multiply(operands, streams, 1, ((1, 2),))
+    size, x_size = ELEMENT_BYTES[operands.weight_type], ELEMENT_BYTES[operands.activation_type]
 
     @inline
-    def multiply_in_streams(args: Any, first: int, n_rows: int, scratch: int) -> None:
-        """Multiply the rows of N_STREAMS streams, which begin `n_rows` rows apart, by one token."""
+    def read_streams(args: Any, first: int, end: int, prefetch: int, sums: int) -> Any:
+        n_rows = (end - first) // streams
         for row in range(first, first + n_rows):
             for column in range(0, args.n_in, COLUMN_CHUNK):
                 w = Rows(args.w + row * args.row_bytes + size * column, n_rows * args.row_bytes)
                 y = Output(args.y + 4 * row, 4 * n_rows, 0, args.base or column)
                 n = min(COLUMN_CHUNK, args.n_in - column)
-                multiply_streams(N_STREAMS, w, Rows(args.x + x_size * column, 0), n, y, scratch)
+                multiply(streams, w, Rows(args.x + x_size * column, 0), n, y, sums, prefetch)
+        return first + streams * n_rows
 
-    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        n_in = args.n_in
-        first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
-        count = load(int64, args.tokens)
-        init_output(args, first, end)
-        if in_streams and count == 1:
-            multiply_in_streams(args, first, (end - first) // N_STREAMS, scratch)
-            first += (end - first) // N_STREAMS * N_STREAMS
+    return read_streams
+
+
+def make_read_rows(operands: FloatOperands, prefetches: Prefetches) -> Any:
+    """Return the inlined function read_rows(args, first, end, count, prefetch, sums), which multiplies the rows
+    first .. end - 1 by `count` tokens, row by row.
+    """
+    multiply = make_multiply(operands, 1, 1, prefetches)
+    size, x_size = ELEMENT_BYTES[operands.weight_type], ELEMENT_BYTES[operands.activation_type]
+
+    @inline
+    def read_rows(args: Any, first: int, end: int, count: int, prefetch: int, sums: int) -> None:
         for row in range(first, end):
             for token in range(count):
-                for column in range(0, n_in, COLUMN_CHUNK):
+                for column in range(0, args.n_in, COLUMN_CHUNK):
                     w = Rows(args.w + row * args.row_bytes + size * column, args.row_bytes)
-                    x = Rows(args.x + x_size * (n_in * token + column), x_size * n_in)
+                    x = Rows(args.x + x_size * (args.n_in * token + column), x_size * args.n_in)
                     y = Output(args.y + token * args.y_stride + 4 * row, 4, args.y_stride, args.base or column)
-                    multiply(1, w, x, min(COLUMN_CHUNK, n_in - column), y, scratch)
+                    multiply(1, w, x, min(COLUMN_CHUNK, args.n_in - column), y, sums, prefetch)
+
+    return read_rows
+
+
+def matvec(format_module: str, activation_type: str) -> KernelBody:
+    """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for few tokens. `base` may be 0.
+
+    The order in which it reads the rows is tuned for the CPU: see `quant.matmul.row_access`. It has one, four and eight
+    streams.
+    """
+    operands = FloatOperands(format_module, activation_type)
+    read_rows, prefetch_rows = make_read_rows(operands, ()), make_read_rows(operands, ((3, 2), (1, 1)))
+    read_four, read_eight = (make_read_streams(operands, streams) for streams in (4, 8))
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
+        count, access = load(int64, args.tokens), load_access(args.access)
+        init_output(args, first, end)
+        if count == 1 and access.streams == 4:
+            first = read_four(args, first, end, access.prefetch, scratch)
+        elif count == 1 and access.streams == 8:
+            first = read_eight(args, first, end, access.prefetch, scratch)
+        if access.prefetch:
+            prefetch_rows(args, first, end, count, access.prefetch, scratch)
+        else:
+            read_rows(args, first, end, count, 0, scratch)
 
     return body
 

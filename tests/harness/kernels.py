@@ -21,6 +21,7 @@ from quant.jit.cpu import target
 from quant.jit.kernel import Kernel, make_kernel
 from quant.jit.kernel_call import HEADER_WORDS, RECORD_WORDS, KernelFunction
 from quant.matmul.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
+from quant.matmul.row_access import RowAccess, default_row_access
 
 SCRATCH_BYTES = matmul_scratch_bytes(1 << 14)
 Bytes, Floats = NDArray[np.uint8], NDArray[np.float32]
@@ -89,8 +90,9 @@ def to_bf16(x: Floats) -> NDArray[np.uint16]:
 
 
 def matrix_product(
-    name: str, function: str, x: Floats, rows: Bytes, passes: int, *, threads: int = 1, add_to: Floats | None = None
-) -> Floats:
+    name: str, function: str, x: Floats, rows: Bytes, passes: int, *, threads: int = 1, add_to: Floats | None = None,
+    access: RowAccess | None = None,
+) -> Floats:  # fmt: skip
     """Return x . rows^T, (tokens, n_out), computed by the kernel `matvec` or `matmul`."""
     fmt, (count, n_in), n_out = FORMATS[NUMBERS[name]], x.shape, len(rows)
     tile = target().tokens if function == "matmul" else 0
@@ -99,7 +101,8 @@ def matrix_product(
     source = x if takes == "f32" else to_bf16(x) if takes == "bf16" else quantize_activations(x, tile, passes)
     base, stride = (0, 0) if add_to is None else (y, 4 * n_out)
     values = (
-        np.array([count]), source, rows, rows.shape[1], n_in, n_out, base, stride, y, 4 * n_out, np.zeros(1, np.int64),
+        np.array([count]), source, rows, rows.shape[1], n_in, n_out, base, stride, y, 4 * n_out,
+        np.array(access or default_row_access()), np.zeros(1, np.int64),
     )  # fmt: skip
     path, constants = fmt.matmul_kernels[function == "matmul"], fmt.matmul_constants(passes)
     run(path, dict(zip(PRODUCT.parameters, values, strict=True)), threads, **constants)

@@ -23,6 +23,7 @@ from localinfer.kernels.signatures import KernelSignature
 from quant.jit.cpu import target
 from quant.jit.kernel import Constants, Kernel, make_kernel
 from quant.matmul.layout import flat_bytes, tiled_bytes
+from quant.matmul.row_access import ROW_ACCESS_WORDS, RowAccess, default_row_access
 
 MAX_SMALL_BATCH = 4  # tokens; larger batches amortise unpacking the weights into tiles
 
@@ -37,6 +38,13 @@ class Product(NamedTuple):
     weight: Tensor
     x: Buffer
     runs: Region | None = None
+
+
+class ProductShape(NamedTuple):
+    """What the fastest way to read the rows of a matrix depends on: ggml's type number, and the columns of a row."""
+
+    type: int
+    n_in: int
 
 
 @dataclass(eq=False)
@@ -57,6 +65,7 @@ class ComputeGraph:
     ops: list[Op] = field(default_factory=list)
     products: list[Product] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
+    row_accesses: dict[ProductShape, Region] = field(default_factory=dict)
     scratch_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -96,6 +105,18 @@ class ComputeGraph:
             ConvertedActivations(quantized),
             ConvertedActivations(2 * n * rows.capacity),
         )
+
+    @staticmethod
+    def product_shape(weight: Tensor) -> ProductShape:
+        """Return the shape of products with a weight."""
+        return ProductShape(weight.type, weight.shape[-1])
+
+    def row_access(self, weight: Tensor) -> Region:
+        """Return the memory of the `RowAccess` of products with a weight. Products of the same shape share it."""
+        shape = self.product_shape(weight)
+        if shape not in self.row_accesses:
+            self.row_accesses[shape] = self.region(8 * ROW_ACCESS_WORDS)
+        return self.row_accesses[shape]
 
     @property
     def layouts(self) -> tuple[Constants, Constants]:
@@ -198,4 +219,25 @@ class ComputeGraph:
         self.scratch.nbytes = self.scratch_bytes * self.n_threads
         for region in [*self.regions, self.scratch]:
             region.allocate()
+        for shape in self.row_accesses:
+            self.set_row_access(shape, default_row_access())
         return encode_ops(self.ops, addresses)
+
+    def set_row_access(self, shape: ProductShape, access: RowAccess) -> None:
+        """Choose how the products of a shape read rows. No run may be in progress."""
+        self.row_accesses[shape].view(np.int64)[:] = access
+
+    def row_access_of(self, shape: ProductShape) -> RowAccess:
+        """Return how the products of a shape read rows."""
+        return RowAccess(*self.row_accesses[shape].view(np.int64).tolist())
+
+    @property
+    def product_ops(self) -> dict[int, ProductShape]:
+        """The shapes of the ops that multiply by weights, by op number."""
+        shapes = {region: shape for shape, region in self.row_accesses.items()}
+        return {
+            number: shapes[argument]
+            for number, op in enumerate(self.ops)
+            for argument in op.arguments
+            if isinstance(argument, Region) and argument in shapes
+        }

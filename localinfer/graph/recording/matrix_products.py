@@ -60,6 +60,7 @@ def matmul(
         base_stride=4 * y.n if add_to else 0,
         y=y,
         y_stride=4 * y.n,
+        access=graph.row_access(weight),
         stop=graph.stop,
     )
     return y
@@ -147,6 +148,7 @@ def add_grouped_product(
         n_out=n_out,
         bias=bias or 0,
         y=product.y,
+        access=graph.row_access(weights),
         stop=graph.stop,
         **product.strides,
     )

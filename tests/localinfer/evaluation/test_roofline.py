@@ -13,7 +13,7 @@ from tiny import tiny_gemma3, tiny_llama
 
 from localinfer import paths
 from localinfer.evaluation import roofline
-from localinfer.evaluation.roofline import MULTIPLY, STREAMS, Roofline, evaluation_cost
+from localinfer.evaluation.roofline import MULTIPLY, READ, Roofline, evaluation_cost
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.ops.cost import NO_COST, Cost, CostModel
 from localinfer.kernels.layout import OPERAND_BYTES, OPERAND_RING, products_shape, round_bytes
@@ -100,11 +100,13 @@ def run(kernel: Kernel, *arguments: int, n_threads: int) -> None:
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("stream", STREAMS)
-def test_stream_reads_every_byte(stream: Kernel, n_threads: int) -> None:
-    memory = np.random.default_rng(0).integers(-1000, 1000, 256 * 91 // 4, np.int32)
+@pytest.mark.parametrize("prefetch", [0, 1024])
+@pytest.mark.parametrize("streams", [1, 2, 8])
+def test_every_byte_is_read(streams: int, prefetch: int, n_threads: int) -> None:
+    memory = np.random.default_rng(0).integers(-1000, 1000, 256 * streams * 91 // 4, np.int32)
     result = np.zeros(n_threads, np.int64)
-    run(stream, memory.ctypes.data, memory.nbytes, result.ctypes.data, n_threads=n_threads)
+    arguments = memory.ctypes.data, memory.nbytes, streams, prefetch, result.ctypes.data
+    run(READ, *arguments, n_threads=n_threads)
     assert result.sum() == memory.sum()
 
 

@@ -23,6 +23,7 @@ from quant.matmul.layout import (
     record_bytes,
     starts_with_magic,
 )
+from quant.matmul.row_access import CANDIDATES
 
 FORMATS = sorted(NUMBERS)
 FLOATS = {"F32", "F16", "BF16"}
@@ -167,6 +168,16 @@ def test_token_alone_and_in_a_batch_is_bit_exact(name: str, n_out: int, blocks: 
     batch = kernels.matrix_product(name, "matmul", x, rows, passes)
     alone = [kernels.matrix_product(name, "matvec", x[token : token + 1], rows, passes) for token in range(tokens)]
     assert same_bits(np.concatenate(alone), batch)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("n_out", "blocks", "tokens"), [(1, 1, 1), (67, 9, 1), (70, 8, 2), (70, 3, 3), (9, 17, 7)])
+def test_row_access_does_not_change_a_bit(name: str, n_out: int, blocks: int, tokens: int, passes: int) -> None:
+    n = blocks * shortest_row(name)
+    rows = kernels.copy_before_guard_page(kernels.random_rows(name, n_out, n))
+    x = np.random.default_rng(12).standard_normal((tokens, n)).astype(np.float32)
+    y = [kernels.matrix_product(name, "matvec", x, rows, passes, threads=2, access=each) for each in CANDIDATES]
+    assert all(same_bits(each, y[0]) for each in y)
 
 
 @pytest.mark.parametrize("function", PRODUCTS)

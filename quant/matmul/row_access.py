@@ -1,0 +1,53 @@
+"""How matvec kernels read the rows of a matrix: the tuning choices that change their speed, but not a bit of a result.
+
+A matvec kernel is bound by memory bandwidth. How rows have to be read so that enough memory requests are in flight
+depends on the CPU, the block format and the length of a row, so `localinfer.runtime.tuning` measures the candidates on
+the user's machine. A kernel reads its choice from memory at each call: to change it, nothing is compiled again.
+
+This module does not import numba.
+"""
+
+from typing import NamedTuple
+
+from quant.jit.cpu import target
+
+
+class RowAccess(NamedTuple):
+    """A way to read the rows of a chunk: three int64 numbers, which kernels read from the address `access`.
+
+    `streams` contiguous ranges of rows are read in turns, a superblock of each (1: row by row). With 1 stream, `rows`
+    adjacent rows (1 or 2) are multiplied in one loop. `prefetch` is the distance in bytes of software prefetching; 0
+    means none.
+    """
+
+    streams: int
+    rows: int
+    prefetch: int
+
+    def __str__(self) -> str:
+        order = f"{self.streams} streams" if self.streams > 1 else "pairs of rows" if self.rows > 1 else "row by row"
+        return f"{order}, prefetch {self.prefetch} bytes ahead" if self.prefetch else f"{order}, no prefetch"
+
+
+ROW_ACCESS_WORDS = len(RowAccess._fields)
+MAX_STREAMS = 8
+
+ROW_BY_ROW, FOUR_STREAMS = RowAccess(1, 1, 4096), RowAccess(4, 1, 2048)
+CANDIDATES = (
+    RowAccess(1, 1, 0),
+    ROW_BY_ROW,
+    RowAccess(1, 2, 0),
+    RowAccess(2, 1, 2048),
+    FOUR_STREAMS,
+    RowAccess(4, 1, 4096),
+    RowAccess(8, 1, 1024),
+    RowAccess(8, 1, 2048),
+)
+
+
+def default_row_access() -> RowAccess:
+    """Return the choice for a machine that has not been measured.
+
+    Four streams were never far from the fastest on the x86 CPUs that were measured.
+    """
+    return ROW_BY_ROW if target().isa.startswith("neon") else FOUR_STREAMS
