@@ -57,6 +57,7 @@ COMMANDS = {  # name: (module with the function NAME_command, first line of its 
     "perplexity": ("cli.measure.perplexity", "Measure the perplexity of a model on a text."),
     "compare": ("cli.measure.compare", "Compare two models by KL divergence on a text."),
     "warmup": ("cli.warmup", "Compile the kernels of a model ahead of its first run."),
+    "tune": ("cli.tune", "Measure how this machine reads the weights of a model fastest."),
     "config": ("cli.config", "Show all settings, their values and sources."),
     "doctor": ("cli.doctor", "Check this machine and the installation."),
 }

@@ -173,6 +173,19 @@ def check_kernel_cache() -> CheckResult:
     return CheckResult(text + f"; {len(others)} directories of other versions or CPUs" * bool(others), facts)
 
 
+def check_tuning() -> CheckResult:
+    """Return how kernels read weights on this machine, as it was measured for the models that have run."""
+    from localinfer import paths
+    from localinfer.runtime.tuning_table import TuningTable, format_key
+
+    entries = {format_key(*key): tuned for key, tuned in TuningTable(paths.jit_dir()).read_all().items()}
+    facts: dict[str, Fact] = {
+        key: {**tuned.access._asdict(), "bytes_per_second": tuned.bytes_per_second} for key, tuned in entries.items()
+    }
+    texts = [f"{key}: {tuned.access}, {tuned.bytes_per_second / 1e9:.1f} GB/s" for key, tuned in entries.items()]
+    return CheckResult("; ".join(texts) or "nothing measured yet", {"measured": facts})
+
+
 def check_models() -> CheckResult:
     from localinfer import paths
     from localinfer.hub import resolve
@@ -207,6 +220,7 @@ CHECKS: dict[str, tuple[Callable[[], CheckResult], bool]] = {
     "memory": (check_memory, True),
     "speed": (check_speed, True),
     "kernel cache": (check_kernel_cache, False),
+    "tuning": (check_tuning, False),
     "models": (check_models, False),
     "settings": (check_settings, True),
 }

@@ -226,6 +226,8 @@ class Status:
             return download_line(done, total, (done - self.initial_done) / max(now - self.start_time, 1e-3))
         if self.stage == "compile":
             return f"compiling kernels (once) {done}/{total}"
+        if self.stage == "tune":
+            return f"measuring this machine (once) {100 * done // total} %"
         if self.stage == "read":
             return f"loading the model: {mib(done)} of {mib(total)}"
         if self.stage == "prefill":

@@ -158,10 +158,13 @@ def open_source(path: Path, target_model_dir: str | None = None, pruned: tuple[i
     return prune_layers(source, pruned)
 
 
+NOT_DECODING = MappingProxyType({"ctx_size": CHUNK_SIZE, "tune": False})  # only decode steps are tuned
+
+
 def open_engine(
     name: str | Path,
     keywords: LoadKeywords,
-    defaults: Mapping[str, Value] = MappingProxyType({"ctx_size": CHUNK_SIZE}),
+    defaults: Mapping[str, Value] = NOT_DECODING,
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model without a session. Precedence, highest first: keywords, environment, `defaults`, models.toml."""

@@ -13,7 +13,7 @@ from cli.measure.chunk_progress import ChunkProgress
 from cli.text_input import read_text_file
 from localinfer.options import CHUNK_SIZE, Layer
 
-CHUNK_DEFAULTS: Layer = {"ctx_size": CHUNK_SIZE}
+CHUNK_DEFAULTS: Layer = {"ctx_size": CHUNK_SIZE, "tune": False}  # only decode steps are tuned
 UNUSED_OPTIONS = ("ctx_policy", "keep")  # no chunk exceeds the context
 TextOption = Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="A UTF-8 text file.")]
 ChunksOption = Annotated[int, typer.Option("--chunks", metavar="N", min=0, help="Maximum number of chunks (0: all).")]

@@ -78,14 +78,14 @@ def profile(engine: Engine, prompt: Sequence[int], decoded: Sequence[int], progr
     Raises ContextOverflowError if both together exceed the context, LocalInferError if there is no clock.
     """
     clock = Clock()
-    buffer = engine.compiled_graph.enable_timestamps()
     tokens = {"prefill": list(split(prompt, engine.graph.batch)), "decode": list(split(decoded, 1))}
     runs: dict[str, list[list[Batch]]] = {name: [] for name in tokens}
-    for run in range(RUNS + 1):
-        engine.reset()
-        for name in tokens:
-            progress(f"{name}, run {run} of {RUNS}")
-            runs[name].append([run_batch(engine, batch, buffer) for batch in tokens[name]])
+    with engine.compiled_graph.recorded_timestamps() as buffer:
+        for run in range(RUNS + 1):
+            engine.reset()
+            for name in tokens:
+                progress(f"{name}, run {run} of {RUNS}")
+                runs[name].append([run_batch(engine, batch, buffer) for batch in tokens[name]])
     tick = clock.seconds_per_tick()
     fastest = {name: min(batches_of_runs[1:], key=seconds) for name, batches_of_runs in runs.items()}
     phases = [summarize_phase(engine, name, batches, tick) for name, batches in fastest.items() if batches]

@@ -89,6 +89,7 @@ class LoadKeywords(OptionKeywords, total=False):
     threads_batch: int
     mmap: bool
     mlock: bool
+    tune: bool
     batch_size: int
     parallel: int
     ubatch_size: int

@@ -64,6 +64,10 @@ class Options:
     mlock: bool = option(
         False, "--mlock", section="model",
         help="Read the whole model at start-up, and lock it in RAM.")
+    tune: bool = option(
+        True, "--tune", section="model",
+        help="Measure on first use which way of reading the weights is fastest on this machine; --no-tune uses the "
+        "default.")
     batch_size: int = option(
         2048, "-b", "--batch-size", section="model", minimum=1, maximum=INT32_MAX,
         help="Logical maximum batch size; values above --ubatch-size have no further effect.")

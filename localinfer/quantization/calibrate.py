@@ -117,7 +117,9 @@ def calibrate(
 def open_engine(path: Path, chunks: Chunks, threads: int, compiling: Progress | None) -> Iterator[Engine]:
     """Open an engine that evaluates a whole chunk as one batch."""
     size = chunks.shape[1]
-    options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size, ubatch_size=size)
+    options = Options(
+        threads=threads, threads_batch=threads, ctx_size=size, batch_size=size, ubatch_size=size, tune=False
+    )
     with closing(Engine.load(open_gguf(path), options, compiling)) as engine:
         yield engine
 

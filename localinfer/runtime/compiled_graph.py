@@ -3,7 +3,8 @@
 It evaluates batches of any sequences. Earlier tokens are in the caches of the sequences.
 """
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -65,8 +66,9 @@ class CompiledGraph:
         self._op_records = self.graph.finalize(addresses)
         self._stop = self.graph.stop.view(np.int64)
         self._idle_work: list[IdleWork] = []
+        self._execute_address = addresses[EXECUTE]
         self._thread_pool = ThreadPool(
-            addresses[EXECUTE], self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
+            self._execute_address, self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
         )
 
     # --- batches ---
@@ -188,15 +190,20 @@ class CompiledGraph:
 
     # --- threads ---
 
-    def enable_timestamps(self) -> TimestampBuffer:
-        """Record timestamps of all chunks from now on. Return their buffer."""
+    @contextmanager
+    def recorded_timestamps(self) -> Iterator[TimestampBuffer]:
+        """Record timestamps of all chunks in the with block. Yields their buffer."""
         addresses, _ = loader.load_kernels([EXECUTE_STAMPED], paths.jit_dir())
         buffer = TimestampBuffer(self._op_records, self.graph.n_threads, self.graph.scratch_bytes)
+        self._replace_thread_pool(addresses[EXECUTE_STAMPED], buffer.scratches)
+        try:
+            yield buffer
+        finally:
+            self._replace_thread_pool(self._execute_address, self.graph.scratch_addresses)
+
+    def _replace_thread_pool(self, execute: int, scratches: Sequence[int]) -> None:
         self._thread_pool.close()
-        self._thread_pool = ThreadPool(
-            addresses[EXECUTE_STAMPED], self._op_records, self._stop, buffer.scratches, self._idle_work
-        )
-        return buffer
+        self._thread_pool = ThreadPool(execute, self._op_records, self._stop, list(scratches), self._idle_work)
 
     def close(self) -> None:
         """End the threads."""

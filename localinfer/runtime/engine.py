@@ -19,6 +19,7 @@ from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.sequence import common_prefix_length
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.thread_pool import OnOp
+from localinfer.runtime.tuning import recheck, tune
 from localinfer.runtime.weight_loading import load_weights, lock_in_memory
 from quant.jit.loader import Progress
 
@@ -29,9 +30,9 @@ class Engine(SequenceEngine):
     `warnings` are messages for the user from loading.
     """
 
-    def __init__(self, runner: ModelRunner, warnings: abc.Sequence[str] = ()) -> None:
+    def __init__(self, runner: ModelRunner, warnings: abc.Sequence[str] = (), *, is_tuned: bool = False) -> None:
         super().__init__(runner, runner.lock, runner.graph.batch)
-        self.warnings = warnings
+        self.warnings, self._is_tuned = warnings, is_tuned
 
     @classmethod
     def load(
@@ -46,7 +47,10 @@ class Engine(SequenceEngine):
         draft_head = load_weights(draft_head, options, progress) if draft_head else None
         compiled_graph = CompiledGraph(f, options, progress, draft_head)
         warnings = [*compiled_graph.warnings, *(lock_in_memory(compiled_graph.files) if options.mlock else ())]
-        return cls(ModelRunner(compiled_graph, uses_ring_buffer=options.ctx_policy == "ring"), warnings)
+        runner = ModelRunner(compiled_graph, uses_ring_buffer=options.ctx_policy == "ring")
+        if options.tune:
+            tune(runner, progress)
+        return cls(runner, warnings, is_tuned=options.tune)
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.compiled_graph.require_output_layer()
@@ -79,3 +83,5 @@ class Engine(SequenceEngine):
     def close(self) -> None:
         """End the threads. A batch of another thread is completed first; later calls raise LocalInferError."""
         self.runner.close()
+        if self._is_tuned:
+            recheck(self.runner)

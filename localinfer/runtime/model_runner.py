@@ -5,7 +5,8 @@ The text of the tokens is not known here. A batch appends the tokens of its segm
 
 import os
 import threading
-from collections import abc
+import time
+from collections import abc, deque
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from localinfer.runtime.compiled_graph import CompiledGraph, Floats
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.thread_pool import OnOp
 
+DECODE_STEPS_KEPT = 128
 MAX_POSITION = UNLIMITED_WINDOW  # kernels count positions with 32 bits
 
 
@@ -33,6 +35,7 @@ class ModelRunner:
         self.uses_ring_buffer = uses_ring_buffer
         self.lock, self.page_table_lock = threading.RLock(), threading.RLock()
         self.evict: abc.Callable[[], bool] = lambda: False
+        self.decode_seconds = deque[float](maxlen=DECODE_STEPS_KEPT)  # of the last steps that evaluated one token
         self._closed, self._process = False, os.getpid()
 
     def new_sequence(self) -> Sequence:
@@ -57,14 +60,9 @@ class ModelRunner:
         with self.lock:
             if len(rows):
                 self.compiled_graph.require_output_layer()
-            for each in segments:
-                self.require_context_space(each.sequence, len(each.ids))
-            with self.page_table_lock:
-                for each in segments:
-                    self._reserve(each.sequence, len(each.ids))
-                self.set_inputs(segments)
+            self.prepare(segments)
             logits = self.compiled_graph.select_output_rows(rows)
-            tokens = sum(len(each.ids) for each in segments)
+            tokens, begin = sum(len(each.ids) for each in segments), time.perf_counter()
             try:
                 for first, end in self.compiled_graph.op_ranges(logits=len(rows) > 0):
                     self.run(first, end, tokens, on_op)
@@ -73,6 +71,8 @@ class ModelRunner:
                     for each in segments:  # undo partial updates, or discard what they affect
                         each.sequence.rewind(len(each.sequence))
                 raise
+            if tokens == 1 and len(rows):
+                self.decode_seconds.append(time.perf_counter() - begin)
             with self.page_table_lock:
                 for each in segments:
                     each.sequence.commit(each.ids.tolist())
@@ -117,6 +117,15 @@ class ModelRunner:
             positions = np.concatenate([np.arange(length) for length in lengths])
             self.compiled_graph.set_inputs(np.concatenate(texts), positions, np.concatenate(types) if types else 0)
             self.run(0, self.compiled_graph.output_layer_ops[0], len(positions))
+
+    def prepare(self, segments: abc.Sequence[Segment]) -> None:
+        """Allocate cache space for a batch, and write its inputs. Raises the errors of `evaluate_segments`."""
+        for each in segments:
+            self.require_context_space(each.sequence, len(each.ids))
+        with self.page_table_lock:
+            for each in segments:
+                self._reserve(each.sequence, len(each.ids))
+            self.set_inputs(segments)
 
     def set_inputs(self, segments: abc.Sequence[Segment]) -> None:
         """Write the inputs of a batch where the kernels read them. Each segment follows its sequence's

@@ -108,12 +108,15 @@ def test_timestamps_do_not_change_results(tmp_path: Path) -> None:
     engine = Engine.load(open_gguf(tiny_gemma3(tmp_path / "tiny.gguf")), Options(ctx_size=64, threads=2))
     plain = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
     engine.reset()
-    buffer = engine.compiled_graph.enable_timestamps()
-    stamped = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
-    used = buffer.take()
+    with engine.compiled_graph.recorded_timestamps() as buffer:
+        stamped = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
+        used = buffer.take()
+        assert not len(buffer.take().op)
+    engine.reset()
+    afterwards = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
     assert not len(buffer.take().op)
     engine.close()
-    assert all((a == b).all() for a, b in zip(plain, stamped, strict=True))
+    assert all((a == b).all() and (a == c).all() for a, b, c in zip(plain, stamped, afterwards, strict=True))
     assert set(used.op.tolist()) == set(range(len(engine.graph.ops)))
     assert (used.end >= used.begin).all()
     assert set(used.thread.tolist()) <= {0, 1}

@@ -1,0 +1,101 @@
+"""The tuning table: how the kernels of this machine read rows fastest, as measured, in a file beside the kernel cache.
+
+An entry belongs to a block format, a row length and a number of threads. Kernels of other versions or of another CPU
+have a directory of their own, and so a table of their own.
+"""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from localinfer.graph.ops.compute_graph import ProductShape
+from quant.ggml import TYPES
+from quant.jit.kernel_cache import KernelCache
+from quant.matmul.row_access import CANDIDATES, RowAccess
+
+FILE_NAME = "tuning.json"
+MAX_DOUBTS = 3  # measurements of a busy machine, after which it is left alone
+
+
+class TunedAccess(NamedTuple):
+    """The fastest row access of a shape, and the bytes per second that it read.
+
+    `doubts` is 0 for a measurement that can be trusted, else the number of measurements in a row that other programs
+    disturbed.
+    """
+
+    access: RowAccess
+    bytes_per_second: float
+    doubts: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the next start need not measure again."""
+        return self.doubts == 0 or self.doubts >= MAX_DOUBTS
+
+
+class TuningTable:
+    """The entries of this machine. Like the kernel cache, a failed read or write never raises: it only costs time."""
+
+    def __init__(self, jit_dir: Path | None) -> None:
+        directory = KernelCache(jit_dir).directory
+        self.path = directory / FILE_NAME if directory else None
+
+    def read(self, threads: int) -> dict[ProductShape, TunedAccess]:
+        """Return the valid entries for a number of threads."""
+        return {shape: tuned for (shape, other), tuned in self.read_all().items() if other == threads}
+
+    def read_all(self) -> dict[tuple[ProductShape, int], TunedAccess]:
+        """Return all valid entries, by shape and number of threads."""
+        entries = {}
+        for text, value in self._read_json().items():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                access, rate, doubts = RowAccess(*value["access"]), value["bytes_per_second"], value["doubts"]
+                if access in CANDIDATES and rate > 0 and doubts >= 0:  # the file may have been damaged
+                    entries[parse_key(text)] = TunedAccess(access, float(rate), int(doubts))
+        return entries
+
+    def update(self, threads: int, entries: Mapping[ProductShape, TunedAccess]) -> None:
+        """Replace the entries of some shapes."""
+        changed = {
+            format_key(shape, threads): tuned._asdict() | {"access": list(tuned.access)}
+            for shape, tuned in entries.items()
+        }
+        if self.path and changed:
+            with contextlib.suppress(OSError):
+                replace_file(self.path, json.dumps(self._read_json() | changed, indent=1))
+
+    def _read_json(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.path.read_bytes()) if self.path else {}
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file atomically."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def format_key(shape: ProductShape, threads: int) -> str:
+    """Return an entry's key: "Q4_K 1536 columns 2 threads"."""
+    return f"{TYPES[shape.type].name} {shape.n_in} columns {threads} threads"
+
+
+def parse_key(text: str) -> tuple[ProductShape, int]:
+    """Parse the output of `format_key`. Raises KeyError or ValueError if it is something else."""
+    name, columns, _, threads, _ = text.split(" ")
+    numbers = {kind.name: number for number, kind in TYPES.items()}
+    return ProductShape(numbers[name], int(columns)), int(threads)

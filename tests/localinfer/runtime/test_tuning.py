@@ -1,0 +1,237 @@
+"""Tuning of row access: equal logits with each candidate, and a table of measurements that outlives the process."""
+
+import json
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_helpers import Write, engine, tokens
+from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
+
+from localinfer import paths
+from localinfer.errors import LocalInferError
+from localinfer.kernels.layout import TIMESTAMPS_OFFSET
+from localinfer.runtime import row_access_timing, tuning
+from localinfer.runtime.engine import Engine
+from localinfer.runtime.timestamps import TimestampBuffer
+from localinfer.runtime.tuning_table import MAX_DOUBTS, TuningTable, parse_key
+from quant.matmul.row_access import CANDIDATES, RowAccess, default_row_access
+
+
+@pytest.fixture(autouse=True)
+def tiny_shapes_are_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "MIN_SHAPE_BYTES", 1)
+    monkeypatch.setattr(row_access_timing, "MIN_ROUND_SECONDS", 0)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningTable:
+    """The tuning table of all engines of a test, empty at first. The kernel cache remains the shared one."""
+    empty = TuningTable(tmp_path / "jit")
+    monkeypatch.setattr(tuning, "TuningTable", lambda jit_dir: empty)
+    return empty
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[row_access_timing.Timings]:
+    """The timings of all measurements."""
+    found, measure = [], row_access_timing.measure
+
+    def measure_and_record(*arguments: object) -> row_access_timing.Timings:
+        found.append(measure(*arguments))  # type: ignore[arg-type]
+        return found[-1]
+
+    monkeypatch.setattr(row_access_timing, "measure", measure_and_record)
+    return found
+
+
+def disagree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have rounds never agree, as on a busy machine."""
+    monkeypatch.setattr(row_access_timing, "choose_alike", lambda one, other: False)
+    monkeypatch.setattr(row_access_timing, "MAX_SECONDS", 0)
+
+
+def choices(e: Engine) -> dict[object, RowAccess]:
+    return {shape: e.graph.row_access_of(shape) for shape in e.graph.row_accesses}
+
+
+@pytest.mark.parametrize(
+    ("tiny", "kind"),
+    [(tiny_llama, kind) for kind in ("Q4_K", "Q8_0", "F16", "BF16", "Q4_1")] + [(tiny_qwen3moe, "F16")],
+)
+def test_logits_are_equal_with_every_candidate(tiny: Write, kind: str, tmp_path: Path) -> None:
+    with engine(tiny(tmp_path / "m.gguf", type=kind), tune=False) as e:
+        logits = []
+        for access in CANDIDATES:
+            for shape in e.graph.row_accesses:
+                e.graph.set_row_access(shape, access)
+            e.reset()
+            one_by_one = [e.logits([id]) for id in tokens(5)]
+            logits.append(np.concatenate([*one_by_one, e.logits(tokens(2)), e.logits(tokens(3))]))
+        assert all(np.array_equal(each, logits[0]) for each in logits)
+
+
+def test_the_first_engine_measures_and_the_next_one_reads_the_table(
+    tmp_path: Path, table: TuningTable, measured: list[row_access_timing.Timings]
+) -> None:
+    path = tiny_llama(tmp_path / "m.gguf", type="Q4_K")
+    with engine(path) as first:
+        [timings] = measured
+        assert set(timings.shapes) == set(first.graph.row_accesses)
+        assert choices(first) == {shape: timing.fastest for shape, timing in timings.shapes.items()}
+        expected = choices(first)
+    stored = table.read(2)
+    assert {shape: tuned.access for shape, tuned in stored.items()} == expected
+    assert all(tuned.bytes_per_second > 1e6 for tuned in stored.values())
+    table.update(2, {shape: tuned._replace(doubts=0) for shape, tuned in stored.items()})
+    with engine(path) as second:
+        assert choices(second) == expected
+    assert len(measured) == 1
+    with engine(path, threads=1):
+        assert len(measured) == 2
+    assert len(table.read_all()) == 2 * len(stored)
+
+
+def test_no_tune_uses_the_default(tmp_path: Path, table: TuningTable, measured: list[object]) -> None:
+    with engine(tiny_llama(tmp_path / "m.gguf"), tune=False) as e:
+        assert set(choices(e).values()) == {default_row_access()}
+    assert not measured
+
+
+def test_encoders_and_small_models_are_not_measured(
+    tmp_path: Path, table: TuningTable, measured: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "MIN_SHAPE_BYTES", 8 << 20)
+    with engine(tiny_llama(tmp_path / "m.gguf")) as e:
+        assert not tuning.tunable_shapes(e.runner)
+    assert not measured
+
+
+def test_measuring_does_not_change_the_sequence(tmp_path: Path) -> None:
+    with engine(tiny_gemma3(tmp_path / "m.gguf"), tune=False) as e:
+        expected = e.logits(tokens(70)).copy()
+        e.reset()
+        first = e.logits(tokens(40)).copy()
+        before = choices(e)
+        row_access_timing.measure(e.runner, tuning.tunable_shapes(e.runner))
+        assert choices(e) == before
+        assert e.n_past == 40
+        assert np.array_equal(np.concatenate([first, e.logits(tokens(70)[40:])]), expected)
+
+
+def test_a_part_of_a_large_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_llama(tmp_path / "m.gguf", type="Q4_K", n_layer=4, **{"token_embd.weight": "Q6_K"})
+    with engine(path, tune=False) as e:
+        shapes = tuning.tunable_shapes(e.runner)
+        whole = row_access_timing.measure(e.runner, shapes).shapes
+        monkeypatch.setattr(row_access_timing, "MAX_STEP_BYTES", 1)
+        part = row_access_timing.measure(e.runner, shapes).shapes
+        assert sum(t.nbytes for t in part.values()) < sum(t.nbytes for t in whole.values()) / 2
+        assert {shape for shape in part if shape.type == e.file.tensors["token_embd.weight"].type}
+
+
+def test_a_disturbed_measurement_is_repeated_a_few_times(
+    tmp_path: Path, table: TuningTable, measured: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disagree(monkeypatch)
+    path = tiny_llama(tmp_path / "m.gguf")
+    for start in range(1, MAX_DOUBTS + 3):
+        with engine(path):
+            assert len(measured) == min(start, MAX_DOUBTS)
+    assert {tuned.doubts for tuned in table.read(2).values()} == {MAX_DOUBTS}
+
+
+def test_decode_far_below_the_measured_bandwidth_is_measured_again(
+    tmp_path: Path, table: TuningTable, measured: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_llama(tmp_path / "m.gguf")
+    with engine(path) as e:
+        promised = {shape: tuned._replace(doubts=0, bytes_per_second=1.0) for shape, tuned in table.read(2).items()}
+        table.update(2, promised)  # decode is much faster than that
+        e.runner.decode_seconds = deque([0.001] * tuning.MIN_DECODE_STEPS)
+    with engine(path) as e:
+        assert len(measured) == 1
+        table.update(2, {shape: tuned._replace(bytes_per_second=1e15) for shape, tuned in promised.items()})
+        e.runner.decode_seconds = deque([0.001] * (tuning.MIN_DECODE_STEPS - 1))
+    with engine(path) as e:
+        assert len(measured) == 1
+        e.runner.decode_seconds = deque([0.001] * tuning.MIN_DECODE_STEPS)
+    with engine(path):
+        assert len(measured) == 2
+
+
+def test_decode_steps_are_timed(tmp_path: Path) -> None:
+    with engine(tiny_llama(tmp_path / "m.gguf"), tune=False) as e:
+        e.evaluate(tokens(7))
+        assert not e.runner.decode_seconds
+        e.evaluate(tokens(1))
+        assert len(e.runner.decode_seconds) == 1
+
+
+def test_without_a_clock_the_defaults_remain(
+    tmp_path: Path, table: TuningTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds_per_tick(clock: object) -> float:
+        raise LocalInferError("this CPU has no clock that compiled code can read")
+
+    monkeypatch.setattr(row_access_timing.Clock, "seconds_per_tick", seconds_per_tick)
+    with engine(tiny_llama(tmp_path / "m.gguf")) as e:
+        assert set(choices(e).values()) == {default_row_access()}
+    assert not table.read_all()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"[]", b"\xff", b'{"Q4_K 256 columns 2 threads": 1}', b'{"Q4_K 256 columns 2 threads": {}}',
+        b'{"Q4_K 256": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "doubts": 0}}',
+        b'{"Q4_K 256 columns 2 threads": {"access": [999, 1, 2048], "bytes_per_second": 1.0, "doubts": 0}}',
+        b'{"Q4_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 0, "doubts": 0}}',
+        b'{"Q4_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": "x", "doubts": 0}}',
+        b'{"ZZ_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "doubts": 0}}',
+    ],
+)  # fmt: skip
+def test_damaged_tables_have_no_entries(table: TuningTable, content: bytes) -> None:
+    assert table.path
+    table.path.write_bytes(content)
+    assert not table.read_all()
+    shape, threads = parse_key("Q4_K 256 columns 2 threads")
+    table.update(threads, {shape: tuning.TunedAccess(CANDIDATES[0], 1e9)})
+    assert table.read_all() == {(shape, threads): tuning.TunedAccess(CANDIDATES[0], 1e9)}
+    assert json.loads(table.path.read_bytes())
+
+
+def test_a_table_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    table = TuningTable(tmp_path / "file" / "jit")
+    shape, threads = parse_key("Q4_K 256 columns 2 threads")
+    table.update(threads, {shape: tuning.TunedAccess(CANDIDATES[0], 1e9)})
+    assert not table.read_all()
+
+
+def test_interrupted_chunks_do_not_count() -> None:
+    """Op 1 has four chunks of 10 ticks, one of which was interrupted for 1,000 ticks; op 2 has one of 7."""
+    records = np.zeros((3, 32), np.int64)
+    buffer = TimestampBuffer(records, n_threads=1, scratch_bytes=64)
+    stamps = [(1, 0, 10), (1, 10, 1020), (1, 1020, 1030), (1, 1030, 1040), (2, 1040, 1047)]
+    words = buffer._memory[0].view(np.int64)
+    words[0] = len(stamps)
+    first = TIMESTAMPS_OFFSET // 8
+    for number, (op, begin, end) in enumerate(stamps):
+        words[first + 3 * number : first + 3 * number + 3] = records[op].ctypes.data, begin, end
+    ticks = row_access_timing.undisturbed_ticks(buffer, 3)
+    assert ticks.tolist() == [np.inf, 40, 7]
+
+
+def test_candidates_within_the_tolerance_agree() -> None:
+    def alike(one: list[float], other: list[float]) -> bool:
+        return row_access_timing.choose_alike(np.array(one), np.array(other))
+
+    assert alike([1.0, 2.0], [1.1, 2.0])
+    assert alike([1.0, 1.02], [1.02, 1.0])
+    assert not alike([1.0, 1.2], [1.01, 1.0])
+
+
+def test_table_is_beside_the_kernels() -> None:
+    assert TuningTable(paths.jit_dir()).path.parent.parent == paths.jit_dir()  # type: ignore[union-attr]
