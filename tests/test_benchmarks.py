@@ -19,8 +19,10 @@ BENCHMARKS = TESTS / "benchmarks"
 sys.path += PYTHONPATH
 
 import calibration  # noqa: E402
+import dense  # noqa: E402
 import dither  # noqa: E402
 import ratios  # noqa: E402
+import regress  # noqa: E402
 import synthetic  # noqa: E402
 
 
@@ -44,6 +46,33 @@ def test_synthetic_model_runs(tmp_path: Path) -> None:
     assert open_gguf(path).tensors["token_embd.weight"].type_name == "Q6_K"
     with localinfer.load(path, ctx_size=64) as model:
         assert np.isfinite(model.logits(model.tokenize("Hello"))).all()
+
+
+def test_shapes_with_short_rows_have_types_that_fit() -> None:
+    types = dict(dense.SHAPES["qwen2.5-0.5b"].types())
+    assert types["token_embd.weight"] == "Q8_0"
+    assert types["blk.5.attn_q.weight"] == "Q5_0"
+    assert types["blk.5.ffn_down.weight"] in ("Q4_K", "Q6_K")  # 4,864 columns
+    assert types["blk.0.attn_norm.weight"] == "F32"
+
+
+def test_page_of_speeds_has_a_table_for_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{regress.MARKER}old\n")
+    monkeypatch.setattr(regress, "PAGE", page)
+    monkeypatch.setattr(regress, "SPEEDS", tmp_path / "speeds.json")
+    for cpu, commit, speed in [("AMD", "aaa", 9.0), ("Intel", "bbb", 10.0), ("Intel", "ccc", 11.0)]:
+        regress.record(cpu, commit, 2, [regress.Speed("smollm2", "tg48", speed, 1.0, [1.0])])
+    head, *sections = page.read_text().split("\n## ")
+    assert head.startswith("# Title\n")
+    assert [each.splitlines()[0] for each in sections] == ["AMD, 2 threads", "Intel, 2 threads"]
+    assert sections[1].splitlines()[2].endswith(" bbb |")
+    assert "| smollm2 | tg48 | 11.0 | 10.0 |" in sections[1]
+
+
+def test_a_slower_test_is_marked() -> None:
+    assert regress.Speed("smollm2", "tg48", 9.0, 10.0, [0.9, 0.94, 1.0]).row.endswith("SLOWER")
+    assert not regress.Speed("smollm2", "tg48", 9.0, 9.0, [0.9, 0.95, 1.0]).row.endswith("SLOWER")
 
 
 def test_targets_are_selected_by_words() -> None:

@@ -1,4 +1,4 @@
-"""Writes model files in the shapes of dense models, with random weights in Q4_K_M, for speed.py.
+"""Writes model files in the shapes of dense models, with random weights, most in Q4_K_M, for speed.py and regress.py.
 
     python tests/benchmarks/shapes/dense.py /dev/shm                     # all of them
     python tests/benchmarks/shapes/dense.py /dev/shm phi3 heads-80       # some
@@ -27,6 +27,8 @@ N_VOCAB = 32_768
 
 Shapes = dict[str, tuple[int, ...]]
 
+REPLACEMENTS = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}  # by llama.cpp, of types with 256 columns in other rows
+
 
 @dataclass(frozen=True)
 class DenseShape:
@@ -37,6 +39,7 @@ class DenseShape:
     extra_metadata: Mapping[str, tiny.Metadatum] = field(default_factory=dict)
     norms: Mapping[str, int] = field(default_factory=dict)  # of each layer, in addition to the common ones
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    recipe: str = "Q4_K_M"
 
     def shapes(self) -> Shapes:
         shapes = tiny.common_shapes(self.dimensions, N_VOCAB)
@@ -57,10 +60,16 @@ class DenseShape:
         return common | {f"{self.architecture}.{key}": value for key, value in keys.items()} | vocabulary(N_VOCAB)
 
     def types(self) -> Iterator[tuple[str, str]]:
-        recipe, n_layer = RECIPES["Q4_K_M"], self.dimensions.n_layer
+        recipe, n_layer = RECIPES[self.recipe], self.dimensions.n_layer
         for name, shape in self.shapes().items():
             table = name in ("token_embd.weight", "output.weight")
-            yield name, "F32" if len(shape) == 1 else recipe.tokens if table else recipe.type_of(name, n_layer)
+            kind = "F32" if len(shape) == 1 else recipe.tokens if table else recipe.type_of(name, n_layer)
+            yield name, kind if shape[-1] % 256 == 0 else REPLACEMENTS.get(kind, kind)
+
+
+def llama_shape(*, recipe: str = "Q4_K_M", **sizes: int) -> DenseShape:
+    """Return a Llama with these dimensions, whatever the architecture of the model that has them."""
+    return DenseShape("llama", tiny.Dimensions(**sizes, n_ctx=32768), recipe=recipe)
 
 
 def llama_with_heads(size: int, count: int) -> DenseShape:
@@ -102,6 +111,10 @@ SHAPES = {
             n_layer=2, n_embd=4096, n_ff=14336, n_head=32, n_head_kv=8, head_dim=128, n_ctx=8192, tied=False
         ),
     ),
+    "qwen2.5-1.5b": llama_shape(n_layer=28, n_embd=1536, n_ff=8960, n_head=12, n_head_kv=2, head_dim=128),
+    "qwen2.5-0.5b": llama_shape(n_layer=24, n_embd=896, n_ff=4864, n_head=14, n_head_kv=2, head_dim=64),
+    "llama-1b-f16": llama_shape(n_layer=6, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64, recipe="F16"),
+    "qwen3-4b": llama_shape(n_layer=6, n_embd=2560, n_ff=9728, n_head=32, n_head_kv=8, head_dim=128),
     "heads-80": llama_with_heads(80, 32), "heads-96": llama_with_heads(96, 32),
     "heads-100": llama_with_heads(100, 64), "heads-128": llama_with_heads(128, 50),
 }  # fmt: skip
