@@ -11,7 +11,7 @@ chunks taken and joins at the current stage.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import int64
 
@@ -88,27 +88,20 @@ def write_timestamp(op: int, begin: int, end: int, scratch: int) -> None:
         store(timestamps, count + 1)
 
 
-def make_call(timestamps: int) -> Any:
-    """Make the function that calls a kernel, with timestamps before and after if `timestamps`."""
+class Thread(NamedTuple):
+    """A thread's scratch memory, and whether it writes timestamps."""
 
-    @inline
-    def call_and_stamp(function: int, op: int, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        begin = ticks()
-        call_address(function, op, chunk_index, n_chunks, scratch)
-        write_timestamp(op, begin, ticks(), scratch)
-
-    return call_and_stamp if timestamps else call_address
+    scratch: int
+    timestamps: int
 
 
-def make_op_functions(max_small_batch: int, timestamps: int) -> Any:
+def make_op_functions(max_small_batch: int) -> Any:
     """Make the functions for an op record, which has a kernel and a chunk count for batches of up to
     `max_small_batch` tokens, and for larger ones.
 
-    chunks_of(op) returns the chunks per thread, 0 if one thread runs the op. run(op, chunk_index, n_chunks, scratch)
+    chunks_of(op) returns the chunks per thread, 0 if one thread runs the op. run(op, chunk_index, n_chunks, thread)
     runs a chunk.
     """
-
-    call_kernel = make_call(timestamps)
 
     @inline
     def column(op: int) -> Any:
@@ -119,19 +112,25 @@ def make_op_functions(max_small_batch: int, timestamps: int) -> Any:
         return load(int64, column(op) + CHUNKS_OFFSET)
 
     @inline
-    def run(op: int, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        call_kernel(load(int64, column(op) + KERNELS_OFFSET), op, chunk_index, n_chunks, scratch)
+    def run(op: int, chunk_index: int, n_chunks: int, thread: Thread) -> None:
+        kernel = load(int64, column(op) + KERNELS_OFFSET)
+        if thread.timestamps:
+            begin = ticks()
+            call_address(kernel, op, chunk_index, n_chunks, thread.scratch)
+            write_timestamp(op, begin, ticks(), thread.scratch)
+        else:
+            call_address(kernel, op, chunk_index, n_chunks, thread.scratch)
 
     return chunks_of, run
 
 
-def make_stage_functions(max_small_batch: int, timestamps: int) -> Any:
+def make_stage_functions(max_small_batch: int) -> Any:
     """Make the functions for a stage, the op records from address `first` up to `end`.
 
-    chunks_in_stage(first, end) returns the chunks per thread. run_chunk(first, end, thread, number, n_threads, scratch)
-    runs chunk `number` of thread `thread`.
+    chunks_in_stage(first, end) returns the chunks per thread. run_chunk(first, end, owner, number, n_threads, thread)
+    runs chunk `number` of those that belong to the thread number `owner`.
     """
-    chunks_of, run = make_op_functions(max_small_batch, timestamps)
+    chunks_of, run = make_op_functions(max_small_batch)
 
     @inline
     def chunks_in_stage(first: int, end: int) -> Any:
@@ -141,28 +140,28 @@ def make_stage_functions(max_small_batch: int, timestamps: int) -> Any:
         return chunks
 
     @inline
-    def run_chunk(first: int, end: int, thread: int, number: int, n_threads: int, scratch: int) -> None:
+    def run_chunk(first: int, end: int, owner: int, number: int, n_threads: int, thread: Thread) -> None:
         for op in range(first, end, RECORD_BYTES):
             chunks = chunks_of(op)
             if 0 <= number < chunks:
-                run(op, chunks * thread + number, chunks * n_threads, scratch)
+                run(op, chunks * owner + number, chunks * n_threads, thread)
             number -= chunks
 
     return chunks_in_stage, run_chunk
 
 
-def execute(max_small_batch: int, timestamps: int) -> Body:
+def execute(max_small_batch: int) -> Body:
     """Make the kernel that runs the ops first .. end - 1; `chunk_index` of `n_chunks` is the thread's number in the
     pool.
 
-    A thread returns when all ops are done, or between two chunks if the flag at `stop` is set. With `timestamps`, it
-    writes timestamps of all chunks: see `localinfer.runtime.timestamps`.
+    A thread returns when all ops are done, or between two chunks if the flag at `stop` is set. If the argument
+    `timestamps` is not 0, it writes timestamps of all chunks: see `localinfer.runtime.timestamps`.
     """
-    _, run = make_op_functions(max_small_batch, timestamps)
-    chunks_in_stage, run_chunk = make_stage_functions(max_small_batch, timestamps)
+    _, run = make_op_functions(max_small_batch)
+    chunks_in_stage, run_chunk = make_stage_functions(max_small_batch)
 
     @inline
-    def run_serial_ops(op_records: int, op: int, end: int, stop: int, scratch: int) -> Any:
+    def run_serial_ops(op_records: int, op: int, end: int, stop: int, thread: Thread) -> Any:
         """Run the ops that are too small to divide, starting with `op`; return the first op of the next stage."""
         while op < end and not atomic_load(stop):
             record = op_records + RECORD_BYTES * op
@@ -170,31 +169,31 @@ def execute(max_small_batch: int, timestamps: int) -> Body:
             if chunks_in_stage(record, op_records + RECORD_BYTES * after):
                 break
             for each in range(record, op_records + RECORD_BYTES * after, RECORD_BYTES):
-                run(each, 0, 1, scratch)
+                run(each, 0, 1, thread)
             op = after
         return op
 
     @inline
     def run_chunks(
-        first: int, last: int, stage: int, sync: int, stop: int, chunk_index: int, n_chunks: int, scratch: int
+        first: int, last: int, stage: int, sync: int, stop: int, chunk_index: int, n_chunks: int, thread: Thread
     ) -> Any:
         """Run chunks of a stage until none is left; return how many."""
         finished, each = 0, chunks_in_stage(first, last)
         for step in range(n_chunks):
-            thread = (chunk_index + step) % n_chunks
-            number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * thread, stage, each)
+            owner = (chunk_index + step) % n_chunks
+            number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * owner, stage, each)
             while number < each and not atomic_load(stop):
-                run_chunk(first, last, thread, number, n_chunks, scratch)
+                run_chunk(first, last, owner, number, n_chunks, thread)
                 finished += 1
-                number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * thread, stage, each)
+                number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * owner, stage, each)
         return finished
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        sync, stop = args.sync, args.stop
+        sync, stop, thread = args.sync, args.stop, Thread(scratch, args.timestamps)
         after, is_last = args.first, atomic_add(sync + SYNC_ENTERED, 1) == 0
         while True:
             if is_last:
-                stage = run_serial_ops(args.op_records, after, args.end, stop, scratch)
+                stage = run_serial_ops(args.op_records, after, args.end, stop, thread)
                 atomic_store(sync + SYNC_FINISHED, 0)
                 atomic_store(sync + SYNC_STAGE, stage)
             else:
@@ -204,7 +203,7 @@ def execute(max_small_batch: int, timestamps: int) -> Body:
             record = args.op_records + RECORD_BYTES * stage
             after = load(int64, record + NEXT_STAGE_OFFSET)
             last = args.op_records + RECORD_BYTES * after
-            finished = run_chunks(record, last, stage, sync, stop, chunk_index, n_chunks, scratch)
+            finished = run_chunks(record, last, stage, sync, stop, chunk_index, n_chunks, thread)
             whole = chunks_in_stage(record, last) * n_chunks
             is_last = finished > 0 and atomic_add(sync + SYNC_FINISHED, finished) + finished == whole
 

@@ -35,14 +35,11 @@ LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 BIDIRECTIONAL = ("gemma-embedding",)  # encoders whose files lack the metadata key
 ACTIVATION_PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
 DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether attention is causal
-EXECUTE, EXECUTE_STAMPED = (
-    Kernel(
-        "localinfer.kernels.executor",
-        "execute",
-        ("first", "end", "op_records", "sync", "stop"),
-        constants=(("max_small_batch", MAX_SMALL_BATCH), ("timestamps", timestamps)),
-    )
-    for timestamps in (0, 1)
+EXECUTE = Kernel(
+    "localinfer.kernels.executor",
+    "execute",
+    ("first", "end", "op_records", "sync", "stop", "timestamps"),
+    constants=(("max_small_batch", MAX_SMALL_BATCH),),
 )
 
 
@@ -66,9 +63,8 @@ class CompiledGraph:
         self._op_records = self.graph.finalize(addresses)
         self._stop = self.graph.stop.view(np.int64)
         self._idle_work: list[IdleWork] = []
-        self._execute_address = addresses[EXECUTE]
         self._thread_pool = ThreadPool(
-            self._execute_address, self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
+            addresses[EXECUTE], self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
         )
 
     # --- batches ---
@@ -193,17 +189,12 @@ class CompiledGraph:
     @contextmanager
     def recorded_timestamps(self) -> Iterator[TimestampBuffer]:
         """Record timestamps of all chunks in the with block. Yields their buffer."""
-        addresses, _ = loader.load_kernels([EXECUTE_STAMPED], paths.jit_dir())
         buffer = TimestampBuffer(self._op_records, self.graph.n_threads, self.graph.scratch_bytes)
-        self._replace_thread_pool(addresses[EXECUTE_STAMPED], buffer.scratches)
+        self._thread_pool.use_scratch(buffer.scratches, timestamps=True)
         try:
             yield buffer
         finally:
-            self._replace_thread_pool(self._execute_address, self.graph.scratch_addresses)
-
-    def _replace_thread_pool(self, execute: int, scratches: Sequence[int]) -> None:
-        self._thread_pool.close()
-        self._thread_pool = ThreadPool(execute, self._op_records, self._stop, list(scratches), self._idle_work)
+            self._thread_pool.use_scratch(self.graph.scratch_addresses)
 
     def close(self) -> None:
         """End the threads."""

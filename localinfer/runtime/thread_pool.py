@@ -43,8 +43,8 @@ class ThreadPool:
         self._op_records, self._stop = op_records, stop
         words = np.zeros((sync_bytes(threads) + SYNC_LINE_BYTES) // 8, np.int64)
         self._sync = words[-words.ctypes.data % SYNC_LINE_BYTES // 8 :]
-        self._call = np.zeros(HEADER_WORDS + 5, np.int64)
-        self._call[HEADER_WORDS + 2 :] = [each.ctypes.data for each in (op_records, self._sync, stop)]
+        self._call = np.zeros(HEADER_WORDS + 6, np.int64)
+        self._call[HEADER_WORDS + 2 : -1] = [each.ctypes.data for each in (op_records, self._sync, stop)]
         self._call_address = self._call.ctypes.data  # reading it from numpy is as slow as the rest of a start
         self.execute: Callable[[int, int, int, int], None] = KernelFunction(execute)
         self._start_locks, done = ([acquired_lock() for _ in range(threads)] for _ in range(2))
@@ -98,6 +98,11 @@ class ThreadPool:
         self._sync[SYNC_STAGE // 8] = first - 1
         self._call[HEADER_WORDS], self._call[HEADER_WORDS + 1] = first, end
         return self._call_address
+
+    def use_scratch(self, scratches: Sequence[int], *, timestamps: bool = False) -> None:
+        """Give the threads other scratch memory from the next run on. With `timestamps`, they write timestamps in front
+        of it (`localinfer.runtime.timestamps`)."""
+        self._scratches, self._call[-1] = scratches, timestamps
 
     def close(self) -> None:
         """End the threads."""

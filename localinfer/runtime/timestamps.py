@@ -1,7 +1,8 @@
 """Timestamps of a run: the thread, the begin and the end of every chunk of an op.
 
-The profiling executor (`localinfer.kernels.executor`) writes three 64-bit integers for each chunk that it runs: the
-address of the op record, and the clock ticks before and after. They are stored in front of the thread's scratch memory.
+If timestamps are recorded, the executor (`localinfer.kernels.executor`) writes three 64-bit integers for each chunk
+that it runs: the address of the op record, and the clock ticks before and after. They are stored in front of the
+thread's scratch memory.
 """
 
 import ctypes
