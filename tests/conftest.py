@@ -34,6 +34,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG_TESTS = ("test_arm64.py", "test_instruction_sets.py")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of processes of `-n auto`: one more than cores, because some tests wait for other programs."""
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest tests first."""
     items.sort(key=lambda item: not item.path.name.endswith(LONG_TESTS))
