@@ -25,10 +25,11 @@ def tune_command(
     model: OptionalModelArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure how this machine reads the weights of a model fastest during decode, and store the result.
+    """Measure how this machine reads the weights of a model fastest.
 
-    The first run of a model does the same. All ways give the same logits. The table has the read bandwidth in GB/s for
-    each block format and row length; the fastest has a star.
+    Decode steps run with each way of reading, and the fastest is stored. The first run of a model does the same. All
+    ways give the same logits. The table has the read bandwidth in GB/s for each block format and row length; the
+    fastest has a star.
 
     \b
     Examples:

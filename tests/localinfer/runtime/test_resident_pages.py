@@ -13,7 +13,7 @@ from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-OPTIONS = Options(threads=1, ctx_size=64)
+OPTIONS = Options(threads=1, ctx_size=64, tune=False)  # tuning runs decode steps
 
 
 def in_memory(path: Path, what: str = "Rss") -> int:
