@@ -43,18 +43,19 @@ def tune_command(
         from localinfer.runtime import tuning
         from localinfer.runtime.tuning_table import TuningTable
 
-        stored, shapes = TuningTable(paths.jit_dir()), tuning.tunable_shapes(engine.runner)
+        stored = TuningTable(paths.jit_dir())
+        if not tuning.tunable_shapes(engine.runner):
+            screen.note(f"{screen.one_line(model)}: all matrices are so small that tuning makes no difference")
+            return
         with status.busy(STATUS):
-            timings = tuning.measure_and_store(engine.runner, shapes, stored, status)
+            timings = tuning.measure_and_store(engine.runner, stored, status)
         if as_json:
             screen.write(json.dumps(as_object(timings, engine.graph.threads), indent=1) + "\n")
         else:
             screen.write("".join(f"{line}\n" for line in as_text(timings)))
-    if not timings.shapes:
-        screen.note(f"{screen.one_line(model)}: all matrices are so small that tuning makes no difference")
-    elif not timings.rounds_agree:
+    if not timings.rounds_agree:
         screen.warn(BUSY)
-    if timings.shapes and stored.path:
+    if stored.path:
         screen.note(f"stored in {screen.one_line(str(stored.path))}")
 
 
@@ -63,8 +64,6 @@ def as_text(timings: "Timings") -> list[str]:
     from quant.ggml import TYPES
     from quant.matmul.row_access import CANDIDATES
 
-    if not timings.shapes:
-        return []
     heading = ["", *(f"{TYPES[shape.type].name} {shape.n_in}" for shape in timings.shapes)]
     rows = [
         [

@@ -58,8 +58,9 @@ class Timings:
     rounds_agree: bool
 
 
-def measure(runner: ModelRunner, shapes: Sequence[ProductShape], progress: Progress | None = None) -> Timings:
-    """Measure the candidates for some shapes. The choices of the model do not change.
+def measure(runner: ModelRunner, large: Sequence[ProductShape], progress: Progress | None = None) -> Timings:
+    """Measure the candidates for all shapes, until rounds agree on those that are `large`. The choices of the model do
+    not change.
 
     `progress` is called with the stage "tune", milliseconds and total milliseconds. Raises LocalInferError if the CPU
     has no clock that compiled code can read.
@@ -70,7 +71,7 @@ def measure(runner: ModelRunner, shapes: Sequence[ProductShape], progress: Progr
         with runner.lock, runner.compiled_graph.recorded_timestamps() as buffer:
             clock = Clock()
             step = MeasuredStep(runner, buffer)
-            rounds, agree = run_rounds(step, shapes, progress)
+            rounds, agree = run_rounds(step, large, progress)
             seconds_per_thread = clock.seconds_per_tick() / graph.threads
     finally:
         for shape, access in before.items():
@@ -84,8 +85,7 @@ def measure(runner: ModelRunner, shapes: Sequence[ProductShape], progress: Progr
                 nbytes[shape],
                 dict(zip(CANDIDATES, (seconds_per_thread * step.total(shortest, shape)).tolist(), strict=True)),
             )
-            for shape in shapes
-            if shape in nbytes
+            for shape in nbytes
         },
         agree,
     )
@@ -163,7 +163,7 @@ def undisturbed_ticks(buffer: TimestampBuffer, n_ops: int) -> NDArray[np.float64
 
 
 def run_rounds(
-    step: MeasuredStep, shapes: Sequence[ProductShape], progress: Progress | None
+    step: MeasuredStep, large: Sequence[ProductShape], progress: Progress | None
 ) -> tuple[list[Ticks], bool]:
     """Run rounds until two in a row agree, or until MAX_SECONDS have passed. Return them, and whether two agreed."""
     rounds: list[Ticks] = []
@@ -172,7 +172,7 @@ def run_rounds(
         run(CANDIDATES[0])  # maps the pages of the weights
         while True:
             seconds = time.perf_counter() - begin
-            if len(rounds) > 1 and all(choose_alike(*(step.total(each, s) for each in rounds[-2:])) for s in shapes):
+            if len(rounds) > 1 and all(choose_alike(*(step.total(each, s) for each in rounds[-2:])) for s in large):
                 return rounds, True
             if len(rounds) > 1 and seconds > MAX_SECONDS:
                 return rounds, False

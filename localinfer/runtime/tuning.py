@@ -7,7 +7,6 @@ measurement, or if decode is much slower afterwards than the measurement promise
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localinfer import paths
@@ -34,39 +33,39 @@ def tune(runner: ModelRunner, progress: Progress | None = None) -> None:
     known = table.read(graph.threads)
     for shape in known.keys() & graph.row_accesses.keys():
         graph.set_row_access(shape, known[shape].access)
-    wanted = tunable_shapes(runner)
-    if not all(shape in known and known[shape].is_final for shape in wanted):
+    missing = [shape for shape in graph.row_accesses if shape not in known or not known[shape].is_final]
+    if missing and not set(missing).isdisjoint(tunable_shapes(runner)):
         with contextlib.suppress(LocalInferError):  # without a clock, the defaults remain
-            measure_and_store(runner, wanted, table, progress)
+            measure_and_store(runner, table, progress)
 
 
-def measure_and_store(
-    runner: ModelRunner, shapes: Sequence[ProductShape], table: TuningTable, progress: Progress | None = None
-) -> "Timings":
-    """Measure the candidates for some shapes, use the fastest, and store them in the table. Return the timings.
+def measure_and_store(runner: ModelRunner, table: TuningTable, progress: Progress | None = None) -> "Timings":
+    """Measure the candidates for all shapes, use the fastest, and store them in the table. Return the timings.
 
     Raises LocalInferError if the CPU has no clock that compiled code can read.
     """
     from localinfer.runtime.row_access_timing import measure
 
-    graph, timings = runner.graph, measure(runner, shapes, progress)
+    graph, timings = runner.graph, measure(runner, tunable_shapes(runner), progress)
     known, found = table.read(graph.threads), {}
     for shape, timing in timings.shapes.items():
         graph.set_row_access(shape, timing.fastest)
-        doubts = 0 if timings.rounds_agree else known[shape].doubts + 1 if shape in known else 1
-        found[shape] = TunedAccess(timing.fastest, timing.bytes_per_second(timing.fastest), doubts)
+        disturbed = 0 if timings.rounds_agree else known[shape].disturbed + 1 if shape in known else 1
+        found[shape] = TunedAccess(timing.fastest, timing.bytes_per_second(timing.fastest), disturbed)
     table.update(graph.threads, found)
     return timings
 
 
 def recheck(runner: ModelRunner) -> None:
     """Have the next start measure again if the decode steps of this process were much slower than they should be."""
-    graph, table = runner.graph, TuningTable(paths.jit_dir())
-    known, nbytes = table.read(graph.threads), decode_bytes(runner)
-    seconds = sum(nbytes[shape] / known[shape].bytes_per_second for shape in known.keys() & nbytes.keys())
     steps = sorted(runner.decode_seconds)
-    if len(steps) >= MIN_DECODE_STEPS and seconds and steps[len(steps) // 4] > SLOW_DECODE * seconds:
-        table.update(graph.threads, {shape: known[shape]._replace(doubts=1) for shape in known.keys() & nbytes.keys()})
+    if len(steps) < MIN_DECODE_STEPS:
+        return
+    graph, table, nbytes = runner.graph, TuningTable(paths.jit_dir()), decode_bytes(runner)
+    known = {shape: tuned for shape, tuned in table.read(graph.threads).items() if shape in nbytes}
+    seconds = sum(nbytes[shape] / tuned.bytes_per_second for shape, tuned in known.items())
+    if known and steps[len(steps) // 4] > SLOW_DECODE * seconds:
+        table.update(graph.threads, {shape: tuned._replace(disturbed=1) for shape, tuned in known.items()})
 
 
 def decode_bytes(runner: ModelRunner) -> dict[ProductShape, int]:

@@ -18,24 +18,24 @@ from quant.jit.kernel_cache import KernelCache
 from quant.matmul.row_access import CANDIDATES, RowAccess
 
 FILE_NAME = "tuning.json"
-MAX_DOUBTS = 3  # measurements of a busy machine, after which it is left alone
+MAX_DISTURBED = 3  # measurements of a busy machine, after which it is left alone
 
 
 class TunedAccess(NamedTuple):
     """The fastest row access of a shape, and the bytes per second that it read.
 
-    `doubts` is 0 for a measurement that can be trusted, else the number of measurements in a row that other programs
+    `disturbed` is 0 for a measurement that can be trusted, else the number of measurements in a row that other programs
     disturbed.
     """
 
     access: RowAccess
     bytes_per_second: float
-    doubts: int = 0
+    disturbed: int = 0
 
     @property
     def is_final(self) -> bool:
         """Whether the next start need not measure again."""
-        return self.doubts == 0 or self.doubts >= MAX_DOUBTS
+        return self.disturbed == 0 or self.disturbed >= MAX_DISTURBED
 
 
 class TuningTable:
@@ -54,9 +54,9 @@ class TuningTable:
         entries = {}
         for text, value in self._read_json().items():
             with contextlib.suppress(KeyError, TypeError, ValueError):
-                access, rate, doubts = RowAccess(*value["access"]), value["bytes_per_second"], value["doubts"]
-                if access in CANDIDATES and rate > 0 and doubts >= 0:  # the file may have been damaged
-                    entries[parse_key(text)] = TunedAccess(access, float(rate), int(doubts))
+                access, rate, disturbed = RowAccess(*value["access"]), value["bytes_per_second"], value["disturbed"]
+                if access in CANDIDATES and rate > 0 and disturbed >= 0:  # the file may have been damaged
+                    entries[parse_key(text)] = TunedAccess(access, float(rate), int(disturbed))
         return entries
 
     def update(self, threads: int, entries: Mapping[ProductShape, TunedAccess]) -> None:

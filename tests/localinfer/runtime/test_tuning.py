@@ -15,7 +15,7 @@ from localinfer.kernels.layout import TIMESTAMPS_OFFSET
 from localinfer.runtime import row_access_timing, tuning
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.timestamps import TimestampBuffer
-from localinfer.runtime.tuning_table import MAX_DOUBTS, TuningTable, parse_key
+from localinfer.runtime.tuning_table import MAX_DISTURBED, TuningTable, parse_key
 from quant.matmul.row_access import CANDIDATES, RowAccess, default_row_access
 
 
@@ -72,10 +72,11 @@ def test_logits_are_equal_with_every_candidate(tiny: Write, kind: str, tmp_path:
         assert all(np.array_equal(each, logits[0]) for each in logits)
 
 
+@pytest.mark.parametrize("tiny", [tiny_llama, tiny_qwen3moe])
 def test_the_first_engine_measures_and_the_next_one_reads_the_table(
-    tmp_path: Path, table: TuningTable, measured: list[row_access_timing.Timings]
+    tiny: Write, tmp_path: Path, table: TuningTable, measured: list[row_access_timing.Timings]
 ) -> None:
-    path = tiny_llama(tmp_path / "m.gguf", type="Q4_K")
+    path = tiny(tmp_path / "m.gguf", type="F16")
     with engine(path) as first:
         [timings] = measured
         assert set(timings.shapes) == set(first.graph.row_accesses)
@@ -84,7 +85,7 @@ def test_the_first_engine_measures_and_the_next_one_reads_the_table(
     stored = table.read(2)
     assert {shape: tuned.access for shape, tuned in stored.items()} == expected
     assert all(tuned.bytes_per_second > 1e6 for tuned in stored.values())
-    table.update(2, {shape: tuned._replace(doubts=0) for shape, tuned in stored.items()})
+    table.update(2, {shape: tuned._replace(disturbed=0) for shape, tuned in stored.items()})
     with engine(path) as second:
         assert choices(second) == expected
     assert len(measured) == 1
@@ -136,10 +137,10 @@ def test_a_disturbed_measurement_is_repeated_a_few_times(
 ) -> None:
     disagree(monkeypatch)
     path = tiny_llama(tmp_path / "m.gguf")
-    for start in range(1, MAX_DOUBTS + 3):
+    for start in range(1, MAX_DISTURBED + 3):
         with engine(path):
-            assert len(measured) == min(start, MAX_DOUBTS)
-    assert {tuned.doubts for tuned in table.read(2).values()} == {MAX_DOUBTS}
+            assert len(measured) == min(start, MAX_DISTURBED)
+    assert {tuned.disturbed for tuned in table.read(2).values()} == {MAX_DISTURBED}
 
 
 def test_decode_far_below_the_measured_bandwidth_is_measured_again(
@@ -147,7 +148,7 @@ def test_decode_far_below_the_measured_bandwidth_is_measured_again(
 ) -> None:
     path = tiny_llama(tmp_path / "m.gguf")
     with engine(path) as e:
-        promised = {shape: tuned._replace(doubts=0, bytes_per_second=1.0) for shape, tuned in table.read(2).items()}
+        promised = {shape: tuned._replace(disturbed=0, bytes_per_second=1.0) for shape, tuned in table.read(2).items()}
         table.update(2, promised)  # decode is much faster than that
         e.runner.decode_seconds = deque([0.001] * tuning.MIN_DECODE_STEPS)
     with engine(path) as e:
@@ -185,11 +186,11 @@ def test_without_a_clock_the_defaults_remain(
     "content",
     [
         b"", b"[]", b"\xff", b'{"Q4_K 256 columns 2 threads": 1}', b'{"Q4_K 256 columns 2 threads": {}}',
-        b'{"Q4_K 256": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "doubts": 0}}',
-        b'{"Q4_K 256 columns 2 threads": {"access": [999, 1, 2048], "bytes_per_second": 1.0, "doubts": 0}}',
-        b'{"Q4_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 0, "doubts": 0}}',
-        b'{"Q4_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": "x", "doubts": 0}}',
-        b'{"ZZ_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "doubts": 0}}',
+        b'{"Q4_K 256": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
+        b'{"Q4_K 256 columns 2 threads": {"access": [999, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
+        b'{"Q4_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 0, "disturbed": 0}}',
+        b'{"Q4_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": "x", "disturbed": 0}}',
+        b'{"ZZ_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
     ],
 )  # fmt: skip
 def test_damaged_tables_have_no_entries(table: TuningTable, content: bytes) -> None:

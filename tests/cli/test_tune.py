@@ -1,0 +1,82 @@
+"""`localinfer tune`: the table, the JSON object, and what is stored."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import tiny_llama
+
+from cli import __main__
+from localinfer.runtime import row_access_timing, tuning, tuning_table
+from quant.matmul.row_access import CANDIDATES
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a command line in this process: exit code, stdout, stderr."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        code = __main__.run([str(argument) for argument in arguments])
+        return (code, *capsys.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuning_table.TuningTable:
+    """An empty tuning table, and a limit below which even tiny matrices are tuned."""
+    empty = tuning_table.TuningTable(tmp_path / "jit")
+    monkeypatch.setattr(tuning_table, "TuningTable", lambda jit_dir: empty)
+    monkeypatch.setattr(tuning, "MIN_SHAPE_BYTES", 1)
+    monkeypatch.setattr(row_access_timing, "TOLERANCE", 1e9)  # rounds of a busy machine agree, too
+    return empty
+
+
+def test_table(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> None:
+    code, out, err = run("tune", tiny_llama(tmp_path / "m.gguf"), "-t", 2)
+    assert (code, err.splitlines()[-1]) == (0, f"stored in {stored.path}")
+    title, heading, *rows = out.splitlines()
+    assert title == "GB/s by block format and columns of a row"
+    assert heading.split() == ["Q8_0", "256", "Q8_0", "512"]
+    assert [row.strip().startswith(str(access)) for row, access in zip(rows, CANDIDATES, strict=True)]
+    assert sum(row.count("*") for row in rows) == 2
+    assert len(stored.read(2)) == 2
+
+
+def test_json(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> None:
+    code, out, _ = run("tune", tiny_llama(tmp_path / "m.gguf"), "-t", 1, "--json")
+    found = json.loads(out)
+    assert (code, found["threads"], found["rounds_agree"]) == (0, 1, True)
+    for shape in found["shapes"]:
+        assert len(shape["bytes_per_second"]) == len(CANDIDATES)
+        best = max(shape["bytes_per_second"], key=lambda each: each["bytes_per_second"])
+        assert best == shape["fastest"] | {"bytes_per_second": best["bytes_per_second"]}
+    assert len(stored.read(1)) == len(found["shapes"])
+
+
+def test_disturbed_measurement(
+    run: Run, tmp_path: Path, stored: tuning_table.TuningTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_access_timing, "TOLERANCE", -1)
+    monkeypatch.setattr(row_access_timing, "MAX_SECONDS", 0)
+    code, _, err = run("tune", tiny_llama(tmp_path / "m.gguf"))
+    assert code == 0
+    assert "warning: another program disturbed the measurement; the next run of the model measures again\n" in err
+    assert {tuned.disturbed for tuned in stored.read_all().values()} == {1}
+
+
+def test_small_model(run: Run, tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf")
+    code, out, err = run("tune", path)
+    assert (code, out) == (0, "")
+    assert err.endswith(f"{path}: all matrices are so small that tuning makes no difference\n")
+
+
+def test_missing_model(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("tune", tmp_path / "missing.gguf")
+    assert (code, out) == (3, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
