@@ -29,20 +29,34 @@ os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent/hf"
 # A shell starts background processes with SIGINT ignored, which child processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that start whole test runs, emulated or for other instruction sets. If one of them ran last, the other processes
-# would wait for it.
-LONG_TESTS = ("test_arm64.py", "test_instruction_sets.py")
+# Each process of pytest-xdist gets a contiguous part of the tests, so that the variants of a kernel are compiled in one
+# process: the first ones models, then kernels of formats. The last one gets the tests that start programs or wait for
+# them, while other processes use the cores. It begins with those that take longest, because they start whole test runs.
+KERNEL_TESTS, LONG_TESTS = "tests/quant/", ("test_arm64.py", "test_instruction_sets.py")
+PROGRAM_TESTS = (
+    *("tests/cli/", "tests/test_documented_commands.py", "tests/test_end_to_end.py", "tests/test_docs.py"),
+    *(f"tests/localinfer/{name}/" for name in ("hub", "conversion", "chat_template", "gguf")),
+)
+
+
+def part_of(test: pytest.Item) -> int:
+    """Return the number of the part of the tests that a test belongs to."""
+    if test.nodeid.startswith(PROGRAM_TESTS):
+        return 3
+    if test.path.name.endswith(LONG_TESTS):
+        return 2
+    return 1 if test.nodeid.startswith(KERNEL_TESTS) else 0
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of processes of `-n auto`: one more than cores, because some tests wait for other programs."""
+    """Return the number of processes of `-n auto`: one more than cores, because some tests wait for programs."""
     return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest tests first."""
-    items.sort(key=lambda item: not item.path.name.endswith(LONG_TESTS))
+    """Sort the tests by part."""
+    items.sort(key=part_of)
 
 
 def pytest_collection_finish() -> None:
@@ -53,8 +67,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process a contiguous part of the tests, so that the variants of a kernel are compiled in one process. A
-    process that has finished its part takes over tests of another one.
+    """Give each process a contiguous part of the tests. A process that has finished its part takes over tests of
+    another one.
     """
     from xdist.scheduler import WorkStealingScheduling
 
