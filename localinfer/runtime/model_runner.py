@@ -18,7 +18,7 @@ from localinfer.runtime.compiled_graph import CompiledGraph, Floats
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.thread_pool import OnOp
 
-DECODE_STEPS_KEPT = 128
+DECODE_STEPS_KEPT, MAX_TIMED_POSITION = 128, 256
 MAX_POSITION = UNLIMITED_WINDOW  # kernels count positions with 32 bits
 
 
@@ -35,7 +35,7 @@ class ModelRunner:
         self.uses_ring_buffer = uses_ring_buffer
         self.lock, self.page_table_lock = threading.RLock(), threading.RLock()
         self.evict: abc.Callable[[], bool] = lambda: False
-        self.decode_seconds = deque[float](maxlen=DECODE_STEPS_KEPT)  # of the last steps that evaluated one token
+        self.decode_seconds = deque[float](maxlen=DECODE_STEPS_KEPT)  # of batches of one token in a short context
         self._closed, self._process = False, os.getpid()
 
     def new_sequence(self) -> Sequence:
@@ -71,7 +71,7 @@ class ModelRunner:
                     for each in segments:  # undo partial updates, or discard what they affect
                         each.sequence.rewind(len(each.sequence))
                 raise
-            if tokens == 1 and len(rows):
+            if tokens == 1 and len(rows) and len(segments[0].sequence) < MAX_TIMED_POSITION:
                 self.decode_seconds.append(time.perf_counter() - begin)
             with self.page_table_lock:
                 for each in segments:

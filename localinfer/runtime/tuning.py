@@ -1,8 +1,9 @@
 """Tuning: a loaded model's kernels read rows in the way that was measured to be the fastest on this machine.
 
-The first model with a block format, a row length and a number of threads is measured (`row_access_timing`), which takes
-a second or two. The result is stored beside the kernel cache (`tuning_table`). If other programs disturbed the
-measurement, or if decode is much slower afterwards than the measurement promises, the next start measures again.
+The first model with a block format, a row length, a precision and a number of threads is measured
+(`row_access_timing`), which takes a second or two. The result is stored beside the kernel cache (`tuning_table`). If
+other programs disturbed the measurement, or if decode is much slower afterwards than the measurement promises, the next
+start measures again.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MIN_SHAPE_BYTES = 8 << 20  # of weights; reading less takes no time that matters
 MIN_DECODE_STEPS = 32
+MIN_STEP_BYTES = 256 << 20  # of weights; in smaller models, other ops take a large part of a decode step
 SLOW_DECODE = 2.0  # times the time that reading the weights takes at the measured bandwidth
 
 
@@ -58,10 +60,10 @@ def measure_and_store(runner: ModelRunner, table: TuningTable, progress: Progres
 
 def recheck(runner: ModelRunner) -> None:
     """Have the next start measure again if the decode steps of this process were much slower than they should be."""
-    steps = sorted(runner.decode_seconds)
-    if len(steps) < MIN_DECODE_STEPS:
+    steps, nbytes = sorted(runner.decode_seconds), decode_bytes(runner) if runner.decode_seconds else {}
+    if len(steps) < MIN_DECODE_STEPS or sum(nbytes.values()) < MIN_STEP_BYTES:
         return
-    graph, table, nbytes = runner.graph, TuningTable(paths.jit_dir()), decode_bytes(runner)
+    graph, table = runner.graph, TuningTable(paths.jit_dir())
     known = {shape: tuned for shape, tuned in table.read(graph.threads).items() if shape in nbytes}
     seconds = sum(nbytes[shape] / tuned.bytes_per_second for shape, tuned in known.items())
     if known and steps[len(steps) // 4] > SLOW_DECODE * seconds:

@@ -90,12 +90,12 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def format_key(shape: ProductShape, threads: int) -> str:
-    """Return an entry's key: "Q4_K 1536 columns 2 threads"."""
-    return f"{TYPES[shape.type].name} {shape.n_in} columns {threads} threads"
+    """Return an entry's key: "Q4_K 1536 columns 1 passes 2 threads"."""
+    return f"{TYPES[shape.type].name} {shape.n_in} columns {shape.passes} passes {threads} threads"
 
 
 def parse_key(text: str) -> tuple[ProductShape, int]:
     """Parse the output of `format_key`. Raises KeyError or ValueError if it is something else."""
-    name, columns, _, threads, _ = text.split(" ")
+    name, columns, _, passes, _, threads, _ = text.split(" ")
     numbers = {kind.name: number for number, kind in TYPES.items()}
-    return ProductShape(numbers[name], int(columns)), int(threads)
+    return ProductShape(numbers[name], int(columns), int(passes)), int(threads)

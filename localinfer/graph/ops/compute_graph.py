@@ -41,10 +41,12 @@ class Product(NamedTuple):
 
 
 class ProductShape(NamedTuple):
-    """What the fastest way to read the rows of a matrix depends on: ggml's type number, and the columns of a row."""
+    """What the fastest way to read the rows of a matrix depends on: ggml's type number, the columns of a row, and the
+    passes of the quantized activations."""
 
     type: int
     n_in: int
+    passes: int
 
 
 @dataclass(eq=False)
@@ -106,14 +108,9 @@ class ComputeGraph:
             ConvertedActivations(2 * n * rows.capacity),
         )
 
-    @staticmethod
-    def product_shape(weight: Tensor) -> ProductShape:
-        """Return the shape of products with a weight."""
-        return ProductShape(weight.type, weight.shape[-1])
-
     def row_access(self, weight: Tensor) -> Region:
         """Return the memory of the `RowAccess` of products with a weight. Products of the same shape share it."""
-        shape = self.product_shape(weight)
+        shape = ProductShape(weight.type, weight.shape[-1], self.passes)
         if shape not in self.row_accesses:
             self.row_accesses[shape] = self.region(8 * ROW_ACCESS_WORDS)
         return self.row_accesses[shape]

@@ -146,6 +146,7 @@ def test_a_disturbed_measurement_is_repeated_a_few_times(
 def test_decode_far_below_the_measured_bandwidth_is_measured_again(
     tmp_path: Path, table: TuningTable, measured: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tuning, "MIN_STEP_BYTES", 1)
     path = tiny_llama(tmp_path / "m.gguf")
     with engine(path) as e:
         promised = {shape: tuned._replace(disturbed=0, bytes_per_second=1.0) for shape, tuned in table.read(2).items()}
@@ -185,19 +186,20 @@ def test_without_a_clock_the_defaults_remain(
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"[]", b"\xff", b'{"Q4_K 256 columns 2 threads": 1}', b'{"Q4_K 256 columns 2 threads": {}}',
+        *(b"", b"[]", b"\xff"),
+        *(b'{"Q4_K 256 columns 1 passes 2 threads": 1}', b'{"Q4_K 256 columns 1 passes 2 threads": {}}'),
         b'{"Q4_K 256": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
-        b'{"Q4_K 256 columns 2 threads": {"access": [999, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
-        b'{"Q4_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 0, "disturbed": 0}}',
-        b'{"Q4_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": "x", "disturbed": 0}}',
-        b'{"ZZ_K 256 columns 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
+        b'{"Q4_K 256 columns 1 passes 2 threads": {"access": [999, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
+        b'{"Q4_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 0, "disturbed": 0}}',
+        b'{"Q4_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": "x", "disturbed": 0}}',
+        b'{"ZZ_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
     ],
 )  # fmt: skip
 def test_damaged_tables_have_no_entries(table: TuningTable, content: bytes) -> None:
     assert table.path
     table.path.write_bytes(content)
     assert not table.read_all()
-    shape, threads = parse_key("Q4_K 256 columns 2 threads")
+    shape, threads = parse_key("Q4_K 256 columns 1 passes 2 threads")
     table.update(threads, {shape: tuning.TunedAccess(CANDIDATES[0], 1e9)})
     assert table.read_all() == {(shape, threads): tuning.TunedAccess(CANDIDATES[0], 1e9)}
     assert json.loads(table.path.read_bytes())
@@ -206,7 +208,7 @@ def test_damaged_tables_have_no_entries(table: TuningTable, content: bytes) -> N
 def test_a_table_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     table = TuningTable(tmp_path / "file" / "jit")
-    shape, threads = parse_key("Q4_K 256 columns 2 threads")
+    shape, threads = parse_key("Q4_K 256 columns 1 passes 2 threads")
     table.update(threads, {shape: tuning.TunedAccess(CANDIDATES[0], 1e9)})
     assert not table.read_all()
 
