@@ -30,8 +30,16 @@ os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent/hf"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each process of pytest-xdist gets a contiguous part of the tests, so that the variants of a kernel are compiled in one
-# process: the first ones models, then kernels of formats. The last one gets the tests that start programs or wait for
-# them, while other processes use the cores. It begins with those that take longest, because they start whole test runs.
+# process: the first process begins with models, the second one with kernels of formats. The last one has the tests that
+# start programs, while other processes use the cores; it begins with those that take longest. A process that is done
+# takes over the end of another part, where few tests compile kernels.
+MODEL_TESTS = tuple(
+    f"tests/localinfer/{name}"
+    for name in (
+        "architectures/", "runtime/", "kernels/", "graph/", "evaluation/", "quantization/", "generation/speculative/",
+        "test_model.py",
+    )
+)  # fmt: skip
 KERNEL_TESTS, LONG_TESTS = "tests/quant/", ("test_arm64.py", "test_instruction_sets.py")
 PROGRAM_TESTS = (
     *("tests/cli/", "tests/test_documented_commands.py", "tests/test_end_to_end.py", "tests/test_docs.py"),
@@ -41,11 +49,13 @@ PROGRAM_TESTS = (
 
 def part_of(test: pytest.Item) -> int:
     """Return the number of the part of the tests that a test belongs to."""
-    if test.nodeid.startswith(PROGRAM_TESTS):
-        return 3
+    if test.nodeid.startswith(MODEL_TESTS):
+        return 0
     if test.path.name.endswith(LONG_TESTS):
-        return 2
-    return 1 if test.nodeid.startswith(KERNEL_TESTS) else 0
+        return 3
+    if test.nodeid.startswith(PROGRAM_TESTS):
+        return 4
+    return 2 if test.nodeid.startswith(KERNEL_TESTS) else 1
 
 
 @pytest.hookimpl(optionalhook=True)
