@@ -94,6 +94,7 @@ def isolated_directories(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
     for variable in [name for name in os.environ if name.startswith("LOCALINFER_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(SHARED_CACHE))
+    monkeypatch.setenv("LOCALINFER_TUNE", "0")  # measuring real models while other tests run would be repeated
     monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "no-config"))
     monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path_factory.getbasetemp() / "data"))
 
