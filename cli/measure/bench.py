@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 ENGINE_OPTIONS = (
-    "threads_batch", "batch_size", "ubatch_size", "precision", "cache_type_k", "cache_type_v", "mmap"
+    "threads_batch", "batch_size", "ubatch_size", "precision", "cache_type_k", "cache_type_v", "mmap", "tune"
 )  # fmt: skip
 
 

@@ -28,6 +28,9 @@ SPEED_OPTIONS = (
     "batch_size",
     "ubatch_size",
     "parallel",
+    "mmap",
+    "mlock",
+    "tune",
 )  # change no response
 SPEED_SECTIONS = ("speculative", "draft")  # sections of such options
 RESTART_HINT = "--restart starts over and discards the existing output"
