@@ -128,6 +128,18 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command line in this process: exit code, stdout, stderr."""
+    from cli import __main__
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        code = __main__.run([str(argument) for argument in arguments])
+        return (code, *capsys.readouterr())
+
+    return command
+
+
+@pytest.fixture
 def fake_model(tmp_path: Path) -> str:
     """The path of an empty file, which is enough for the fake model."""
     path = tmp_path / "fake.gguf"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.ops.compute_graph import ProductShape
+from localinfer.graph.ops.compute_graph import ProductShape, product_ops
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.timestamps import Clock, TimestampBuffer
@@ -102,7 +102,7 @@ class MeasuredStep:
         self._ranges = self._op_ranges()
         self._shapes = {
             number: shape
-            for number, shape in self.graph.product_ops.items()
+            for number, shape in product_ops(self.graph).items()
             if any(first <= number < end for first, end in self._ranges)
         }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
-from localinfer.graph.ops.compute_graph import ProductShape
+from localinfer.graph.ops.compute_graph import ProductShape, product_ops
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.tuning_table import TunedAccess, TuningTable
 from quant.jit.loader import Progress
@@ -74,7 +74,7 @@ def decode_bytes(runner: ModelRunner) -> dict[ProductShape, int]:
     """Return the bytes of weights that a decode step reads, by shape."""
     graph, nbytes = runner.graph, defaultdict[ProductShape, int](int)
     costs = graph.op_costs(tokens=1, n_past=0, outputs=1)
-    for number, shape in graph.product_ops.items():
+    for number, shape in product_ops(graph).items():
         nbytes[shape] += costs[number].nbytes
     return nbytes
 

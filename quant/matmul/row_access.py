@@ -30,7 +30,6 @@ class RowAccess(NamedTuple):
 
 
 ROW_ACCESS_WORDS = len(RowAccess._fields)
-MAX_STREAMS = 8
 
 ROW_BY_ROW, FOUR_STREAMS = RowAccess(1, 1, 4096), RowAccess(4, 1, 2048)
 CANDIDATES = (

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tiny import tiny_llama
 
-from cli import __main__
 from cli.measure import bench_results
 from cli.measure.plot import plot
 from cli.output_files import writable_path, write_atomically
@@ -24,17 +23,6 @@ from localinfer.runtime.engine import Engine
 Run = Callable[..., tuple[int, str, str]]
 ROOF = Roofline(threads=2, bandwidth=20e9, dots=100e9, fmas=50e9, pairs=50e9)
 SUBJECT = BenchmarkedModel("tiny.gguf", "tiny", 1 << 20, 1000, "CPU", Options())
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs a command line in this process: exit code, stdout, stderr."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        code = __main__.run([str(argument) for argument in arguments])
-        return (code, *capsys.readouterr())
-
-    return command
 
 
 @pytest.fixture

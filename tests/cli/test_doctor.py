@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny import tiny_llama
 
-from cli import __main__, doctor
+from cli import doctor
 from localinfer import paths
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
@@ -22,17 +22,6 @@ from quant.jit.cpu import target
 
 Run = Callable[..., tuple[int, str, str]]
 DOCTOR = [sys.executable, "-m", "localinfer", "doctor"]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs a command line in this process: exit code, stdout, stderr."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        code = __main__.run([str(argument) for argument in arguments])
-        return (code, *capsys.readouterr())
-
-    return command
 
 
 class TestDoctor:

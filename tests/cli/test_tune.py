@@ -7,22 +7,10 @@ from pathlib import Path
 import pytest
 from tiny import tiny_llama
 
-from cli import __main__
 from localinfer.runtime import row_access_timing, tuning, tuning_table
 from quant.matmul.row_access import CANDIDATES
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs a command line in this process: exit code, stdout, stderr."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        code = __main__.run([str(argument) for argument in arguments])
-        return (code, *capsys.readouterr())
-
-    return command
 
 
 @pytest.fixture

@@ -228,13 +228,13 @@ class ComputeGraph:
         """Return how the products of a shape read rows."""
         return RowAccess(*self.row_accesses[shape].view(np.int64).tolist())
 
-    @property
-    def product_ops(self) -> dict[int, ProductShape]:
-        """The shapes of the ops that multiply by weights, by op number."""
-        shapes = {region: shape for shape, region in self.row_accesses.items()}
-        return {
-            number: shapes[argument]
-            for number, op in enumerate(self.ops)
-            for argument in op.arguments
-            if isinstance(argument, Region) and argument in shapes
-        }
+
+def product_ops(graph: ComputeGraph) -> dict[int, ProductShape]:
+    """Return the shapes of the ops that multiply by weights, by op number."""
+    shapes = {region: shape for shape, region in graph.row_accesses.items()}
+    return {
+        number: shapes[argument]
+        for number, op in enumerate(graph.ops)
+        for argument in op.arguments
+        if isinstance(argument, Region) and argument in shapes
+    }

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tiny import tiny_gemma3, tiny_llama
 
-from cli import __main__
 from cli.measure.chrome_trace import chrome_trace
 from localinfer.errors import LocalInferError
 from localinfer.evaluation.profile import RUNS, Profile, divide_time, group_ops, op_kind, op_layer, profile
@@ -21,17 +20,6 @@ from localinfer.runtime.timestamps import Clock, TimestampBuffer, Timestamps
 
 Run = Callable[..., tuple[int, str, str]]
 PROMPT, ANSWER = list(range(3, 15)), [20, 21, 22]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        code = __main__.run([str(argument) for argument in arguments])
-        return (code, *capsys.readouterr())
-
-    return command
 
 
 @pytest.fixture
