@@ -1,5 +1,6 @@
 """The fuzzer itself: it runs, its guard pages detect out-of-bounds accesses, and it reports its findings."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
         ("ctypes.string_at(memory.ctypes.data, 101)", "signal", "SIGSEGV"),
         ("ctypes.memset(memory.ctypes.data + 100, 0, 1)", "signal", "SIGSEGV"),
         ("1 / 0", "error", "Traceback"),
-        ("guarded_memory(600 << 20)[:] = 1", "much memory", "60"),
+        ("guarded_memory(600 << 20)[:] = 1", "much memory", "(59|6.). MiB"),  # the peak is not exact
         ("fork_server.os._exit(3)", "no answer", "exit"),
     ],
 )
@@ -56,7 +57,7 @@ def test_findings_are_reported(body: str, kind: str, output: str, tmp_path: Path
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == 2
-    assert all(line.startswith(f"{seed} {kind}: {output}") for seed, line in enumerate(lines))
+    assert all(re.match(f"{seed} {kind}: {output}", line) for seed, line in enumerate(lines)), lines
     names = sorted(path.name for path in (tmp_path / "findings").glob("*"))
     assert names == ([f"{seed}.{suffix}" for seed in range(2) for suffix in ("gguf", "txt")] if kind != "ran" else [])
 

@@ -18,4 +18,4 @@ def build(g: Builder[X]) -> None:
         g.matmul(state_space(g, blk, h, shape), f"{blk}ssm_out", n, add_to=x)
         h = g.norm(x, f"{blk}ffn_norm")
         g.matmul(feed_forward(g, h, blk, "silu"), f"{blk}ffn_down", n, add_to=x)
-    g.logits(x)
+    g.output.logits(x)

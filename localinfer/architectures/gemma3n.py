@@ -44,4 +44,4 @@ def build(g: Builder[X]) -> None:
         first = streams.correct(blk, x)
         e = g.gate(g.matmul(first, f"{blk}inp_gate", size), inputs, "gelu", first=size * blk.number)
         streams.add_to_inactive(g.norm(g.matmul(e, f"{blk}proj", n), f"{blk}post_norm"))
-    g.logits(streams.merge(), cap=g.hparams.number("final_logit_softcapping", 30.0))
+    g.output.logits(streams.merge(), cap=g.hparams.number("final_logit_softcapping", 30.0))

@@ -35,7 +35,7 @@ def build(g: Builder[X]) -> None:
             add_branch(g, x, BranchOutput(e, "proj"), blk, "post_norm")
         if g.tensors.has(f"{blk}layer_output_scale.weight"):
             g.scale(x, g.tensors.scalar(f"{blk}layer_output_scale.weight"))
-    g.logits(x, cap=g.hparams.number("final_logit_softcapping", 0.0))
+    g.output.logits(x, cap=g.hparams.number("final_logit_softcapping", 0.0))
 
 
 def attention_specs(g: Builder[X]) -> Sequence[AttentionSpec]:

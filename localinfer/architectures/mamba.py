@@ -20,4 +20,4 @@ def build(g: Builder[X]) -> None:
             step, b, c = g.norm_groups(step, rank), g.norm_groups(b, size), g.norm_groups(c, size)
         y = g.recurrent.selective_scan(blk, values, g.matmul(step, f"{blk}ssm_dt", n), b, c)
         g.matmul(g.gate(z, y, "silu"), f"{blk}ssm_out", g.embedding_length, add_to=x)
-    g.logits(x)
+    g.output.logits(x)

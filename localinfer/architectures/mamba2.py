@@ -10,7 +10,7 @@ def build(g: Builder[X]) -> None:
     for blk in g.blocks():
         y = state_space(g, blk, g.norm(x, f"{blk}attn_norm"), shape)
         g.matmul(y, f"{blk}ssm_out", g.embedding_length, add_to=x)
-    g.logits(x)
+    g.output.logits(x)
 
 
 def state_space(g: Builder[X], blk: Block, h: X, shape: Recurrence) -> X:

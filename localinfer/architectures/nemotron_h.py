@@ -26,7 +26,7 @@ def build(g: Builder[X], router: Router | None = None) -> None:
             g.add(x, shared_expert(g, h, blk, "relu_squared", gated=False))
         else:
             g.matmul(feed_forward(g, h, blk, "relu_squared", gated=False), f"{blk}ffn_down", n, add_to=x)
-    g.logits(x)
+    g.output.logits(x)
 
 
 def routed_experts(g: Builder[X], h: X, blk: Block, router: Router) -> X:

@@ -40,4 +40,4 @@ def build(g: Builder[X]) -> None:
         [h] = g.recurrent.lerps(h, g.recurrent.token_shift(h), f"{blk}channel_mix_lerp_k", 1)
         f = g.matmul(h, f"{blk}channel_mix_key", multiple_of_32(g.hparams, "feed_forward_length"))
         g.matmul(g.gate(f, None, "relu_squared"), f"{blk}channel_mix_value", n, add_to=x)
-    g.logits(x)
+    g.output.logits(x)

@@ -32,6 +32,7 @@ class Builder(ABC, Generic[X]):
 
     embeddings: "EmbeddingOperations[X]"
     per_head: "HeadOperations[X]"
+    output: "OutputOperations[X]"
 
     def __init__(self, properties: ModelProperties) -> None:
         self.properties = properties
@@ -140,25 +141,11 @@ class Builder(ABC, Generic[X]):
         the keys and values of the layer `kv_source` are used.
         """
 
-    # --- residual streams and output ---
+    # --- residual streams ---
 
     @abstractmethod
     def altup(self, x: X, count: int) -> "AltUpStreams[X]":
         """Return `count` residual streams, of which x is the first."""
-
-    @abstractmethod
-    def final_states(self, x: X, norm: str = "") -> X:
-        """Return the hidden states of the output tokens, after a norm if one is given: the basis of embeddings and
-        logits. The file may have a classifier on top of them (`localinfer.embedding.classifier`)."""
-
-    @abstractmethod
-    def logits(self, x: X, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
-        """Add the output layer for the output tokens. Without a matrix of its own, it uses the token embedding.
-        Encoders have no output layer."""
-
-    @abstractmethod
-    def add_mtp_head(self, x: X, apply_block: BlockFunction[X], norm: str = "output_norm") -> None:
-        """Add the MTP head, if the file has one and speculative decoding asks for it."""
 
 
 class EmbeddingOperations(ABC, Generic[X]):
@@ -269,6 +256,24 @@ class ExpertOperations(ABC, Generic[X]):
     @abstractmethod
     def sigmoid_gate(self, y: X, h: X, name: str) -> None:
         """Multiply each row of y by sigmoid(weight . h), where the matrix has one row."""
+
+
+class OutputOperations(ABC, Generic[X]):
+    """What follows the last layer."""
+
+    @abstractmethod
+    def final_states(self, x: X, norm: str = "") -> X:
+        """Return the hidden states of the output tokens, after a norm if one is given: the basis of embeddings and
+        logits. The file may have a classifier on top of them (`localinfer.embedding.classifier`)."""
+
+    @abstractmethod
+    def logits(self, x: X, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
+        """Add the output layer for the output tokens. Without a matrix of its own, it uses the token embedding.
+        Encoders have no output layer."""
+
+    @abstractmethod
+    def add_mtp_head(self, x: X, apply_block: BlockFunction[X], norm: str = "output_norm") -> None:
+        """Add the MTP head, if the file has one and speculative decoding asks for it."""
 
 
 class AltUpStreams(ABC, Generic[X]):

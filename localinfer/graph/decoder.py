@@ -72,8 +72,8 @@ def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = Non
     apply_block: BlockFunction[X] = partial(apply_decoder_block, g, spec, mixer)
     for blk in g.blocks():
         apply_block(blk, x)
-    g.logits(x, scale=spec.logit_scale, cap=spec.logit_cap, norm=spec.output_norm)
-    g.add_mtp_head(x, apply_block, spec.output_norm)
+    g.output.logits(x, scale=spec.logit_scale, cap=spec.logit_cap, norm=spec.output_norm)
+    g.output.add_mtp_head(x, apply_block, spec.output_norm)
 
 
 def apply_decoder_block(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None, blk: Block, x: X) -> None:

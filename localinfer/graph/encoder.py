@@ -25,4 +25,4 @@ def build_encoder(
         f = feed_forward(g, x, blk, activation, gated=gated)
         g.matmul(f, f"{blk}ffn_down", g.embedding_length, add_to=x)
         g.norm(x, f"{blk}layer_output_norm", in_place=True)
-    g.final_states(x)
+    g.output.final_states(x)

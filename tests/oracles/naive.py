@@ -22,20 +22,20 @@ from localinfer import architectures
 def forward(model: Model, tokens: Sequence[int]) -> Floats:
     """Return the logits after each of `tokens`, which are at positions 0, 1, ...: (n_tokens, n_vocab)."""
     builder = run_builder(model, tokens)
-    return builder.finish(np.concatenate([*output(model, builder.final)], axis=1))
+    return builder.output.finish(np.concatenate([*output(model, builder.output.final)], axis=1))
 
 
 def mtp_logits(model: Model, tokens: Sequence[int]) -> Floats:
     """Return the logits of the MTP head after each of `tokens`, given the token and the hidden states before it:
     (n_tokens, n_vocab)."""
     builder = run_builder(model, tokens)
-    own, states = f"blk.{builder.block_count}.nextn.shared_head_head", builder.mtp_states
+    own, states = f"blk.{builder.block_count}.nextn.shared_head_head", builder.output.mtp_states
     return model.matmul(own, states) if model.has(f"{own}.weight") else np.concatenate([*output(model, states)], axis=1)
 
 
 def final_hidden_states(model: Model, tokens: Sequence[int]) -> Floats:
     """Return the input of the output layer, or the output of an encoder: (n_tokens, n_embd)."""
-    return run_builder(model, tokens).final
+    return run_builder(model, tokens).output.final
 
 
 def run_builder(model: Model, tokens: Sequence[int], types: Sequence[int] = ()) -> NumpyBuilder:

@@ -36,6 +36,7 @@ from localinfer.graph.builder import (
     ExpertOperations,
     HeadInputs,
     HeadOperations,
+    OutputOperations,
     RecurrentOperations,
 )
 from localinfer.graph.properties.attention import AttentionSpec
@@ -56,10 +57,9 @@ class NumpyBuilder(Builder[Floats]):
         self.token_ids = np.asarray(tokens)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
         self.per_head = NumpyHeads(model)
+        self.output = NumpyOutput(self)
         self.causal = self.hparams.flag("attention.causal", self.hparams.architecture not in BIDIRECTIONAL)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
-        self.finish: Callable[[Floats], Floats] = lambda logits: logits
-        self.mtp_states: Floats = np.zeros((0, 0))  # hidden states of the MTP head
 
     @cached_property
     def recurrent(self) -> "NumpyRecurrence":
@@ -222,13 +222,22 @@ class NumpyBuilder(Builder[Floats]):
         near = (heads if rope is None else rotate(heads, first + entry, rope) for entry in range(64))
         return sum(near, np.zeros_like(heads)) / 64
 
-    # --- residual streams and output ---
+    # --- residual streams ---
 
     def altup(self, x: Floats, count: int) -> AltUpStreams[Floats]:
         return NumpyAltUp(self, x, count)
 
+
+class NumpyOutput(OutputOperations[Floats]):
+    """What follows the last layer."""
+
+    def __init__(self, g: NumpyBuilder) -> None:
+        self.g, self.model = g, g.model
+        self.finish: Callable[[Floats], Floats] = lambda logits: logits
+        self.mtp_states: Floats = np.zeros((0, 0))  # hidden states of the MTP head
+
     def final_states(self, x: Floats, norm: str = "") -> Floats:
-        self.final = self.norm(x, norm) if norm else x
+        self.final = self.g.norm(x, norm) if norm else x
         return self.final
 
     def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
@@ -237,18 +246,18 @@ class NumpyBuilder(Builder[Floats]):
 
     def add_mtp_head(self, x: Floats, apply_block: BlockFunction[Floats], norm: str = "output_norm") -> None:
         """Compute the states of the MTP head: row t depends on tokens 0 to t and on the hidden states before t."""
-        blk = Block(self.block_count, next(heads for heads in reversed(self.attention_heads) if heads.count_kv))
+        blk = Block(self.g.block_count, next(heads for heads in reversed(self.g.attention_heads) if heads.count_kv))
         own = f"{blk}nextn."
         if not self.model.has(f"{own}eh_proj.weight"):
             return
-        before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), self.norm(x, norm)[:-1]])
+        before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), self.g.norm(x, norm)[:-1]])
         name = f"{own}embed_tokens" if self.model.has(f"{own}embed_tokens.weight") else "token_embd"
-        embedded = self.model.rows(name, self.token_ids).astype(x.dtype)
-        both = np.concatenate([self.norm(embedded, f"{own}enorm"), self.norm(before, f"{own}hnorm")], axis=1)
+        embedded = self.model.rows(name, self.g.token_ids).astype(x.dtype)
+        both = np.concatenate([self.g.norm(embedded, f"{own}enorm"), self.g.norm(before, f"{own}hnorm")], axis=1)
         y = self.model.matmul(f"{own}eh_proj", both)
         apply_block(blk, y)
         own_norm = f"{own}shared_head_norm"
-        self.mtp_states = self.norm(y, own_norm if self.model.has(f"{own_norm}.weight") else norm)
+        self.mtp_states = self.g.norm(y, own_norm if self.model.has(f"{own_norm}.weight") else norm)
 
 
 class NumpyEmbeddings(EmbeddingOperations[Floats]):

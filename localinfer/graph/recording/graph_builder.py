@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.builder import AltUpStreams, BlockFunction, Builder, ExpertOperations, RecurrentOperations
+from localinfer.graph.builder import AltUpStreams, Builder, ExpertOperations, RecurrentOperations
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.hyperparameters import Hyperparameters
@@ -21,13 +21,13 @@ from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAtten
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
 from localinfer.graph.recording.heads import HeadRecorder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.output import OutputRecorder
 from localinfer.kernels.signatures import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
     COPY,
     GATED_ACTIVATION,
-    GATHER_ROWS,
     GAUSSIAN_TOPK,
     LAYER_NORM,
     NORM_GROUPS,
@@ -35,9 +35,6 @@ from localinfer.kernels.signatures import (
     RMS_NORM,
     SOFT_CAP,
 )
-
-# A classifier on top of the hidden states, which is not part of the graph: `localinfer.embedding.classifier`.
-CLASSIFIER = ("cls.weight", "cls.bias", "cls.norm.weight", "cls.output.weight", "cls.output.bias")
 
 
 class GraphBuilder(Builder[Buffer]):
@@ -48,6 +45,7 @@ class GraphBuilder(Builder[Buffer]):
         self.model, self._graph = model, model.graph
         self.embeddings = EmbeddingRecorder(self, model)
         self.per_head = HeadRecorder(model.graph, model.tensors)
+        self.output = OutputRecorder(self, model)
 
     # Most models need no operations of these topics. Importing their modules would delay each start.
 
@@ -221,39 +219,12 @@ class GraphBuilder(Builder[Buffer]):
         )
         return self.model.attention.attend(layer, q, k, v)
 
-    # --- residual streams and output ---
+    # --- residual streams ---
 
     def altup(self, x: Buffer, count: int) -> AltUpStreams[Buffer]:
         from localinfer.graph.recording.altup import AltUpRecorder
 
         return AltUpRecorder(self, self._graph, x, count)
-
-    def final_states(self, x: Buffer, norm: str = "") -> Buffer:
-        graph, model = self._graph, self.model
-        model.capture_input(self.block_count, x)
-        model.output_start = len(graph.ops)
-        picked = graph.buffer(x.n, graph.output_rows)
-        graph.op("gather_outputs", GATHER_ROWS, picked.rows, x=x, numbers=model.output_indices, n=x.n, y=picked)
-        states = self.norm(picked, norm) if norm else picked
-        model.final_states_buffer, model.final_states_end = states, len(graph.ops)
-        self.tensors.accept(*CLASSIFIER)
-        self.hparams.accept("pooling_type", "classifier.output_labels", "classifier.pooling_type")
-        return states
-
-    def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
-        states = self.final_states(x, norm)
-        if not self.model.context.causal:
-            return
-        logits = self.matmul(states, self.model.output_matrix, self.model.n_vocab)
-        if scale != 1.0 or cap:
-            self.soft_cap(logits, scale, cap)
-        self.model.logits_buffer = logits
-
-    def add_mtp_head(self, x: Buffer, apply_block: BlockFunction[Buffer], norm: str = "output_norm") -> None:
-        if self.model.context.draft_head and self.model.context.causal:
-            from localinfer.graph.recording.mtp import build_mtp_head
-
-            self.model.draft_head = build_mtp_head(self, self.model, x, apply_block, norm)
 
 
 def key_bias(model: ModelGraph, blk: Block) -> Tensor | None:

@@ -385,7 +385,7 @@ def test_progress_line_is_erased(terminal: OpenTerminal, fake_model: str) -> Non
 
 def test_save_load_and_export(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
     document = tmp_path / "chat.md"
-    t = terminal("chat", fake_model)
+    t = terminal("chat", fake_model, columns=200)  # paths fit in a line
     for typed, shown in [
         ("/save", "this conversation is saved as 20"),
         ("/export", "/export: missing path: /export FILE.md"),

@@ -31,7 +31,7 @@ def build(g):
         g.matmul(a, f"{blk}attn_output", n, add_to=x)
         f = feed_forward(g, g.norm(x, f"{blk}ffn_norm"), blk, "silu")
         g.matmul(f, f"{blk}ffn_down", n, add_to=x)
-    g.logits(x)
+    g.output.logits(x)
 '''
 NEW = {"general.architecture": "tinyllm"} | {
     f"tinyllm.{key}": value
