@@ -5,9 +5,9 @@ from typing import Any
 
 from numba import int32, int64
 
-from localinfer.kernels.attention import hadamard_for
 from localinfer.kernels.cache_types import CACHE_TYPES, make_key_block, make_store_key, make_store_value
-from localinfer.kernels.layout import PAGE_SIZE
+from localinfer.kernels.hadamard import make_hadamard
+from localinfer.kernels.layout import PAGE_SIZE, hadamard_block
 from localinfer.kernels.rope import ROTATE, make_rotate_head, widen
 from quant.jit.vectors import convert, f16x16, f32x16, inline, load, store
 
@@ -36,14 +36,14 @@ def make_store_anchor(pairs: str, k_type: str, size: int, dim: int) -> Any:
     The anchor is the head's key bias, with the page's mean rotation, transformed like the key. All keys of a page store
     the same anchor, so their order does not matter.
     """
-    rotate, transform, kind = ROTATE[pairs], hadamard_for(k_type, dim, dim), CACHE_TYPES[k_type]
+    rotate, transform, kind = ROTATE[pairs], make_hadamard(hadamard_block(k_type, dim)), CACHE_TYPES[k_type]
     key_block = make_key_block(kind, dim)
 
     @inline
     def subtract_anchor(key: int, keys: int, entry: int, bias: int, n_rot: int, table: int, buffer: int) -> None:
         widen(bias, size, buffer, dim)
         rotate(buffer, n_rot, table)
-        transform(buffer)
+        transform(buffer, dim)
         block = key_block(keys, entry)
         for i in range(0, dim, 16):
             halves = convert(f16x16, load(f32x16, buffer + 4 * i))
@@ -68,7 +68,8 @@ def append(
     each token's page, laid out like `table`.
     """
     rotate_head = make_rotate_head(pairs, norm)
-    transform_key, transform_value = hadamard_for(k_type, key_dim, key_dim), hadamard_for(v_type, value_dim, value_dim)
+    transform_key = make_hadamard(hadamard_block(k_type, key_dim))
+    transform_value = make_hadamard(hadamard_block(v_type, value_dim))
     store_key, store_value = (
         make_store_key(CACHE_TYPES[k_type], key_dim),
         make_store_value(CACHE_TYPES[v_type], value_dim),
@@ -87,7 +88,7 @@ def append(
             key, value = args.k + 4 * key_size * item, args.v + 4 * value_size * item
             rotate_head(key, key_size, n_rot, args.table + 4 * n_rot * token, args.weight, args.eps)
             key = widen_key(key, wide)
-            transform_key(key)
+            transform_key(key, key_dim)
             keys = args.k_cache + k_block * blocks * head
             subtract_anchor(
                 key,
@@ -101,7 +102,7 @@ def append(
             store_key(key, keys, entry, scratch)
             if value_dim:
                 value = widen_value(value, wide)
-                transform_value(value)
+                transform_value(value, value_dim)
                 store_value(value, args.v_cache + v_block * blocks * head, entry, scratch)
 
     return body

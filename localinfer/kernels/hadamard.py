@@ -33,37 +33,27 @@ def swap_add(distance: int) -> Any:
 by_one, by_two, by_four, by_eight = (swap_add(distance) for distance in (1, 2, 4, 8))
 
 
-def transform_size(head_dim: int) -> int:
-    """Return the largest power of two that divides the head size: the length of the transformed parts."""
-    return head_dim & -head_dim
-
-
-def make_hadamard(head_dim: int, block: int) -> Any:
-    """Make transform(x): transform the float32 head at x in place, in parts of `block` dimensions."""
-    norm = float32(block**-0.5)
+def make_hadamard(block: int) -> Any:
+    """Make transform(x, dims): transform `dims` float32 values at x in place, in parts of `block` values. A block of 0
+    leaves them unchanged."""
+    norm = float32(block**-0.5) if block else float32(1.0)
 
     @inline
-    def transform(x: int) -> None:
-        for at in range(x, x + 4 * head_dim, 64):
+    def transform(x: int, dims: int) -> None:
+        for at in range(x, x + 4 * dims, 64):
             v = by_eight(by_four(by_two(by_one(load(f32x16, at)))))
             store(at, v * splat(f32x16, norm))
         distance = 64
         while distance < 4 * block:
-            for first in range(x, x + 4 * head_dim, 2 * distance):
+            for first in range(x, x + 4 * dims, 2 * distance):
                 for at in range(first, first + distance, 64):
                     a, b = load(f32x16, at), load(f32x16, at + distance)
                     store(at, a + b)
                     store(at + distance, a - b)
             distance *= 2
 
-    return transform
-
-
-def make_no_transform() -> Any:
-    """Make the function that leaves a head unchanged."""
-
     @inline
-    def no_transform(x: int) -> None:
+    def no_transform(x: int, dims: int) -> None:
         pass
 
-    return no_transform
+    return transform if block else no_transform

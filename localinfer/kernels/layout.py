@@ -27,6 +27,13 @@ def page_bytes(kind: str, dim: int, *, anchored: bool = False) -> int:
     return PAGE_SIZE * dim // 32 * GROUP_BYTES[kind] + (2 * dim if anchored else 0)
 
 
+def hadamard_block(kind: str, dim: int) -> int:
+    """Return the length of the parts in which heads of `dim` values are transformed before they are stored in a cache
+    of this type: the largest power of two that divides it, or 0 if the type is not quantized.
+    """
+    return 0 if kind in ("f32", "f16") else dim & -dim
+
+
 # Timestamps, before a thread's scratch memory: their number, then TIMESTAMP_WORDS words for each.
 TIMESTAMPS_BYTES = 1 << 20
 TIMESTAMPS_OFFSET, TIMESTAMP_WORDS = 64, 3

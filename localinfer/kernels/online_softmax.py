@@ -142,16 +142,11 @@ def make_page_visibility(rows: int) -> Any:
     return page_visibility
 
 
-def make_rescale(value_dim: int) -> Any:
-    """Make rescale(row, factor): multiply a row's denominator and sums by a factor."""
-    end = row_state_bytes(value_dim)
-
-    @inline
-    def rescale(row: int, factor: float) -> None:
-        for at in range(row + DENOMINATOR, row + end, 64):
-            store(at, load(f32x16, at) * splat(f32x16, factor))
-
-    return rescale
+@inline
+def rescale(row: int, value_dim: int, factor: float) -> None:
+    """Multiply a row's denominator and sums by a factor."""
+    for at in range(row + DENOMINATOR, row + SUMS + 4 * value_dim, 64):
+        store(at, load(f32x16, at) * splat(f32x16, factor))
 
 
 @inline
@@ -165,7 +160,6 @@ def cap_scores(p: int, cap: float) -> None:
 def make_softmax_update(value_dim: int, capped: int) -> Any:
     """Make update_softmax(p, positions, oldest, newest, cap, visible_panels, row): turn a row's scores, soft-capped if
     `capped`, into weights relative to its top, and rescale the state if the top grows."""
-    rescale = make_rescale(value_dim)
 
     @inline
     def update_softmax(
@@ -186,7 +180,7 @@ def make_softmax_update(value_dim: int, capped: int) -> Any:
         base = new if new > MINUS_INFINITY else float32(0.0)
         if new != old:
             store(row, new)
-            rescale(row, power_of_two(old - base))
+            rescale(row, value_dim, power_of_two(old - base))
         denominator = load(f32x16, row + DENOMINATOR)
         for entry in range(0, PAGE_SIZE, 16):
             weight = exp2(load(f32x16, p + 4 * entry) - splat(f32x16, base))
@@ -197,41 +191,31 @@ def make_softmax_update(value_dim: int, capped: int) -> Any:
     return update_softmax
 
 
-def make_merge(value_dim: int) -> Any:
-    """Make merge(state, later): merge a row's state with that of later entries.
+@inline
+def merge(state: int, later: int, value_dim: int) -> None:
+    """Merge a row's state with that of later entries.
 
     Chunks are merged in order, so the result does not depend on which threads computed them.
     """
-    end = row_state_bytes(value_dim)
-
-    @inline
-    def merge(state: int, later: int) -> None:
-        old, new = load(float32, state), load(float32, later)
-        top = max(old, new)
-        base = top if top > MINUS_INFINITY else float32(0.0)
-        keep, add = splat(f32x16, power_of_two(old - base)), splat(f32x16, power_of_two(new - base))
-        store(state, top)
-        for at in range(DENOMINATOR, end, 64):
-            store(state + at, fma(load(f32x16, later + at), add, load(f32x16, state + at) * keep))
-
-    return merge
+    old, new = load(float32, state), load(float32, later)
+    top = max(old, new)
+    base = top if top > MINUS_INFINITY else float32(0.0)
+    keep, add = splat(f32x16, power_of_two(old - base)), splat(f32x16, power_of_two(new - base))
+    store(state, top)
+    for at in range(DENOMINATOR, SUMS + 4 * value_dim, 64):
+        store(state + at, fma(load(f32x16, later + at), add, load(f32x16, state + at) * keep))
 
 
-def make_add_sink(value_dim: int) -> Any:
-    """Make sink(row, score): add a score without a value, in base e, to a row's state."""
-    rescale = make_rescale(value_dim)
-
-    @inline
-    def sink(row: int, score: float) -> None:
-        weight, old = score * float32(LOG2_E), load(float32, row)
-        new = max(old, rint(weight))
-        if new != old:
-            store(row, new)
-            rescale(row, power_of_two(old - new))
-        weight_sum = extract(exp2(splat(f32x16, weight - new)), 0)
-        store(row + DENOMINATOR, load(float32, row + DENOMINATOR) + weight_sum)
-
-    return sink
+@inline
+def add_sink(row: int, value_dim: int, score: float) -> None:
+    """Add a score without a value, in base e, to a row's state."""
+    weight, old = score * float32(LOG2_E), load(float32, row)
+    new = max(old, rint(weight))
+    if new != old:
+        store(row, new)
+        rescale(row, value_dim, power_of_two(old - new))
+    weight_sum = extract(exp2(splat(f32x16, weight - new)), 0)
+    store(row + DENOMINATOR, load(float32, row + DENOMINATOR) + weight_sum)
 
 
 def make_initialize(rows: int, value_dim: int) -> Any:

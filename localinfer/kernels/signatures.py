@@ -114,11 +114,13 @@ APPEND = KernelSignature.parse(
 )
 ATTENTION = KernelSignature.parse(
     "localinfer.kernels.attention:attention",
-    "tokens q q_sink k_cache v_cache capacity entry_positions oldest newest segments sink_pages kv_heads scale:float "
-    "cap:float attn_sinks chunk partial:out y:out q_out:out stop",
+    "tokens q q_sink k_cache v_cache capacity entry_positions oldest newest segments sink_pages group "
+    "kv_heads value_size scale:float cap:float attn_sinks chunk partial:out y:out q_out:out stop",
 )
 COMBINE = KernelSignature.parse(
-    "localinfer.kernels.attention:combine", "tokens segments kv_heads attn_sinks chunk partial:out y:out q_out:out"
+    "localinfer.kernels.combine:combine",
+    "tokens segments group kv_heads tile_rows separate_tokens value_dim value_size attn_sinks chunk partial:out y:out "
+    "q_out:out",
 )
 
 ROUTE = KernelSignature.parse(

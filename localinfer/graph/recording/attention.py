@@ -1,11 +1,10 @@
 """The attention ops, and the memory that layers share: ring buffers, RoPE tables and partial results."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.cache.ring_buffer import MIN_PACKED_ENTRIES, LayerCache, RingBuffer, VisiblePositions
-from localinfer.graph.ops.buffers import Buffer, Region
+from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
@@ -19,6 +18,7 @@ from localinfer.kernels.layout import (
     UNLIMITED_WINDOW,
     append_scratch_bytes,
     attention_scratch_bytes,
+    hadamard_block,
     row_state_bytes,
     tile_rows,
 )
@@ -160,22 +160,32 @@ class AttentionRecorder:
     def _attend_op(
         self, layer: LayerAttention, q: Buffer, q_sink: Buffer, ring: RingBuffer, cache: LayerCache
     ) -> Buffer:
-        heads, cap, sink_scores = layer.heads, layer.spec.cap, layer.sink_scores or 0
+        heads, cap = layer.heads, layer.spec.cap
         y, n_pages, chunk = self.graph.buffer(heads.count * heads.value), ring.capacity // PAGE_SIZE, ring.chunk_pages
         self._reserve_partials(heads, -(-n_pages // chunk))
         # Otherwise, two threads would quantize the same group of 32 values.
         quantized = y.quantized if heads.value % 32 == 0 else 0
         has_values = cache.v.nbytes > 0
-        small, large = self._attend_constants(
-            heads, cache.types["v_type"], heads.value_dim if has_values else heads.key_dim
-        )
-        keys: Constants = {"key_dim": heads.key_dim, "key_size": heads.key, "k_type": cache.types["k_type"]}
-        visible: Constants = {**keys, "capped": int(cap > 0)}
+        value_entry_dim, v_type = heads.value_dim if has_values else heads.key_dim, cache.types["v_type"]
+        shape: Constants = {
+            "key_dim": heads.key_dim,
+            "key_size": heads.key,
+            "value_dim": heads.value_dim,
+            "value_entry_dim": value_entry_dim,
+            "capped": int(cap > 0),
+            **cache.types,
+        }
+        rows, large_rows = (tile_rows(heads.group, large_batch) for large_batch in (False, True))
+        single = rows if self.graph.sequences > 1 else large_rows
+        flat, tiled = self.graph.layouts
         self.graph.op(
             f"{layer.name}attention",
             ATTENTION,
             q.rows,
-            constants=({**small, **visible}, {**large, **visible}),
+            constants=(
+                {**shape, **flat, "rows": rows, "single": rows},
+                {**shape, **tiled, "rows": large_rows, "single": single},
+            ),
             chunks=(4, 16),
             cost=CostModel(
                 position_bytes=cache.nbytes // ring.total_entries,
@@ -192,31 +202,48 @@ class AttentionRecorder:
             newest=ring.newest,
             segments=ring.segments,
             sink_pages=ring.sink_entries // PAGE_SIZE,
+            group=heads.group,
             kv_heads=heads.count_kv,
+            value_size=heads.value,
             scale=layer.scale,
             cap=cap * LOG2_E,
-            attn_sinks=sink_scores,
+            attn_sinks=layer.sink_scores or 0,
             chunk=chunk,
             partial=self._partial,
             y=y,
             q_out=quantized,
             stop=self.graph.stop,
         )
+        self._combine_op(layer, ring, hadamard_block(v_type, value_entry_dim), y, quantized)
+        return y
+
+    def _combine_op(
+        self, layer: LayerAttention, ring: RingBuffer, block: int, y: Buffer, quantized: ConvertedActivations | int
+    ) -> None:
+        """Record the merging of partial states. Values were transformed in parts of `block` values."""
+        heads, (flat, tiled) = layer.heads, self.graph.layouts
         self.graph.op(
             f"{layer.name}combine",
             COMBINE,
-            q.rows,
-            constants=(small, large),
+            y.rows,
+            constants=(
+                {**flat, "block": block, "min_rows": 1},
+                {**tiled, "block": block, "min_rows": tile_rows(1, large_batch=True)},
+            ),
             chunks=(1, 1),
             segments=ring.segments,
+            group=heads.group,
             kv_heads=heads.count_kv,
-            attn_sinks=sink_scores,
-            chunk=chunk,
+            tile_rows=tile_rows(heads.group, large_batch=False),
+            separate_tokens=int(self.graph.sequences > 1),
+            value_dim=heads.value_dim,
+            value_size=heads.value,
+            attn_sinks=layer.sink_scores or 0,
+            chunk=ring.chunk_pages,
             partial=self._partial,
             y=y,
             q_out=quantized,
         )
-        return y
 
     def _reserve_partials(self, heads: AttentionHeads, chunks: int) -> None:
         """Reserve memory for partial results of a few query tiles over `chunks` cache chunks, and scratch."""
@@ -229,22 +256,6 @@ class AttentionRecorder:
             tiles = min(MIN_TILES_UNSPLIT - 1, max_tiles)
             self._partial.nbytes = max(self._partial.nbytes, tiles * chunks * rows * row_state_bytes(heads.value_dim))
         self.graph.need_scratch(attention_scratch_bytes(heads.group, heads.key_dim, heads.value_dim))
-
-    def _attend_constants(
-        self, heads: AttentionHeads, v_type: str, value_entry_dim: int
-    ) -> tuple[Constants, Constants]:
-        """Return the constants of the kernels for small and for large batches."""
-        shape: Mapping[str, int | str] = {
-            "group": heads.group,
-            "value_dim": heads.value_dim,
-            "value_size": heads.value,
-            "value_entry_dim": value_entry_dim,
-            "v_type": v_type,
-        }
-        flat, tiled = self.graph.layouts
-        small, large = tile_rows(heads.group, large_batch=False), tile_rows(heads.group, large_batch=True)
-        single = small if self.graph.sequences > 1 else large
-        return {**shape, **flat, "rows": small, "single": small}, {**shape, **tiled, "rows": large, "single": single}
 
     # --- memory that layers share ---
 

@@ -18,6 +18,7 @@ from localinfer.kernels.layout import (
     PAGE_SIZE,
     PANEL_KEYS,
     attention_scratch_bytes,
+    hadamard_block,
     page_bytes,
     row_state_bytes,
     tile_rows,
@@ -135,23 +136,31 @@ class Layer:
             "v_cache": self.k if self.shared else self.v, "capacity": self.capacity, "entry_positions": self.positions,
             "oldest": positions - np.int32(window - 1), "newest": positions,
             "segments": np.array([len(segments), *chain.from_iterable(numbers)]), "sink_pages": sinks,
-            "kv_heads": self.kv_heads, "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
+            "group": self.group, "kv_heads": self.kv_heads, "value_size": value_size,
+            "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
             "attn_sinks": 0 if attn_sinks is None else attn_sinks, "chunk": CHUNK,
             "partial": np.zeros(MIN_TILES_UNSPLIT * chunks * rows * row_state_bytes(self.wide), np.uint8), "y": y,
             "q_out": 0,
             "stop": np.zeros(1, np.int64),
         }  # fmt: skip
         shape = {
-            "group": self.group, "value_dim": value_dim, "value_size": value_size, "value_entry_dim": self.wide,
-            "tile": 0, "passes": 1, "rows": rows, "single": single if self.sequences > 1 else rows,
-            "v_type": self.v_type,
+            "value_dim": value_dim, "value_entry_dim": self.wide, "tile": 0, "passes": 1, "rows": rows,
+            "single": single if self.sequences > 1 else rows, "v_type": self.v_type,
         }  # fmt: skip
         observed = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.key_kind, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
         kernels.run("localinfer.kernels.attention:attention", arguments, n_threads, **shape, **observed)
-        shared = ("tokens", "segments", "kv_heads", "attn_sinks", "chunk", "partial", "y", "q_out")
-        joined = {name: arguments[name] for name in shared}
-        kernels.run("localinfer.kernels.attention:combine", joined, n_threads, **shape)
+        shared = (
+            "tokens", "segments", "group", "kv_heads", "value_size", "attn_sinks", "chunk", "partial", "y", "q_out",
+        )  # fmt: skip
+        joined = {name: arguments[name] for name in shared} | {
+            "tile_rows": tile_rows(self.group, large_batch=False), "separate_tokens": int(self.sequences > 1),
+            "value_dim": value_dim,
+        }  # fmt: skip
+        kernels.run(
+            "localinfer.kernels.combine:combine", joined, n_threads, min_rows=tile_rows(1, is_prefill),
+            block=hadamard_block(self.v_type, self.wide), tile=0, passes=1,
+        )  # fmt: skip
         return y
 
     def reference(
