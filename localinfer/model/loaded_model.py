@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from localinfer import tokenizer
@@ -43,6 +44,9 @@ def load(path_or_name: str | Path, *, progress: Progress | None = None, options:
     metadata of the file. `options` replace all of these except the keywords. `progress` is called with stage,
     done and total.
 
+    The first load compiles the kernels that decoding needs. Those for long prompts are compiled in the background until
+    the end of the `with` block; prompts are evaluated in small batches meanwhile.
+
     Raises UsageError for an invalid option, ModelNotFoundError, UnsupportedError, NotEnoughMemoryError, and
     LocalInferError for a damaged file.
     """
@@ -73,7 +77,7 @@ class LoadedModel(Model):
         file_tokenizer = tokenizer.from_gguf(f)  # before the engine: its library aborts if memory runs out
         draft = open_draft_model(f, options)
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
-        engine = Engine.load(f, options, progress, head)
+        engine = Engine.load(f, options, progress, head, at_once=False)
         self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
         session = GenerationSession(engine, file_tokenizer, progress, self._draft)
         resources = SharedResources(f, file_tokenizer, engine, session)
@@ -97,8 +101,18 @@ class LoadedModel(Model):
                 self._concurrent[slot] = ConcurrentModel(self, self._scheduler, self._draft_scheduler)
             return self._concurrent[slot]
 
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        """Close the model. Kernels that are still being compiled are waited for, unless there is an exception: they
+        would be missing again the next time."""
+        try:
+            if kind is None:
+                self.engine.compiled_graph.wait_for_kernels(self.progress)
+        finally:
+            super().__exit__(kind, error, traceback)
+
     def close(self) -> None:
-        """Stop the threads and the chat template's process."""
+        """Stop the threads, the chat template's process and the compilation of kernels."""
         self._session.end()
         self.engine.close()
         if self._draft is not None:

@@ -16,6 +16,7 @@ from localinfer.gguf.reader import GGUF
 from localinfer.graph.cache.ring_buffer import round_up_to_page
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.ops.op import set_large_batch_kernels
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.graph_builder import GraphBuilder
@@ -25,6 +26,7 @@ from localinfer.runtime import machine
 from localinfer.runtime.thread_pool import IdleWork, OnOp, ThreadPool
 from localinfer.runtime.timestamps import TimestampBuffer
 from quant.jit import loader
+from quant.jit.background import load_in_order
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress
 
@@ -46,12 +48,21 @@ EXECUTE = Kernel(
 class CompiledGraph:
     """A compute graph that is ready to run. `files` are the model's file and that of a separate draft head.
 
+    If kernels are not cached yet and are not wanted `at_once`, those for large batches are compiled in the background.
+    Until they are finished, batches have at most `max_batch` tokens; a larger one waits for them.
+
     Raises LocalInferError for an invalid file, UnsupportedError for a model that cannot run, NotEnoughMemoryError if
     the cache and the scratch memory do not fit.
     """
 
     def __init__(
-        self, f: GGUF, options: Options, progress: Progress | None = None, draft_head: GGUF | None = None
+        self,
+        f: GGUF,
+        options: Options,
+        progress: Progress | None = None,
+        draft_head: GGUF | None = None,
+        *,
+        at_once: bool = True,
     ) -> None:
         self.files = (f, draft_head) if draft_head else (f,)
         self.model_graph = build_graph_within_memory(machine.available_memory(), f, options, draft_head)
@@ -59,13 +70,40 @@ class CompiledGraph:
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
         require_memory(f, self.graph.nbytes, self.n_ctx)
-        addresses, self.warnings = loader.load_kernels([EXECUTE, *self.graph.kernels], paths.jit_dir(), progress)
+        first, later = [EXECUTE, *self.graph.small_batch_kernels], self.graph.large_batch_kernels
+        if at_once or not self.model_graph.context.causal:
+            first, later = [*first, *later], []
+        self._compilation, self.warnings = load_in_order(first, later, paths.jit_dir(), progress)
+        addresses = loader.addresses_of(first if self._compilation else [*first, *later])
         self._op_records = self.graph.finalize(addresses)
         self._stop = self.graph.stop.view(np.int64)
         self._idle_work: list[IdleWork] = []
         self._thread_pool = ThreadPool(
             addresses[EXECUTE], self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
         )
+
+    # --- kernels ---
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether kernels for large batches are still being compiled in the background."""
+        if self._compilation and self._compilation.is_complete:
+            self.wait_for_kernels()
+        return self._compilation is not None
+
+    @property
+    def max_batch(self) -> int:
+        """The number of tokens of the largest batch that need not wait for kernels."""
+        return min(self.graph.batch, MAX_SMALL_BATCH) if self.is_compiling else self.graph.batch
+
+    def wait_for_kernels(self, progress: Progress | None = None) -> None:
+        """Wait until the kernels for large batches are compiled. Raises RuntimeError if that fails."""
+        if compilation := self._compilation:
+            compilation.wait(progress)
+            set_large_batch_kernels(
+                self._op_records, self.graph.ops, loader.addresses_of(self.graph.large_batch_kernels)
+            )
+            self._compilation = None
 
     # --- batches ---
 
@@ -182,6 +220,8 @@ class CompiledGraph:
 
     def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:
         """Run the ops `first` to `end - 1` for a batch of `tokens` tokens; see `ThreadPool.run` for `on_op`."""
+        if tokens > MAX_SMALL_BATCH:
+            self.wait_for_kernels()
         self._thread_pool.run(first, end, self.threads_for(tokens), on_op)
 
     # --- threads ---
@@ -197,8 +237,10 @@ class CompiledGraph:
             self._thread_pool.use_scratch(self.graph.scratch_addresses)
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and what is compiled in the background."""
         self._thread_pool.close()
+        if self._compilation:
+            self._compilation.close()
 
 
 def float_rows(buffer: Buffer | None, rows: int) -> Floats:

@@ -31,30 +31,41 @@ class Engine(SequenceEngine):
     """
 
     def __init__(self, runner: ModelRunner, warnings: abc.Sequence[str] = (), *, is_tuned: bool = False) -> None:
-        super().__init__(runner, runner.lock, runner.graph.batch)
+        super().__init__(runner, runner.lock)
         self.warnings, self._is_tuned = warnings, is_tuned
 
     @classmethod
     def load(
-        cls, f: GGUF, options: Options, progress: Progress | None = None, draft_head: GGUF | None = None
+        cls,
+        f: GGUF,
+        options: Options,
+        progress: Progress | None = None,
+        draft_head: GGUF | None = None,
+        *,
+        at_once: bool = True,
     ) -> "Engine":
         """Load the weights of a model, and compile its graph.
 
-        A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.recording.eagle3`). Raises
-        the errors of `CompiledGraph` and `load_weights`.
+        A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.recording.eagle3`). Unless all
+        kernels are wanted `at_once`, missing ones may be compiled in the background; the model is then tuned when it
+        is loaded the next time. Raises the errors of `CompiledGraph` and `load_weights`.
         """
         f = load_weights(f, options, progress)
         draft_head = load_weights(draft_head, options, progress) if draft_head else None
-        compiled_graph = CompiledGraph(f, options, progress, draft_head)
+        compiled_graph = CompiledGraph(f, options, progress, draft_head, at_once=at_once)
         warnings = [*compiled_graph.warnings, *(lock_in_memory(compiled_graph.files) if options.mlock else ())]
         runner = ModelRunner(compiled_graph, uses_ring_buffer=options.ctx_policy == "ring")
         if options.tune:
-            tune(runner, progress)
+            tune(runner, progress, may_measure=not compiled_graph.is_compiling)
         return cls(runner, warnings, is_tuned=options.tune)
+
+    @property
+    def max_batch(self) -> int:
+        return self.compiled_graph.max_batch
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.compiled_graph.require_output_layer()
-        for batch in split_batches(self.validate_tokens(tokens), self.graph.batch):
+        for batch in split_batches(self.validate_tokens(tokens), self.max_batch):
             self._evaluate_batch(batch)
             for rows in output_row_batches(len(batch), self.graph.outputs, skip):
                 yield self.runner.evaluate_output_layer(rows)

@@ -21,12 +21,16 @@ class RequestSlice(NamedTuple):
     rows: Ids
 
 
-def select_batch(queue: abc.Iterable[Request], graph: ComputeGraph) -> list[RequestSlice]:
-    """Return the next batch: short requests first, then in order of arrival."""
+def select_batch(queue: abc.Iterable[Request], graph: ComputeGraph, max_tokens: int) -> list[RequestSlice]:
+    """Return the next batch: short requests first, then in order of arrival.
+
+    It has at most `max_tokens` tokens, unless a decode step, which cannot be split, has more.
+    """
     requests, batch = list(queue), list[RequestSlice]()
+    max_tokens = max(max_tokens, *(len(each.ids) for each in requests if each.decode_loop), 0)
     short = [request for request in requests if request.is_short]
     long = [request for request in requests if not request.is_short]
-    free_tokens, free_rows = graph.batch, graph.outputs
+    free_tokens, free_rows = max_tokens, graph.outputs
     for request in [*short, *long]:
         if len(batch) == graph.sequences:
             break

@@ -31,7 +31,7 @@ class ScheduledEngine(SequenceEngine):
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(scheduler.runner, threading.RLock(), MAX_POSITION)  # the scheduler splits prompts
+        super().__init__(scheduler.runner, threading.RLock())
         self.is_idle = True
         self._scheduler = scheduler
         self._logits = np.empty((0, self.n_vocab), np.float32)
@@ -41,6 +41,10 @@ class ScheduledEngine(SequenceEngine):
         self.may_run_directly = False  # whether the thread may evaluate by itself
         self._wake_lock = acquired_lock()  # released to wake the thread
         scheduler.register(self)
+
+    @property
+    def max_batch(self) -> int:
+        return MAX_POSITION  # the scheduler splits prompts
 
     def run_step(self, decode_loop: DecodeLoop) -> None:
         """Run one step of a decode loop, and start the next one before it is requested.
@@ -88,7 +92,7 @@ class ScheduledEngine(SequenceEngine):
         logits = self._logits_rows(len(rows))
         if (
             on_op is None
-            and len(ids) <= min(SHORT_REQUEST_TOKENS, self.graph.batch)
+            and len(ids) <= min(SHORT_REQUEST_TOKENS, self.compiled_graph.max_batch)
             and self._scheduler.try_begin_direct(self.sequence)
         ):
             self._compute_directly(ids, rows, partial(np.copyto, logits))

@@ -206,7 +206,7 @@ class Scheduler:
     def _begin_batch(self) -> list[RequestSlice]:
         """Select the next batch, and mark its requests as running."""
         with self._condition:
-            batch = select_batch(self._queue, self.runner.graph)
+            batch = select_batch(self._queue, self.runner.graph, self.runner.compiled_graph.max_batch)
             self._running = [each.request for each in batch]
             for request in self._running:
                 request.state = RequestState.RUNNING

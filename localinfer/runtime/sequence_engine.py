@@ -6,7 +6,7 @@ from collections import abc
 
 import numpy as np
 
-from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, split_batches, token_ids
+from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
 from localinfer.runtime.model_runner import ModelRunner
@@ -20,13 +20,16 @@ class SequenceEngine(ABC):
     One thread at a time uses it. A caller that needs the sequence unchanged between calls holds `lock`.
     """
 
-    def __init__(self, runner: ModelRunner, lock: "threading.RLock", max_batch: int) -> None:
-        """`max_batch` is the maximum number of tokens of a call of `_evaluate_batch`."""
+    def __init__(self, runner: ModelRunner, lock: "threading.RLock") -> None:
         self.runner, self.compiled_graph, self.graph = runner, runner.compiled_graph, runner.graph
         self.file = runner.compiled_graph.files[0]
         self.n_ctx, self.n_vocab = runner.compiled_graph.n_ctx, runner.compiled_graph.n_vocab
         self.lock, self.sequence = lock, runner.new_sequence()
-        self._max_batch = max_batch
+
+    @property
+    @abstractmethod
+    def max_batch(self) -> int:
+        """The maximum number of tokens of the next call of `_evaluate_batch`."""
 
     @property
     def n_past(self) -> int:
@@ -50,15 +53,14 @@ class SequenceEngine(ABC):
             ids, n_done, n_ops = self.validate_tokens(tokens), 0, len(self.graph.ops)
             needs_checkpoint = rewindable_suffix > 0 and not self.sequence.can_rewind
             n_prefix = max(0, len(ids) - rewindable_suffix) if needs_checkpoint else 0
-            prefix, suffix = (split_batches(each, self._max_batch) for each in (ids[:n_prefix], ids[n_prefix:]))
-            *batches, last = [*prefix, *suffix]
-            for batch in batches:
-                self._evaluate_batch(batch, on_op=prefill_callback(progress, n_done, len(batch), len(ids), n_ops))
-                n_done += len(batch)
+            logits = np.empty((0, self.n_vocab), np.float32)
+            while n_done < len(ids):
+                end = min(n_done + self.max_batch, n_prefix if n_done < n_prefix else len(ids))
+                rows = np.array([end - n_done - 1], np.int32) if end == len(ids) else NO_ROWS
+                on_op = prefill_callback(progress, n_done, end - n_done, len(ids), n_ops)
+                logits, n_done = self._evaluate_batch(ids[n_done:end], rows, on_op), end
                 if n_done == n_prefix:
                     self.checkpoint()
-            on_op = prefill_callback(progress, n_done, len(last), len(ids), n_ops)
-            logits = self._evaluate_batch(last, np.array([len(last) - 1], np.int32), on_op)
             if progress:
                 progress("prefill", len(ids), len(ids))
             return logits.reshape(-1)
@@ -66,7 +68,7 @@ class SequenceEngine(ABC):
     @property
     def max_step_tokens(self) -> int:
         """The maximum number of tokens of `evaluate_draft`."""
-        return min(self.graph.batch, self.graph.outputs)
+        return min(self.compiled_graph.max_batch, self.graph.outputs)
 
     def evaluate_draft(self, tokens: Tokens, skip: int = 0) -> Logits:
         """Evaluate a few tokens in one pass and return the logits after each but the first `skip`.

@@ -26,8 +26,8 @@ MIN_STEP_BYTES = 256 << 20  # of weights; in smaller models, other ops take a la
 SLOW_DECODE = 2.0  # times the time that reading the weights takes at the measured bandwidth
 
 
-def tune(runner: ModelRunner, progress: Progress | None = None) -> None:
-    """Choose how the kernels of a loaded model read rows: from the tuning table, or by measuring.
+def tune(runner: ModelRunner, progress: Progress | None = None, *, may_measure: bool = True) -> None:
+    """Choose how the kernels of a loaded model read rows: from the tuning table, or by measuring if that is allowed.
 
     `progress` is called with the stage "tune", milliseconds and total milliseconds.
     """
@@ -36,7 +36,7 @@ def tune(runner: ModelRunner, progress: Progress | None = None) -> None:
     for shape in known.keys() & graph.row_accesses.keys():
         graph.set_row_access(shape, known[shape].access)
     missing = [shape for shape in graph.row_accesses if shape not in known or not known[shape].is_final]
-    if missing and not set(missing).isdisjoint(tunable_shapes(runner)):
+    if may_measure and missing and not set(missing).isdisjoint(tunable_shapes(runner)):
         with contextlib.suppress(LocalInferError):  # without a clock, the defaults remain
             measure_and_store(runner, table, progress)
 

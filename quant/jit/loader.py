@@ -1,6 +1,7 @@
 """Loads kernels: from the cache, or compiled by numba and then cached. llvmlite loads the machine code."""
 
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ def execution_engine() -> "llvm.ExecutionEngine":
 
 
 LOADED_KERNELS: dict[Kernel, int] = {}
+LOADING = threading.Lock()  # one thread at a time loads object files
 
 
 def load_kernels(
@@ -36,13 +38,22 @@ def load_kernels(
     Kernels that are not in the cache under `root` are compiled; `progress("compile", done, total)` reports each one.
     `root` = None disables the cache.
     """
-    wanted = list(dict.fromkeys(kernels))
-    files = KernelCache(root)
-    found = {kernel: files.read(kernel) for kernel in wanted if kernel not in LOADED_KERNELS}
-    load_objects({kernel: code for kernel, code in found.items() if code is not None})
-    if missing := [kernel for kernel in found if kernel not in LOADED_KERNELS]:
+    wanted, files = list(dict.fromkeys(kernels)), KernelCache(root)
+    if missing := load_cached(wanted, files):
         load_objects(compile_missing(missing, files, progress))
-    return {kernel: LOADED_KERNELS[kernel] for kernel in wanted}, files.warnings
+    return addresses_of(wanted), files.warnings
+
+
+def load_cached(kernels: Sequence[Kernel], files: KernelCache) -> list[Kernel]:
+    """Load the kernels that are in the cache. Return the others."""
+    found = {kernel: files.read(kernel) for kernel in kernels if kernel not in LOADED_KERNELS}
+    load_objects({kernel: code for kernel, code in found.items() if code is not None})
+    return [kernel for kernel in found if kernel not in LOADED_KERNELS]
+
+
+def addresses_of(kernels: Iterable[Kernel]) -> dict[Kernel, int]:
+    """Return the addresses of loaded kernels."""
+    return {kernel: LOADED_KERNELS[kernel] for kernel in kernels}
 
 
 def compile_missing(kernels: list[Kernel], files: KernelCache, progress: Progress | None) -> dict[Kernel, bytes]:
@@ -64,9 +75,10 @@ def load_objects(objects: Mapping[Kernel, bytes]) -> None:
     """Load object files and record the kernels' addresses in `LOADED_KERNELS`."""
     import llvmlite.binding as llvm
 
-    for code in objects.values():
-        execution_engine().add_object_file(llvm.ObjectFileRef.from_data(code))
-    execution_engine().finalize_object()
-    for kernel in objects:
-        if address := execution_engine().get_function_address(kernel.symbol):
-            LOADED_KERNELS[kernel] = address
+    with LOADING:
+        for code in objects.values():
+            execution_engine().add_object_file(llvm.ObjectFileRef.from_data(code))
+        execution_engine().finalize_object()
+        for kernel in objects:
+            if address := execution_engine().get_function_address(kernel.symbol):
+                LOADED_KERNELS[kernel] = address

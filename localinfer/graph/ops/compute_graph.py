@@ -180,12 +180,18 @@ class ComputeGraph:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """All kernels to compile. Kernels for large batches are left out if no batch can be large."""
-        return [
-            kernel
-            for op in self.ops
-            for kernel in ((op.small_batch, op.large_batch) if self.batch > MAX_SMALL_BATCH else (op.small_batch,))
-        ]
+        """All kernels to compile."""
+        return [*self.small_batch_kernels, *self.large_batch_kernels]
+
+    @property
+    def small_batch_kernels(self) -> list[Kernel]:
+        """The kernels that batches of at most MAX_SMALL_BATCH tokens need."""
+        return [op.small_batch for op in self.ops]
+
+    @property
+    def large_batch_kernels(self) -> list[Kernel]:
+        """The kernels that larger batches need besides; none if no batch can be larger."""
+        return [op.large_batch for op in self.ops] if self.batch > MAX_SMALL_BATCH else []
 
     @property
     def nbytes(self) -> int:

@@ -14,6 +14,8 @@ from quant.jit.kernel import Kernel
 from quant.jit.kernel_call import HEADER_WORDS, NEXT_STAGE_OFFSET, RECORD_WORDS
 
 Argument = int | float | Region | Rows | ConvertedActivations | Buffer | Tensor
+LARGE_BATCH_WORD = 1  # of a record: the address of the kernel for large batches
+
 ChunkCounts = tuple[int, int]  # chunks per thread, for small and for large batches; 0: one thread runs the op alone
 
 
@@ -46,6 +48,13 @@ def encode_ops(ops: Sequence[Op], addresses: Mapping[Kernel, int]) -> NDArray[np
         record[HEADER_WORDS : HEADER_WORDS + len(words)] = words
     records[:, NEXT_STAGE_OFFSET // 8] = next_stages(ops)
     return records
+
+
+def set_large_batch_kernels(
+    records: NDArray[np.int64], ops: Sequence[Op], addresses: Mapping[Kernel, int]
+) -> None:
+    """Write the addresses of the kernels for large batches into the records of the ops."""
+    records[:, LARGE_BATCH_WORD] = [addresses[op.large_batch] for op in ops]
 
 
 def next_stages(ops: Sequence[Op]) -> NDArray[np.int64]:
