@@ -70,7 +70,7 @@ class CompiledGraph:
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
         require_memory(f, self.graph.nbytes, self.n_ctx)
-        first, later = [EXECUTE, *self.graph.small_batch_kernels], self.graph.large_batch_kernels
+        first, later = [EXECUTE, *self.graph.kernels(large_batch=False)], self.graph.kernels(large_batch=True)
         if at_once or not self.model_graph.context.causal:
             first, later = [*first, *later], []
         self._compilation, self.warnings = load_in_order(first, later, paths.jit_dir(), progress)
@@ -85,24 +85,19 @@ class CompiledGraph:
     # --- kernels ---
 
     @property
-    def is_compiling(self) -> bool:
-        """Whether kernels for large batches are still being compiled in the background."""
+    def max_batch(self) -> int:
+        """The number of tokens of the largest batch that need not wait for kernels: `graph.batch`, or less while
+        kernels for large batches are compiled in the background."""
         if self._compilation and self._compilation.is_complete:
             self.wait_for_kernels()
-        return self._compilation is not None
-
-    @property
-    def max_batch(self) -> int:
-        """The number of tokens of the largest batch that need not wait for kernels."""
-        return min(self.graph.batch, MAX_SMALL_BATCH) if self.is_compiling else self.graph.batch
+        return min(self.graph.batch, MAX_SMALL_BATCH) if self._compilation else self.graph.batch
 
     def wait_for_kernels(self, progress: Progress | None = None) -> None:
         """Wait until the kernels for large batches are compiled. Raises RuntimeError if that fails."""
         if compilation := self._compilation:
             compilation.wait(progress)
-            set_large_batch_kernels(
-                self._op_records, self.graph.ops, loader.addresses_of(self.graph.large_batch_kernels)
-            )
+            addresses = loader.addresses_of(self.graph.kernels(large_batch=True))
+            set_large_batch_kernels(self._op_records, self.graph.ops, addresses)
             self._compilation = None
 
     # --- batches ---
@@ -324,7 +319,7 @@ def attention_sinks(keep: int, n_ctx: int) -> int:
 def required_kernels(f: GGUF, options: Options) -> list[Kernel]:
     """Return the kernels that running this file needs, without duplicates."""
     graph = build_graph(f, options).graph
-    return list(dict.fromkeys([EXECUTE, *graph.kernels]))
+    return list(dict.fromkeys([EXECUTE, *graph.kernels(large_batch=False), *graph.kernels(large_batch=True)]))
 
 
 def memory_requirements(f: GGUF, options: Options) -> dict[str, int]:

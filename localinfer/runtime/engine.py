@@ -56,7 +56,7 @@ class Engine(SequenceEngine):
         warnings = [*compiled_graph.warnings, *(lock_in_memory(compiled_graph.files) if options.mlock else ())]
         runner = ModelRunner(compiled_graph, uses_ring_buffer=options.ctx_policy == "ring")
         if options.tune:
-            tune(runner, progress, may_measure=not compiled_graph.is_compiling)
+            tune(runner, progress, may_measure=compiled_graph.max_batch == runner.graph.batch)
         return cls(runner, warnings, is_tuned=options.tune)
 
     @property

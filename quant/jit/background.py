@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quant.jit import loader
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_cache import KernelCache
-from quant.jit.loader import Progress, compile_missing, load_cached, load_objects
+from quant.jit.loader import Progress
 
 if TYPE_CHECKING:
     from quant.jit.compiler_pool import CompilerPool
@@ -42,7 +43,7 @@ class BackgroundCompilation:
         try:
             for kernel, code in self._results:
                 self._files.write(kernel, code)
-                load_objects({kernel: code})
+                loader.load_objects({kernel: code})
                 self._missing.discard(kernel)
         except RuntimeError as error:
             self._error = error
@@ -84,13 +85,13 @@ def load_in_order(
     all. Raises RuntimeError if a compiler process fails.
     """
     files, needed = KernelCache(root), set(kernels)
-    missing = load_cached(list(dict.fromkeys([*kernels, *later])), files)
+    missing = loader.load_cached(list(dict.fromkeys([*kernels, *later])), files)
     if not missing:
         return None, files.warnings
     from quant.jit.compiler_pool import CompilerPool, compiles_in_other_processes
 
     if not compiles_in_other_processes():
-        load_objects(compile_missing(missing, files, progress))
+        loader.load_objects(loader.compile_missing(missing, files, progress))
         return None, files.warnings
     first, rest = [each for each in missing if each in needed], [each for each in missing if each not in needed]
     pool = CompilerPool(first, rest)
@@ -102,7 +103,7 @@ def load_in_order(
                 progress("compile", len(first) - len(remaining), len(first))
             kernel, code = next(results)
             files.write(kernel, code)
-            load_objects({kernel: code})
+            loader.load_objects({kernel: code})
             compiled.add(kernel)
         if progress and first:
             progress("compile", len(first), len(first))

@@ -77,7 +77,8 @@ class ForkServer:
                 print(f"skipped: {refusal}", file=sys.stderr)
                 continue
             self.sources.append((source, sorted(key.encode() for key in model_graph.hparams._used)))
-            expected |= set(model_graph.graph.kernels)
+            for large_batch in (False, True):
+                expected |= set(model_graph.graph.kernels(large_batch=large_batch))
         self.load_kernels(sorted(expected, key=Kernel.to_json))
 
     def load_kernels(self, expected: Sequence[Kernel]) -> None:

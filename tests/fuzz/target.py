@@ -4,7 +4,7 @@ Runs in a child process, with guard pages around every tensor and every region o
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ def run_file(path: Path, model_options: Layer, choose: Random) -> str:
     """
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", RuntimeWarning)  # numpy's warnings would be visible to users
-    loader.load_kernels = load_compiled_kernels  # type: ignore[assignment]
+    loader.load_cached = require_loaded  # type: ignore[assignment]
     Region.allocate = allocate_guarded  # type: ignore[method-assign]
     try:
         f = open_gguf(path)
@@ -104,12 +104,11 @@ def random_run_options(choose: Random) -> Layer:
 # --- replacements for functions of the program ---
 
 
-def load_compiled_kernels(kernels: Iterable[Kernel], *_: object) -> tuple[Mapping[Kernel, int], list[str]]:
-    """Replacement for `loader.load_kernels` that does not compile."""
-    expected = list(dict.fromkeys(kernels))
-    if missing := [kernel for kernel in expected if kernel not in loader.LOADED_KERNELS]:
+def require_loaded(kernels: Iterable[Kernel], _: object) -> list[Kernel]:
+    """Replacement for `loader.load_cached`, which returns the kernels to compile: nothing is compiled."""
+    if missing := [kernel for kernel in kernels if kernel not in loader.LOADED_KERNELS]:
         raise KernelsNotCompiled(missing)
-    return {kernel: loader.LOADED_KERNELS[kernel] for kernel in expected}, []
+    return []
 
 
 def allocate_guarded(region: Region) -> None:

@@ -178,20 +178,13 @@ class ComputeGraph:
 
     # --- when the graph is complete ---
 
-    @property
-    def kernels(self) -> list[Kernel]:
-        """All kernels to compile."""
-        return [*self.small_batch_kernels, *self.large_batch_kernels]
-
-    @property
-    def small_batch_kernels(self) -> list[Kernel]:
-        """The kernels that batches of at most MAX_SMALL_BATCH tokens need."""
+    def kernels(self, *, large_batch: bool) -> list[Kernel]:
+        """Return the kernels of all ops for batches of at most MAX_SMALL_BATCH tokens, or for larger ones: none if no
+        batch can be larger. In a large batch, ops with few rows use the kernels for small ones.
+        """
+        if large_batch:
+            return [op.large_batch for op in self.ops] if self.batch > MAX_SMALL_BATCH else []
         return [op.small_batch for op in self.ops]
-
-    @property
-    def large_batch_kernels(self) -> list[Kernel]:
-        """The kernels that larger batches need besides; none if no batch can be larger."""
-        return [op.large_batch for op in self.ops] if self.batch > MAX_SMALL_BATCH else []
 
     @property
     def nbytes(self) -> int:

@@ -35,6 +35,7 @@ import pytest  # noqa: E402
 from quant.jit import loader, templates  # noqa: E402
 from quant.jit.compiler import compile_kernel  # noqa: E402
 from quant.jit.kernel import Kernel  # noqa: E402
+from quant.jit.kernel_cache import KernelCache  # noqa: E402
 
 RECORD_VARIABLE = "KERNEL_TEMPLATES_RECORD"  # the file of --record, also for the processes of pytest-xdist
 Digests = dict[str, str]
@@ -42,15 +43,14 @@ Digests = dict[str, str]
 
 def pytest_configure() -> None:
     """Record the kernels that tests load. This module is a pytest plugin during `--record`."""
-    load = loader.load_kernels
+    load_cached = loader.load_cached
 
-    def load_recorded(kernels: Iterable[Kernel], *arguments: object) -> object:
-        wanted = list(kernels)
+    def load_recorded(kernels: Sequence[Kernel], files: KernelCache) -> list[Kernel]:
         with Path(os.environ[RECORD_VARIABLE]).open("a", encoding="utf-8") as file:
-            file.write("".join(f"{kernel.to_json()}\n" for kernel in wanted))
-        return load(wanted, *arguments)  # type: ignore[arg-type]
+            file.write("".join(f"{kernel.to_json()}\n" for kernel in kernels))
+        return load_cached(kernels, files)
 
-    loader.load_kernels = load_recorded  # type: ignore[assignment]
+    loader.load_cached = load_recorded
 
 
 def record(file: str, arguments: Sequence[str]) -> int:

@@ -59,7 +59,8 @@ def counting(threads: int, ops: int = 200) -> Iterator[Counting]:
 
 @contextmanager
 def ready(graph: ComputeGraph) -> Iterator[ThreadPool]:
-    addresses, _ = loader.load_kernels([EXECUTE, *graph.kernels], None)
+    kernels = [kernel for large_batch in (False, True) for kernel in graph.kernels(large_batch=large_batch)]
+    addresses, _ = loader.load_kernels([EXECUTE, *kernels], None)
     pool = ThreadPool(addresses[EXECUTE], graph.finalize(addresses), graph.stop.view(np.int64), graph.scratch_addresses)
     try:
         yield pool
