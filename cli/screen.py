@@ -21,7 +21,7 @@ from localinfer.escaping import printable
 
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all control characters except tab and newline
 DELAY_SECONDS = 0.4  # the status line of a stage appears after this time
-IMMEDIATE_STAGES = ("download", "compile")  # stages whose status line appears at once
+IMMEDIATE_STAGES = ("download", "compile", "compile_rest")  # stages whose status line appears at once
 REDRAW_SECONDS = 0.1
 BAR_WIDTH = 30  # characters
 
@@ -226,6 +226,8 @@ class Status:
             return download_line(done, total, (done - self.initial_done) / max(now - self.start_time, 1e-3))
         if self.stage == "compile":
             return f"compiling kernels (once) {done}/{total}"
+        if self.stage == "compile_rest":
+            return f"compiling kernels for long prompts (once) {done}/{total}"
         if self.stage == "tune":
             return f"measuring this machine (once) {100 * done // total} %"
         if self.stage == "read":

@@ -57,15 +57,15 @@ class BackgroundCompilation:
         return self._finished.is_set() and not self._missing
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Wait for all kernels; `progress("compile", done, total)` is called meanwhile.
+        """Wait for all kernels; `progress("compile_rest", done, total)` is called meanwhile.
 
         Raises RuntimeError if a compiler process failed, or after `close`.
         """
         while not self._finished.wait(POLL_SECONDS):
             if progress:
-                progress("compile", self._n_kernels - len(self._missing), self._n_kernels)
+                progress("compile_rest", self._n_kernels - len(self._missing), self._n_kernels)
         if progress:
-            progress("compile", self._n_kernels, self._n_kernels)
+            progress("compile_rest", self._n_kernels, self._n_kernels)
         if self._missing:
             raise self._error
 

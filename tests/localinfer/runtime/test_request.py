@@ -93,14 +93,14 @@ def test_next_step_supersedes_a_finished_one() -> None:
     ],
 )
 def test_batch_selection(requests: list[Request], expected: list[tuple[int, int]]) -> None:
-    graph: Any = SimpleNamespace(batch=256, sequences=3, outputs=8)
-    batch = select_batch(requests, graph)
+    graph: Any = SimpleNamespace(sequences=3, outputs=8)
+    batch = select_batch(requests, graph, 256)
     assert [(requests.index(each.request), len(each.ids)) for each in batch] == expected
 
 
 def test_decode_steps_are_not_split() -> None:
     requests = [prompt(6, decode_loop=Loop()), prompt(6, decode_loop=Loop()), prompt(6)]
-    batch = select_batch(requests, SimpleNamespace(batch=10, sequences=3, outputs=8))  # type: ignore[arg-type]
+    batch = select_batch(requests, SimpleNamespace(sequences=3, outputs=8), 10)  # type: ignore[arg-type]
     assert [(requests.index(each.request), len(each.ids)) for each in batch] == [(0, 6), (2, 4)]
 
 

@@ -11,18 +11,26 @@ def kernels(functions: str) -> list[Kernel]:
 
 def test_compiler_gets_all_variants_of_a_function() -> None:
     queue = KernelQueue(kernels("abab"))
-    first, second = queue.take(None), queue.take(None)
+    first, second = queue.take([]), queue.take([])
     assert first
     assert second
     assert [first.function, second.function] == ["a", "b"]
-    assert [queue.take(second), queue.take(first)] == kernels("abab")[:1:-1]
-    assert queue.take(first) is None
+    assert [queue.take([second]), queue.take([first])] == kernels("abab")[:1:-1]
+    assert queue.take([first]) is None
+
+
+def test_compiler_remembers_all_of_its_functions() -> None:
+    queue = KernelQueue(kernels("abc"))
+    compiled = [*kernels("cx")]
+    assert queue.take(compiled) == kernels("abc")[2]
 
 
 def test_idle_compiler_helps_with_the_function_that_fewest_compilers_have() -> None:
     queue = KernelQueue(kernels("aaabb"))
-    previous = [queue.take(None), queue.take(None)]
-    assert queue.take(previous[1]) == kernels("aaabb")[4]
-    assert queue.take(previous[1]) == kernels("aaabb")[1]
-    assert queue.take(None) == kernels("aaabb")[2]
-    assert queue.take(previous[0]) is None
+    first, second = queue.take([]), queue.take([])
+    assert first
+    assert second
+    assert queue.take([second]) == kernels("aaabb")[4]
+    assert queue.take([second]) == kernels("aaabb")[1]
+    assert queue.take([]) == kernels("aaabb")[2]
+    assert queue.take([first]) is None
