@@ -144,7 +144,7 @@ class TestInterrupted:
         assert remaining_files() == ["m.gguf", "url"]
 
     def test_unfinished_download_is_removed(self, hub: Hub, address: str) -> None:
-        hub.faults += [Fault(), Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 5]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 20]  # more than it retries
         with pytest.raises(LocalInferError):
             pull(address)
         resolve.plan_removal(address).delete()
@@ -152,7 +152,7 @@ class TestInterrupted:
 
     def test_no_resume_without_digest_and_version(self, hub: Hub, address: str) -> None:
         hub.etags = False
-        hub.faults += [Fault(), Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 5]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 20]  # more than it retries
         with pytest.raises(LocalInferError):
             pull(address)
         assert remaining_files() == []
