@@ -98,7 +98,7 @@ def load_in_order(
     with contextlib.ExitStack() as on_return:
         on_return.callback(pool.close)
         results, compiled = pool.results(), set[Kernel]()
-        while remaining := needed.intersection(first) - compiled:
+        while remaining := set(first) - compiled:
             if progress:
                 progress("compile", len(first) - len(remaining), len(first))
             kernel, code = next(results)
