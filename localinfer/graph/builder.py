@@ -218,13 +218,13 @@ class RecurrentOperations(ABC, Generic[X]):
         """Update the states of the recurrent heads with each token and return their output, [token][head][value].
 
         With the rule "delta", `x` is queries, keys and values; with "add", values, keys and queries. `step` and `rate`
-        have one number per head. See `localinfer.kernels.recurrence`.
+        have one number per head. See `localinfer.kernels.recurrent.state_matrix`.
         """
 
     @abstractmethod
     def selective_scan(self, blk: Block, x: X, step: X, b: X, c: X) -> X:
         """Return the output of Mamba's selective scan. Each column of x has as many state numbers as b and c have
-        columns. See `localinfer.kernels.selective_scan`."""
+        columns. See `localinfer.kernels.recurrent.selective_scan`."""
 
     @abstractmethod
     def token_shift(self, x: X) -> X:

@@ -6,21 +6,18 @@ from typing import Any
 
 from numba import float32, int64
 
+from localinfer.kernels.exponentials import exp
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import (
     absolute,
-    bitcast,
-    convert,
     extract,
     f32x16,
     fma,
-    i32x16,
     inline,
     load,
     maximum,
     minimum,
     reduce_sum,
-    rint,
     select,
     splat,
     store,
@@ -29,29 +26,6 @@ from quant.matmul.activations import make_quantize_groups
 
 Body = Callable[..., None]
 STRIP_COLUMNS = 128  # four groups of 32 columns
-LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030941723212e-6
-
-
-@inline
-def exp(v: Any) -> Any:
-    """Return e**v of an f32x16 to about one unit in the last place; 0 below -87, the value at 88 above it, NaN for NaN.
-
-    Cody-Waite reduction to |r| <= ln(2)/2, then the Taylor polynomial of degree 7, then 2**n through the exponent.
-    """
-    x = maximum(minimum(v, splat(f32x16, 88.0)), splat(f32x16, -104.0))
-    n = rint(x * splat(f32x16, LOG2_E))
-    r = fma(n, splat(f32x16, -LN2_HIGH), x)
-    r = fma(n, splat(f32x16, -LN2_LOW), r)
-    p = splat(f32x16, 1.0 / 5040)
-    p = fma(p, r, splat(f32x16, 1.0 / 720))
-    p = fma(p, r, splat(f32x16, 1.0 / 120))
-    p = fma(p, r, splat(f32x16, 1.0 / 24))
-    p = fma(p, r, splat(f32x16, 1.0 / 6))
-    p = fma(p, r, splat(f32x16, 0.5))
-    p = fma(p, r, splat(f32x16, 1.0))
-    p = fma(p, r, splat(f32x16, 1.0))
-    exponent = convert(i32x16, maximum(n, splat(f32x16, -127.0))) + splat(i32x16, 127)
-    return select(v == v, p * bitcast(f32x16, exponent << splat(i32x16, 23)), v)
 
 
 @inline

@@ -16,7 +16,7 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from localinfer.kernels.activations import exp
+from localinfer.kernels.exponentials import exp
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import extract, f32x16, inline, load, splat, store
 from quant.matmul.activations import make_quantize_groups

@@ -5,8 +5,8 @@ from typing import Any
 
 from numba import float32, int32, int64
 
+from localinfer.kernels.exponentials import tanh
 from localinfer.kernels.norm import normalize
-from localinfer.kernels.online_softmax import tanh
 from quant.jit.vectors import f32x16, inline, load, splat, store
 
 Body = Callable[..., None]

@@ -70,32 +70,34 @@ ADD_TO_INACTIVE = KernelSignature.parse("localinfer.kernels.altup:add_to_inactiv
 GAUSSIAN_TOPK = KernelSignature.parse("localinfer.kernels.altup:gaussian_topk", "tokens deviations:float n x:out")
 
 CONVOLVE = KernelSignature.parse(
-    "localinfer.kernels.convolution:convolve", "tokens x weight bias width n segments tail:out y:out"
+    "localinfer.kernels.recurrent.convolution:convolve", "tokens x weight bias width n segments tail:out y:out"
 )
 
 RECUR = {
     rule: KernelSignature.parse(
-        f"localinfer.kernels.recurrence:recur_{rule}",
+        f"localinfer.kernels.recurrent.state_matrix:recur_{rule}",
         "tokens x stride heads groups step rate a bias skip segments state:out y:out",
     )
     for rule in ("delta", "add")
 }
-TOKEN_SHIFT = KernelSignature.parse("localinfer.kernels.wkv:token_shift", "tokens x n segments tail:out y:out")
-LERP = KernelSignature.parse("localinfer.kernels.wkv:lerp", "tokens x other weight step n y:out")
+TOKEN_SHIFT = KernelSignature.parse(
+    "localinfer.kernels.recurrent.wkv:token_shift", "tokens x n segments tail:out y:out"
+)
+LERP = KernelSignature.parse("localinfer.kernels.recurrent.wkv:lerp", "tokens x other weight step n y:out")
 WKV_PREPARE = KernelSignature.parse(
-    "localinfer.kernels.wkv:prepare", "tokens w:out k:out a:out k_k k_a heads removed:out"
+    "localinfer.kernels.recurrent.wkv:prepare", "tokens w:out k:out a:out k_k k_a heads removed:out"
 )
 RECUR_WKV = KernelSignature.parse(
-    "localinfer.kernels.wkv:recur_wkv", "tokens r w k v a removed heads segments state:out y:out"
+    "localinfer.kernels.recurrent.wkv:recur_wkv", "tokens r w k v a removed heads segments state:out y:out"
 )
 WKV_FINISH = KernelSignature.parse(
-    "localinfer.kernels.wkv:finish", "tokens r k v r_k weight bias heads eps:float y:out"
+    "localinfer.kernels.recurrent.wkv:finish", "tokens r k v r_k weight bias heads eps:float y:out"
 )
 SELECTIVE_SCAN = KernelSignature.parse(
-    "localinfer.kernels.selective_scan:selective_scan", "tokens x step b c a skip n segments state:out y:out"
+    "localinfer.kernels.recurrent.selective_scan:selective_scan", "tokens x step b c a skip n segments state:out y:out"
 )
 SPLIT_HALVES = KernelSignature.parse(
-    "localinfer.kernels.recurrence:split_halves", "tokens x size heads first:out second:out"
+    "localinfer.kernels.recurrent.state_matrix:split_halves", "tokens x size heads first:out second:out"
 )
 
 GATHER_HEADS = KernelSignature.parse(
@@ -109,16 +111,16 @@ ROPE = KernelSignature.parse(
     "localinfer.kernels.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out"
 )
 APPEND = KernelSignature.parse(
-    "localinfer.kernels.append:append",
+    "localinfer.kernels.attention.append:append",
     "tokens k v heads n_rot table block_table bias weight eps:float entries k_cache:out v_cache:out capacity",
 )
 ATTENTION = KernelSignature.parse(
-    "localinfer.kernels.attention:attention",
+    "localinfer.kernels.attention.paged_attention:attention",
     "tokens q q_sink k_cache v_cache capacity entry_positions oldest newest segments sink_pages group "
     "kv_heads value_size scale:float cap:float attn_sinks chunk partial:out y:out q_out:out stop",
 )
 COMBINE = KernelSignature.parse(
-    "localinfer.kernels.combine:combine",
+    "localinfer.kernels.attention.combine:combine",
     "tokens segments group kv_heads tile_rows separate_tokens value_dim value_size attn_sinks chunk partial:out y:out "
     "q_out:out",
 )

@@ -37,8 +37,8 @@ def round_up_to_page(entries: int) -> int:
 
 
 class LayerCache(NamedTuple):
-    """The keys and values of a layer, head after head, and their types: see `localinfer.kernels.cache_types`. If the
-    values are dimensions of the keys, they have no entries of their own and the keys' type."""
+    """The keys and values of a layer, head after head, and their types: see `localinfer.kernels.attention.cache_types`.
+    If the values are dimensions of the keys, they have no entries of their own and the keys' type."""
 
     heads: int
     k: Region
@@ -90,7 +90,7 @@ class RingBuffer:
     positions: Region  # int32 [pages][64]: the position in each entry
     oldest: Region  # int32 [batch]: the first position that each token attends to
     newest: Region  # int32 [batch]: the last position that each token attends to
-    segments: Region  # int64: see `localinfer.kernels.attention`
+    segments: Region  # int64: see `localinfer.kernels.attention.paged_attention`
     chunk_pages: int  # pages per chunk; partial results of chunks are merged in order
     anchored: bool = False  # pages of keys have anchors: reusing an entry invalidates its whole page
     layers: list[LayerCache] = field(default_factory=list)

@@ -7,7 +7,8 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.sliding_window import sliding_window_layers
 
-VALUE_GROUP = 32  # cache entries are quantized in groups of this many values: see `localinfer.kernels.cache_types`
+# Cache entries are quantized in groups of this many values: see `localinfer.kernels.attention.cache_types`.
+VALUE_GROUP = 32
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ class Recurrence(NamedTuple):
     """`heads` value heads use `groups` key and query heads; the state of a head is key x value numbers.
 
     `heads_per_key` adjacent value heads share a key head, and the next ones use the next key head, cyclically. `rule`
-    is the state update, "delta" or "add": see `localinfer.kernels.recurrence`. `width` is the width of the preceding
-    convolution in tokens.
+    is the state update, "delta" or "add": see `localinfer.kernels.recurrent.state_matrix`. `width` is the width of the
+    preceding convolution in tokens.
     """
 
     rule: str

@@ -24,7 +24,8 @@ from localinfer.kernels.signatures import (
 
 
 class RecurrentRecorder(RecurrentOperations[Buffer]):
-    """Records operations with a recurrent state. The kernels of the time mixing are in `localinfer.kernels.wkv`."""
+    """Records operations with a recurrent state. The kernels of the time mixing are in
+    `localinfer.kernels.recurrent.wkv`."""
 
     def __init__(self, model: ModelGraph) -> None:
         self._model, self._graph, self._tensors, self._states = model, model.graph, model.tensors, model.states

@@ -45,7 +45,7 @@ def test_kernel_reads_the_arguments_of_its_signature(path: str) -> None:
     functions = {node.name: read_fields(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
     helpers = set().union(*(fields for name, fields in functions.items() if name not in kernels))
     if SIGNATURES[path] in (signatures.ATTENTION, signatures.COMBINE):
-        helpers |= read_fields(parse_module("localinfer.kernels.attention_output"))
+        helpers |= read_fields(parse_module("localinfer.kernels.attention.output"))
     if parameters == set(PRODUCT_PARAMETERS):
         helpers |= read_fields(parse_module("quant.matmul.output_init"))
         helpers |= {"access"}  # matmul reads whole panels

@@ -5,8 +5,8 @@ from typing import Any
 
 from numba import int32, int64
 
-from localinfer.kernels.cache_types import CACHE_TYPES, make_key_block, make_store_key, make_store_value
-from localinfer.kernels.hadamard import make_hadamard
+from localinfer.kernels.attention.cache_types import CACHE_TYPES, make_key_block, make_store_key, make_store_value
+from localinfer.kernels.attention.hadamard import make_hadamard
 from localinfer.kernels.layout import PAGE_SIZE, hadamard_block
 from localinfer.kernels.rope import ROTATE, make_rotate_head, widen
 from quant.jit.vectors import convert, f16x16, f32x16, inline, load, store
@@ -62,10 +62,10 @@ def append(
 ) -> Body:
     """Make the kernel that stores the keys and values of a batch. It overwrites its inputs.
 
-    `entries` is the cache entry of each token, int32. The caches are laid out as in `localinfer.kernels.cache_types`,
-    head after head, for heads of key_dim and value_dim values. If values are dimensions of the keys, value_dim is 0.
-    For pages with anchors, `bias` is the key bias, float32 [head][key_size], and `block_table` the mean rotation of
-    each token's page, laid out like `table`.
+    `entries` is the cache entry of each token, int32. The caches are laid out as in
+    `localinfer.kernels.attention.cache_types`, head after head, for heads of key_dim and value_dim values. If values
+    are dimensions of the keys, value_dim is 0. For pages with anchors, `bias` is the key bias, float32
+    [head][key_size], and `block_table` the mean rotation of each token's page, laid out like `table`.
     """
     rotate_head = make_rotate_head(pairs, norm)
     transform_key = make_hadamard(hadamard_block(k_type, key_dim))

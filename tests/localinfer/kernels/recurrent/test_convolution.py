@@ -16,7 +16,7 @@ def convolve(x: Floats, weight: Floats, tail: Floats, activation: str, bias: Flo
         "width": weight.shape[1], "n": x.shape[1], "segments": np.array([1, len(x), 0, 0]), "tail": tail,
         "y": y,
     }  # fmt: skip
-    kernels.run("localinfer.kernels.convolution:convolve", arguments, threads, activation=activation)
+    kernels.run("localinfer.kernels.recurrent.convolution:convolve", arguments, threads, activation=activation)
     return y
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from numba import int64
 
-from localinfer.kernels.activations import exp
+from localinfer.kernels.exponentials import exp, softplus
 from localinfer.kernels.layout import SCAN_STRIP
-from localinfer.kernels.recurrence import broadcast_load, softplus
+from localinfer.kernels.recurrent.state_matrix import broadcast_load
 from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.vectors import f32x16, fma, gather, load, store
 

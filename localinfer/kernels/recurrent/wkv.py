@@ -4,7 +4,8 @@
 
 `removed` is the normalised removal key. `prepare` transforms the outputs of the matrices, `recur_wkv` computes the
 recurrence, `finish` normalises the result and adds the bonus of the current token. As in
-`localinfer.kernels.recurrence`, columns of a state are independent, and prefill computes the same bits as decoding.
+`localinfer.kernels.recurrent.state_matrix`, columns of a state are independent, and prefill computes the same bits as
+decoding.
 """
 
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from typing import Any
 
 from numba import float32, int64
 
-from localinfer.kernels.activations import exp, sigmoid
+from localinfer.kernels.activations import sigmoid
+from localinfer.kernels.exponentials import exp
 from localinfer.kernels.layout import state_strip
 from localinfer.kernels.norm import inverse_rms, subtract_mean
-from localinfer.kernels.recurrence import make_state_functions
+from localinfer.kernels.recurrent.state_matrix import make_state_functions
 from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import Vector, f32x16, fma, inline, load, reduce_sum, splat, sqrt, store

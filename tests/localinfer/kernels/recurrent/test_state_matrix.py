@@ -42,7 +42,7 @@ class Heads:
             "a": self.a, "bias": self.bias, "skip": self.skip,
             "segments": np.array([1, end - first, 0, 0]), "state": self.state, "y": y,
         }  # fmt: skip
-        path = f"localinfer.kernels.recurrence:recur_{self.rule}"
+        path = f"localinfer.kernels.recurrent.state_matrix:recur_{self.rule}"
         kernels.run(path, arguments, threads, key=self.key, value=self.value, heads_per_key=self.heads_per_key)
         return y
 

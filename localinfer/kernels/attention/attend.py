@@ -4,9 +4,9 @@ Each key and value is loaded and converted once for all rows of a tile. Pages of
 sequence's page table. An entry counts for a row if its position is in the row's span, from the oldest to the newest
 visible position. The rows of a tile do not affect each other's bits.
 
-Keys and values are laid out as in `localinfer.kernels.cache_types`. If values are dimensions of the keys, 32 of them at
-a time are transposed from panels to rows. A tile of queries is [rows][key_dim], a page's weights are [rows][64]; spans
-and states are described in `localinfer.kernels.online_softmax`.
+Keys and values are laid out as in `localinfer.kernels.attention.cache_types`. If values are dimensions of the keys, 32
+of them at a time are transposed from panels to rows. A tile of queries is [rows][key_dim], a page's weights are
+[rows][64]; spans and states are described in `localinfer.kernels.attention.online_softmax`.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,18 @@ from typing import Any, NamedTuple
 
 from numba import int32, int64
 
-from localinfer.kernels.attention_shape import AttentionShape
-from localinfer.kernels.cache_types import CACHE_TYPES
+from localinfer.kernels.attention.cache_types import CACHE_TYPES
+from localinfer.kernels.attention.online_softmax import (
+    NOTHING,
+    SUMS,
+    make_page_visibility,
+    make_softmax_update,
+    oldest_visible,
+)
+from localinfer.kernels.attention.scores import make_score_page
+from localinfer.kernels.attention.shape import AttentionShape
+from localinfer.kernels.attention.weighted_values import make_accumulate_keys, make_accumulate_page
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, page_weights_bytes, row_state_bytes
-from localinfer.kernels.online_softmax import NOTHING, SUMS, make_page_visibility, make_softmax_update, oldest_visible
-from localinfer.kernels.scores import make_score_page
-from localinfer.kernels.weighted_values import make_accumulate_keys, make_accumulate_page
 from quant.jit.vectors import inline, load
 
 
@@ -72,7 +78,8 @@ class TileScratch:
 
 
 def make_page_products(shape: AttentionShape) -> tuple[Any, Any]:
-    """Make score_page and accumulate_page: see `localinfer.kernels.scores` and `localinfer.kernels.weighted_values`."""
+    """Make score_page and accumulate_page: see `localinfer.kernels.attention.scores` and
+    `localinfer.kernels.attention.weighted_values`."""
     k_type, v_type, rows, key_dim = CACHE_TYPES[shape.k_type], CACHE_TYPES[shape.v_type], shape.rows, shape.key_dim
     k_page_bytes, v_page_bytes = k_type.block_bytes(key_dim), v_type.block_bytes(shape.value_entry_dim)
     if shape.value_entry_dim == shape.value_dim:

@@ -1,5 +1,5 @@
-"""Attention scores of a page: each row's query times the keys of 64 entries. See `localinfer.kernels.attend` for
-layouts."""
+"""Attention scores of a page: each row's query times the keys of 64 entries. See `localinfer.kernels.attention.attend`
+for layouts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba import float32, types
 
-from localinfer.kernels.cache_types import F32, CacheType
+from localinfer.kernels.attention.cache_types import F32, CacheType
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load, emit_splat

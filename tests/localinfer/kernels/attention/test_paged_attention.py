@@ -108,7 +108,8 @@ class Layer:
             "capacity": self.capacity,
         }  # fmt: skip
         kernels.run(
-            "localinfer.kernels.append:append", arguments, pairs="halves", norm="none", key_size=self.head_dim,
+            "localinfer.kernels.attention.append:append", arguments, pairs="halves", norm="none",
+            key_size=self.head_dim,
             key_dim=self.wide, value_size=0 if self.shared else self.head_dim,
             value_dim=0 if self.shared else self.wide, k_type=self.key_kind, v_type=self.v_type,
         )  # fmt: skip
@@ -149,7 +150,7 @@ class Layer:
         }  # fmt: skip
         observed = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.key_kind, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
-        kernels.run("localinfer.kernels.attention:attention", arguments, n_threads, **shape, **observed)
+        kernels.run("localinfer.kernels.attention.paged_attention:attention", arguments, n_threads, **shape, **observed)
         shared = (
             "tokens", "segments", "group", "kv_heads", "value_size", "attn_sinks", "chunk", "partial", "y", "q_out",
         )  # fmt: skip
@@ -158,7 +159,7 @@ class Layer:
             "value_dim": value_dim,
         }  # fmt: skip
         kernels.run(
-            "localinfer.kernels.combine:combine", joined, n_threads, min_rows=tile_rows(1, is_prefill),
+            "localinfer.kernels.attention.combine:combine", joined, n_threads, min_rows=tile_rows(1, is_prefill),
             block=hadamard_block(self.v_type, self.wide), tile=0, passes=1,
         )  # fmt: skip
         return y

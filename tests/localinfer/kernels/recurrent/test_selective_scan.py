@@ -23,7 +23,7 @@ def test_the_scan_agrees_with_float64(n: int, size: int) -> None:
             "c": c[first:end], "a": a, "skip": skip, "n": n, "segments": np.array([1, end - first, 0, 0]),
             "state": state, "y": y,
         }  # fmt: skip
-        kernels.run("localinfer.kernels.selective_scan:selective_scan", arguments, threads, size=size)
+        kernels.run("localinfer.kernels.recurrent.selective_scan:selective_scan", arguments, threads, size=size)
         return y
 
     def expected() -> NDArray[np.float64]:

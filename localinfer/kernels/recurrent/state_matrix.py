@@ -16,18 +16,17 @@ from typing import Any, NamedTuple
 
 from numba import float32, int64
 
-from localinfer.kernels.activations import exp, logistic_product
+from localinfer.kernels.activations import logistic_product
+from localinfer.kernels.exponentials import exp, softplus
 from localinfer.kernels.layout import state_strip
 from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.vectors import (
     Vector,
-    absolute,
     extract,
     f32x16,
     fma,
     inline,
     load,
-    maximum,
     reduce_sum,
     splat,
     sqrt,
@@ -36,24 +35,6 @@ from quant.jit.vectors import (
 
 Body = Callable[..., None]
 LENGTH_EPS = 1e-6  # added to the squared length of keys and queries
-
-
-@inline
-def softplus(x: Any) -> Any:
-    """Return log(1 + e**x) = max(x, 0) + log1p(u), u = e**-|x|; log1p(u) = 2 atanh(s), s = u / (2 + u) <= 1/3."""
-    zero, one = splat(f32x16, float32(0.0)), splat(f32x16, float32(1.0))
-    u = exp(zero - absolute(x))
-    s = u / (u + one + one)
-    square = s * s
-    p = splat(f32x16, 1.0 / 15)
-    p = fma(p, square, splat(f32x16, 1.0 / 13))
-    p = fma(p, square, splat(f32x16, 1.0 / 11))
-    p = fma(p, square, splat(f32x16, 1.0 / 9))
-    p = fma(p, square, splat(f32x16, 1.0 / 7))
-    p = fma(p, square, splat(f32x16, 1.0 / 5))
-    p = fma(p, square, splat(f32x16, 1.0 / 3))
-    p = fma(p, square, one)
-    return maximum(x, zero) + (s + s) * p
 
 
 @inline

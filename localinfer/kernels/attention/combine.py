@@ -1,7 +1,7 @@
 """Merging of the partial softmax states that threads leave when they share the chunks of a tile.
 
-`localinfer.kernels.attention` describes the chunks. Merging takes little time, so the sizes of heads are arguments: the
-kernel is compiled once, not for each model.
+`localinfer.kernels.attention.paged_attention` describes the chunks. Merging takes little time, so the sizes of heads
+are arguments: the kernel is compiled once, not for each model.
 """
 
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from typing import Any
 
 from numba import int64
 
-from localinfer.kernels.attention_output import OutputHeads, make_store_output
+from localinfer.kernels.attention.online_softmax import merge
+from localinfer.kernels.attention.output import OutputHeads, make_store_output
+from localinfer.kernels.attention.query_tiles import Tiling, are_chunks_shared, count_chunks, rows_of, tiles_of
 from localinfer.kernels.layout import row_state_bytes
-from localinfer.kernels.online_softmax import merge
-from localinfer.kernels.query_tiles import Tiling, are_chunks_shared, count_chunks, rows_of, tiles_of
 from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.vectors import load
 

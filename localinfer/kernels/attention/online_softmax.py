@@ -14,12 +14,11 @@ from typing import Any
 from llvmlite import ir
 from numba import float32, int32, types
 
+from localinfer.kernels.exponentials import LOG2_E, exp2, power_of_two, tanh
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, row_state_bytes
 from quant.jit.emit import I16, I64
 from quant.jit.emit_numeric import emit_reduce
 from quant.jit.vectors import (
-    bitcast,
-    convert,
     extract,
     f32x16,
     fma,
@@ -35,7 +34,6 @@ from quant.jit.vectors import (
     store,
 )
 
-LOG2_E = 1.4426950408889634
 MINUS_INFINITY = float32(float("-inf"))
 DENOMINATOR, SUMS = 64, 128  # offsets in a row's state
 NOTHING, ALL = (
@@ -43,40 +41,6 @@ NOTHING, ALL = (
     PAGE_SIZE // PANEL_KEYS + 1,
 )  # visibility of a page; values in between are numbers of visible panels
 OLDEST_POSITION = -(1 << 30)  # older than any position: sinks are always visible
-
-
-@inline
-def exp2(v: Any) -> Any:
-    """Return 2**v of an f32x16 up to 127, to about one unit in the last place; 0 below -126.5, NaN for NaN.
-
-    v = n + r with |r| <= 1/2 is exact; then the Taylor polynomial of degree 6, and 2**n through the exponent.
-    """
-    x = select(v < splat(f32x16, -127.0), splat(f32x16, -127.0), v)
-    n = rint(x)
-    r = x - n
-    p = splat(f32x16, 0.00015403530393381608)  # ln(2)^6 / 6!, and so on
-    p = fma(p, r, splat(f32x16, 0.0013333558146428443))
-    p = fma(p, r, splat(f32x16, 0.009618129107628477))
-    p = fma(p, r, splat(f32x16, 0.05550410866482158))
-    p = fma(p, r, splat(f32x16, 0.2402265069591007))
-    p = fma(p, r, splat(f32x16, 0.6931471805599453))
-    p = fma(p, r, splat(f32x16, 1.0))
-    return p * bitcast(f32x16, (convert(i32x16, n) + splat(i32x16, 127)) << splat(i32x16, 23))
-
-
-@inline
-def power_of_two(n: Any) -> Any:
-    """Return 2**n of an integer-valued float up to 0; 0 below -126."""
-    exponent = int32(n) if n > float32(-127.0) else int32(-127)
-    return bitcast(float32, int32((exponent + int32(127)) << int32(23)))
-
-
-@inline
-def tanh(v: Any) -> Any:
-    """Return tanh of an f32x16, to about 2e-7: 1 - 2 / (e^2v + 1)."""
-    one = splat(f32x16, float32(1.0))
-    x, most = v * splat(f32x16, float32(2 * LOG2_E)), splat(f32x16, float32(100.0))
-    return one - splat(f32x16, float32(2.0)) / (exp2(select(x > most, most, x)) + one)
 
 
 def make_horizontal_reduce(sign: str) -> Any:

@@ -1,22 +1,23 @@
 """Paged attention for batches of any size.
 
 A batch consists of segments: contiguous tokens of a sequence, which attend to that sequence only. The queries of a
-segment, of all query heads that share a key head, are divided into tiles (`localinfer.kernels.attend`), and the pages
-of its cache into chunks. Each chunk gives a partial softmax state, and these are merged in order, so results do not
-depend on the number of threads. With many tiles, each thread processes whole tiles. With few tiles, as when decoding
-with a long context, threads process chunks and leave their states for `localinfer.kernels.combine` (split-K, as in
-Flash-Decoding; Dao et al., 2023).
+segment, of all query heads that share a key head, are divided into tiles (`localinfer.kernels.attention.attend`), and
+the pages of its cache into chunks. Each chunk gives a partial softmax state, and these are merged in order, so results
+do not depend on the number of threads. With many tiles, each thread processes whole tiles. With few tiles, as when
+decoding with a long context, threads process chunks and leave their states for `localinfer.kernels.attention.combine`
+(split-K, as in Flash-Decoding; Dao et al., 2023).
 
 The two words of a segment (`localinfer.kernels.segments`) are the address of its page table, int32, which maps logical
 pages to pages, and the number of its pages.
 
 Queries are q[token][head][key_dim], where `group` query heads share a key head; the caches are those of
-`localinfer.kernels.cache_types`, head after head. The results are y[token][head][value_size] and, unless q_out is 0,
-the same quantized. Of the value_dim values in the cache, the first value_size are returned. If value_entry_dim >
-value_dim, values are the last value_dim dimensions of keys of value_entry_dim dimensions. A token attends to positions
-from its `oldest` to its `newest`, int32 each; of the first `sink_pages` pages, to all up to its newest, with the
-queries at `q_sink`. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`. `attn_sinks`, unless 0,
-has a learned score per head that takes part in the softmax and has no value (gpt-oss; OpenAI, 2025).
+`localinfer.kernels.attention.cache_types`, head after head. The results are y[token][head][value_size] and, unless
+q_out is 0, the same quantized. Of the value_dim values in the cache, the first value_size are returned. If
+value_entry_dim > value_dim, values are the last value_dim dimensions of keys of value_entry_dim dimensions. A token
+attends to positions from its `oldest` to its `newest`, int32 each; of the first `sink_pages` pages, to all up to its
+newest, with the queries at `q_sink`. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
+`attn_sinks`, unless 0, has a learned score per head that takes part in the softmax and has no value (gpt-oss; OpenAI,
+2025).
 """
 
 from collections.abc import Callable
@@ -25,14 +26,15 @@ from typing import Any, NamedTuple
 
 from numba import float32, int32, int64
 
-from localinfer.kernels.attend import CacheHead, PageRange, TileScratch, make_attend_chunk
-from localinfer.kernels.attention_output import OutputHeads, make_store_output
-from localinfer.kernels.attention_shape import AttentionShape
-from localinfer.kernels.cache_types import CACHE_TYPES
-from localinfer.kernels.hadamard import make_hadamard
+from localinfer.kernels.attention.attend import CacheHead, PageRange, TileScratch, make_attend_chunk
+from localinfer.kernels.attention.cache_types import CACHE_TYPES
+from localinfer.kernels.attention.hadamard import make_hadamard
+from localinfer.kernels.attention.online_softmax import make_initialize, merge
+from localinfer.kernels.attention.output import OutputHeads, make_store_output
+from localinfer.kernels.attention.query_tiles import Tiling, are_chunks_shared, count_chunks, rows_of, tiles_of
+from localinfer.kernels.attention.shape import AttentionShape
+from localinfer.kernels.exponentials import LOG2_E
 from localinfer.kernels.layout import PAGE_SIZE, hadamard_block, row_state_bytes
-from localinfer.kernels.online_softmax import LOG2_E, make_initialize, merge
-from localinfer.kernels.query_tiles import Tiling, are_chunks_shared, count_chunks, rows_of, tiles_of
 from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.vectors import f32x16, inline, load, splat, store
 

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 from numba import float32
 
-from localinfer.kernels.hadamard import make_hadamard
-from localinfer.kernels.online_softmax import DENOMINATOR, SUMS, add_sink
+from localinfer.kernels.attention.hadamard import make_hadamard
+from localinfer.kernels.attention.online_softmax import DENOMINATOR, SUMS, add_sink
 from quant.jit.vectors import f32x16, inline, load, reduce_sum, splat, store
 from quant.matmul.activations import make_quantize_groups
 
@@ -25,8 +25,8 @@ def make_store_output(block: int, tile: int, passes: int) -> Any:
     token in y, and quantize it unless q_out is 0. The heads are some of `OutputHeads`; `state` is the address of the
     first one's state.
 
-    Values in the cache were transformed in parts of `block` values (`localinfer.kernels.hadamard`). The output is
-    quantized for tiles of `tile` tokens in `passes` passes.
+    Values in the cache were transformed in parts of `block` values (`localinfer.kernels.attention.hadamard`). The
+    output is quantized for tiles of `tile` tokens in `passes` passes.
     """
     transform, quantize_groups = make_hadamard(block), make_quantize_groups(tile, passes)
 

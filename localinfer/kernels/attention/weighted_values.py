@@ -1,4 +1,5 @@
-"""Weighted sums of the values of a page, with each row's weights. See `localinfer.kernels.attend` for layouts.
+"""Weighted sums of the values of a page, with each row's weights. See `localinfer.kernels.attention.attend` for
+layouts.
 
 If values are dimensions of the keys, they are first transposed from panels to rows.
 """
@@ -9,9 +10,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from localinfer.kernels.cache_types import CACHE_TYPES, F32, CacheType
+from localinfer.kernels.attention.cache_types import CACHE_TYPES, F32, CacheType
+from localinfer.kernels.attention.scores import emit_strided_prefetch, largest_divisor
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, row_state_bytes
-from localinfer.kernels.scores import emit_strided_prefetch, largest_divisor
 from quant.jit.emit import I32, I64, emit_load, emit_splat
 from quant.jit.emit_numeric import emit_accumulation_loop, emit_convert
 from quant.jit.simd import emit_fma

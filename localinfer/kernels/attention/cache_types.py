@@ -15,8 +15,8 @@ f32 and f16 have no scales.
 
 A key bias adds the same large numbers to every key, which would waste quantization codes. Pages of such keys start with
 an anchor, half[head_dim], and the keys are quantized after subtracting it; the product of query and anchor is added to
-the scores. The anchor is the key bias at the middle of the page (`localinfer.kernels.append`). It depends on positions
-only, so a key's bits do not depend on other keys.
+the scores. The anchor is the key bias at the middle of the page (`localinfer.kernels.attention.append`). It depends on
+positions only, so a key's bits do not depend on other keys.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,1 @@
+"""The kernels of attention and of the KV cache."""

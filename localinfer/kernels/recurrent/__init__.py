@@ -1,0 +1,1 @@
+"""The kernels of layers with a recurrent state: state-space models and linear attention."""
