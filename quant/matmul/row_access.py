@@ -13,34 +13,31 @@ from quant.jit.cpu import target
 
 
 class RowAccess(NamedTuple):
-    """A way to read the rows of a chunk: three int64 numbers, which kernels read from the address `access`.
+    """A way to read the rows of a chunk: two int64 numbers, which kernels read from the address `access`.
 
-    `streams` contiguous ranges of rows are read in turns, a superblock of each (1: row by row). With 1 stream, `rows`
-    adjacent rows (1 or 2) are multiplied in one loop. `prefetch` is the distance in bytes of software prefetching; 0
-    means none.
+    `streams` contiguous ranges of rows are read in turns, a superblock of each (1: row by row). `prefetch` is the
+    distance in bytes of software prefetching, or 0 for none.
     """
 
     streams: int
-    rows: int
     prefetch: int
 
     def __str__(self) -> str:
-        order = f"{self.streams} streams" if self.streams > 1 else "pairs of rows" if self.rows > 1 else "row by row"
+        order = f"{self.streams} streams" if self.streams > 1 else "row by row"
         return f"{order}, prefetch {self.prefetch} bytes ahead" if self.prefetch else f"{order}, no prefetch"
 
 
 ROW_ACCESS_WORDS = len(RowAccess._fields)
 
-ROW_BY_ROW, FOUR_STREAMS = RowAccess(1, 1, 4096), RowAccess(4, 1, 2048)
+ROW_BY_ROW, FOUR_STREAMS = RowAccess(1, 4096), RowAccess(4, 2048)
 CANDIDATES = (
-    RowAccess(1, 1, 0),
+    RowAccess(1, 0),
     ROW_BY_ROW,
-    RowAccess(1, 2, 0),
-    RowAccess(2, 1, 2048),
+    RowAccess(2, 2048),
     FOUR_STREAMS,
-    RowAccess(4, 1, 4096),
-    RowAccess(8, 1, 1024),
-    RowAccess(8, 1, 2048),
+    RowAccess(4, 4096),
+    RowAccess(8, 1024),
+    RowAccess(8, 2048),
 )
 
 

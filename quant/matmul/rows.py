@@ -1,24 +1,46 @@
 """The product of block-quantized weights with few tokens (matvec), built from a `FormatSpec`.
 
 The kernel multiplies rows straight from the file; it is bound by memory bandwidth, so the order in which it reads them
-is tuned for the CPU (`quant.matmul.row_access`). `quant.matmul.panels` has the kernel for many tokens. Threads divide
-the rows of the output but never a sum, so results do not depend on the number of threads.
+is tuned for the CPU (`quant.matmul.row_access`). Some hardware prefetchers track each memory page separately: if rows
+are read as several streams, from several pages in turns, more memory requests are in flight.
+
+`quant.matmul.panels` has the kernel for many tokens. Threads divide the rows of the output but never a sum, so results
+do not depend on the number of threads.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import int64, uint8
 
 from quant.jit.threads import chunk_range
-from quant.jit.vectors import inline, load, store
+from quant.jit.vectors import inline, load, prefetch_l2, store
 from quant.matmul.activations import count_superblocks
 from quant.matmul.layout import flat_bytes
 from quant.matmul.load_access import load_access
 from quant.matmul.output_init import init_output
-from quant.matmul.prefetching import make_prefetch_superblock
-from quant.matmul.streams import make_read_streams
 from quant.matmul.token_sums import make_token_sums
 from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
+
+MAX_STREAMS = 16
+SUMS_BYTES = 4 * 4 * 16 * MAX_STREAMS  # scratch bytes for the sums of four tokens, of 16 floats each
+
+
+class Streams(NamedTuple):
+    """Rows that are read in turns: their number, the bytes between two in the weights and in the output, and the
+    distance in bytes of prefetching."""
+
+    n_streams: int
+    stride: int
+    y_stride: int
+    prefetch: int
+
+
+class Tokens(NamedTuple):
+    """Quantized tokens in the flat layout: the address of the first one, the bytes between two, and their number."""
+
+    address: int
+    stride: int
+    n_tokens: int
 
 
 def make_pad_row(spec: FormatSpec) -> Any:
@@ -37,76 +59,85 @@ def make_pad_row(spec: FormatSpec) -> Any:
     return pad_row
 
 
-def make_dot_rows(spec: FormatSpec, passes: int, count: int, *, two_rows: bool = False) -> Any:
-    """Return the inlined function dots(row, args, x, x_stride, y, prefetch): one row times `count` flat tokens.
+def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
+    """Return the inlined function dots(row, streams, args, x, x_stride, y, sums): a row of each stream times `count`
+    flat tokens.
 
-    `row` is the address of the row, of at least a superblock; `args` are `ProductArguments`. The results are stored to,
-    or added to, y[token]. The bytes at the distance `prefetch` are prefetched, unless it is 0. A superblock's codes are
-    unpacked once for all tokens. With `two_rows`, the next row is computed in the same loop: the two dependency chains
-    overlap, and activations are read once.
+    `row` is the address of the first stream's row, of at least a superblock, and `y` that of its first result; `args`
+    are `ProductArguments`, and `sums` is memory for SUMS_BYTES. A superblock's codes are unpacked once for all tokens.
+    Bytes are prefetched into the second-level cache only, because the first-level cache has few line fill buffers.
 
     Each position of a group in a superblock has its own sum: a lane here, a pass in `quant.matmul.tile`. Both add them
     in the same order, so a token's result is the same to the last bit alone and in a batch.
     """
-    start, add, store_totals = make_token_sums(spec, passes, count)
-    superblock_bytes, prefetch_superblock = spec.superblock_bytes, make_prefetch_superblock(spec)
+    clear, add, store_totals = make_token_sums(spec, passes, count)
+    superblock_bytes, sums_bytes = spec.superblock_bytes, 4 * spec.n_groups * count
+    lines = -(-superblock_bytes // 64)
 
     @inline
-    def dots(row: int, args: Any, x: int, x_stride: int, y: int, prefetch: int) -> None:
-        row_bytes = max(args.row_bytes, superblock_bytes)
-        columns, last = 256 * count_superblocks(args.n_in), row + row_bytes - superblock_bytes
-        sums, next_sums = start(), start()
+    def dots(row: int, streams: Streams, args: Any, x: int, x_stride: int, y: int, sums: int) -> None:
+        columns, row_bytes = 256 * count_superblocks(args.n_in), max(args.row_bytes, superblock_bytes)
+        for stream in range(streams.n_streams):
+            clear(sums + sums_bytes * stream)
         for block in range(columns // 256):
-            at = min(row + block * superblock_bytes, last)
-            if prefetch:
-                prefetch_superblock(at, prefetch)
-            sums = add(at, block, x, x_stride, columns, sums)
-            if two_rows:
-                next_sums = add(at + row_bytes, block, x, x_stride, columns, next_sums)
-        store_totals(sums, y, args.y_stride, args.base)
-        if two_rows:
-            store_totals(next_sums, y + 4, args.y_stride, args.base)
+            first = row + min(block * superblock_bytes, row_bytes - superblock_bytes)
+            for stream in range(streams.n_streams):
+                at = first + streams.stride * stream
+                for line in range(lines):  # also at distance 0, where a test would cost more than the prefetches
+                    prefetch_l2(at + streams.prefetch + 64 * line)
+                add(at, block, x, x_stride, columns, sums + sums_bytes * stream)
+        for stream in range(streams.n_streams):
+            store_totals(sums + sums_bytes * stream, y + streams.y_stride * stream, args.y_stride, args.base)
 
     return dots
+
+
+def make_multiply_rows(spec: FormatSpec, passes: int) -> Any:
+    """Return the inlined function multiply_rows(row, streams, args, tokens, y, sums): a row of each stream times all
+    `tokens`. The other arguments are those of `make_dot_rows`.
+    """
+    one, two, three, four = (make_dot_rows(spec, passes, count) for count in (1, 2, 3, 4))
+
+    @inline
+    def multiply_rows(row: int, streams: Streams, args: Any, tokens: Tokens, y: int, sums: int) -> None:
+        whole, stride = tokens.n_tokens // 4 * 4, tokens.stride
+        for token in range(0, whole, 4):
+            four(row, streams, args, tokens.address + token * stride, stride, y + token * args.y_stride, sums)
+        rest, out = tokens.address + whole * stride, y + whole * args.y_stride
+        if tokens.n_tokens - whole == 3:
+            three(row, streams, args, rest, stride, out, sums)
+        elif tokens.n_tokens - whole == 2:
+            two(row, streams, args, rest, stride, out, sums)
+        elif tokens.n_tokens > whole:
+            one(row, streams, args, rest, stride, out, sums)
+
+    return multiply_rows
 
 
 def matvec(format_module: str, passes: int) -> KernelBody:
     """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for flat tokens. `base` may be 0."""
     spec = load_spec(format_module)
-    one, two, three, four = (make_dot_rows(spec, passes, count) for count in (1, 2, 3, 4))
-    pair, read_streams = make_dot_rows(spec, passes, 1, two_rows=True), make_read_streams(spec, passes)
-    pad_row, superblock_bytes, token_bytes = make_pad_row(spec), spec.superblock_bytes, flat_bytes(256, passes)
-
-    @inline
-    def multiply_row(row: int, args: Any, count: int, x_stride: int, out: int, prefetch: int) -> None:
-        """Multiply one row by all tokens, up to four at a time."""
-        whole = count // 4 * 4
-        for token in range(0, whole, 4):
-            four(row, args, args.x + token * x_stride, x_stride, out + token * args.y_stride, prefetch)
-        rest, remaining, out = args.x + whole * x_stride, count - whole, out + whole * args.y_stride
-        if remaining == 3:
-            three(row, args, rest, x_stride, out, prefetch)
-        elif remaining == 2:
-            two(row, args, rest, x_stride, out, prefetch)
-        elif remaining:
-            one(row, args, rest, x_stride, out, prefetch)
+    multiply_rows, pad_row = make_multiply_rows(spec, passes), make_pad_row(spec)
+    superblock_bytes, token_bytes = spec.superblock_bytes, flat_bytes(256, passes)
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
-        count, x_stride = load(int64, args.tokens), count_superblocks(args.n_in) * token_bytes
-        is_short, access = args.row_bytes < superblock_bytes, load_access(args.access)
+        access, row_bytes, is_short = load_access(args.access), args.row_bytes, args.row_bytes < superblock_bytes
+        tokens = Tokens(args.x, count_superblocks(args.n_in) * token_bytes, load(int64, args.tokens))
+        n_streams = 1 if is_short else access.streams
+        n_rows = (end - first) // n_streams  # of each stream
+        streams_end = first + n_streams * n_rows
         init_output(args, first, end)
-        if access.streams > 1 and not is_short:
-            first = read_streams(args, access.streams, access.prefetch, count, x_stride, first, end, scratch)
-        elif access.rows == 2 and count == 1 and not is_short:
-            for number in range(first, end - 1, 2):
-                row = args.w + number * args.row_bytes
-                pair(row, args, args.x, 0, args.y + 4 * number, access.prefetch)
-            first = end - (end - first) % 2
-        for number in range(first, end):
-            row = args.w + number * args.row_bytes
+        for stream in range(n_streams):
+            for ahead in range(0, access.prefetch, 64):
+                prefetch_l2(args.w + (first + stream * n_rows) * row_bytes + ahead)
+        for step in range(n_rows + end - streams_end):
+            is_last = step >= n_rows  # the rows that remain, fewer than streams, are read one by one
+            number = streams_end + step - n_rows if is_last else first + step
+            streams = Streams(1 if is_last else n_streams, n_rows * row_bytes, 4 * n_rows, access.prefetch)
+            row = args.w + number * row_bytes
             if is_short:
-                row = pad_row(row, args.row_bytes, scratch)
-            multiply_row(row, args, count, x_stride, args.y + 4 * number, access.prefetch)
+                row = pad_row(row, row_bytes, scratch + SUMS_BYTES)
+            multiply_rows(row, streams, args, tokens, args.y + 4 * number, scratch)
 
     return body

@@ -1,4 +1,5 @@
-"""The products of a row's superblocks with one or more flat tokens, accumulated in registers."""
+"""The products of a row's superblocks with one or more flat tokens, accumulated in memory that stays in the first-level
+cache."""
 
 from functools import cache
 from typing import Any
@@ -51,44 +52,74 @@ def make_add_token(spec: FormatSpec, passes: int) -> Any:
     return add
 
 
-@cache
 def make_token_sums(spec: FormatSpec, passes: int, count: int) -> tuple[Any, Any, Any]:
-    """Return three inlined functions for `count` tokens, whose sums are a tuple of vectors.
+    """Return three inlined functions for `count` tokens, whose sums are vectors in memory, at the address `sums`.
 
-    start() returns zeros, add(at, block, x, x_stride, columns, sums) adds a superblock, and deliver(sums, y, y_stride,
-    add) stores or adds the total of each token.
+    clear(sums) stores zeros, add(at, block, x, x_stride, columns, sums) adds a superblock, and store_totals(sums, y,
+    y_stride, add) stores or adds the total of each token.
+    """
+    kind, updated = spec.scales_type, make_updated_sums(spec, passes, count)
+    store_sums, size = make_store_sums(count), 4 * kind.lanes
+
+    @inline
+    def clear(sums: int) -> None:
+        for token in range(count):
+            store(sums + size * token, splat(kind, float32(0.0)))
+
+    @inline
+    def add(at: int, block: int, x: int, x_stride: int, columns: int, sums: int) -> None:
+        store_sums(updated(at, block, x, x_stride, columns, sums), sums, size)
+
+    @inline
+    def store_totals(sums: int, y: int, y_stride: int, add: int) -> None:
+        for token in range(count):
+            result, out = reduce_sum(load(kind, sums + size * token)), y + token * y_stride
+            store(out, result + load(float32, out) if add else result)
+
+    return clear, add, store_totals
+
+
+@cache
+def make_updated_sums(spec: FormatSpec, passes: int, count: int) -> Any:
+    """Return the inlined function updated(at, block, x, x_stride, columns, sums): the sums of `count` tokens with a
+    superblock added, as a tuple.
+
+    They are all computed before any is stored, so that the superblock's codes are unpacked only once.
     """
     kind, add_one = spec.scales_type, make_add_token(spec, passes)
+    size = 4 * kind.lanes
 
     @inline
-    def start() -> Any:
-        return (splat(kind, float32(0.0)),)
-
-    @inline
-    def add(at: int, block: int, x: int, x_stride: int, columns: int, sums: Any) -> Any:
-        return (add_one(at, block, x, columns, sums[0]),)
-
-    @inline
-    def store_totals(sums: Any, y: int, y_stride: int, add: int) -> None:
-        result = reduce_sum(sums[0])
-        store(y, result + load(float32, y) if add else result)
+    def updated(at: int, block: int, x: int, x_stride: int, columns: int, sums: int) -> Any:
+        return (add_one(at, block, x, columns, load(kind, sums)),)
 
     if count == 1:
-        return start, add, store_totals
-    start_others, add_others, store_other_totals = make_token_sums(spec, passes, count - 1)
+        return updated
+    update_others = make_updated_sums(spec, passes, count - 1)
 
     @inline
-    def start_all() -> Any:
-        return start() + start_others()
+    def updated_all(at: int, block: int, x: int, x_stride: int, columns: int, sums: int) -> Any:
+        first = updated(at, block, x, x_stride, columns, sums)
+        return first + update_others(at, block, x + x_stride, x_stride, columns, sums + size)
+
+    return updated_all
+
+
+@cache
+def make_store_sums(count: int) -> Any:
+    """Return the inlined function store_sums(values, address, size), which stores `count` vectors of `size` bytes."""
 
     @inline
-    def add_all(at: int, block: int, x: int, x_stride: int, columns: int, sums: Any) -> Any:
-        others = add_others(at, block, x + x_stride, x_stride, columns, sums[1:])
-        return add(at, block, x, x_stride, columns, sums) + others
+    def store_one(values: Any, address: int, size: int) -> None:
+        store(address, values[0])
+
+    if count == 1:
+        return store_one
+    store_others = make_store_sums(count - 1)
 
     @inline
-    def store_all_totals(sums: Any, y: int, y_stride: int, add: int) -> None:
-        store_totals(sums, y, y_stride, add)
-        store_other_totals(sums[1:], y + y_stride, y_stride, add)
+    def store_all(values: Any, address: int, size: int) -> None:
+        store_one(values, address, size)
+        store_others(values[1:], address + size, size)
 
-    return start_all, add_all, store_all_totals
+    return store_all
