@@ -35,14 +35,6 @@ class Streams(NamedTuple):
     prefetch: int
 
 
-class Tokens(NamedTuple):
-    """Quantized tokens in the flat layout: the address of the first one, the bytes between two, and their number."""
-
-    address: int
-    stride: int
-    n_tokens: int
-
-
 def make_pad_row(spec: FormatSpec) -> Any:
     """Return the inlined function pad_row(row, row_bytes, out): copy a row shorter than a superblock to the end of a
     zeroed one.
@@ -92,42 +84,21 @@ def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
     return dots
 
 
-def make_multiply_rows(spec: FormatSpec, passes: int) -> Any:
-    """Return the inlined function multiply_rows(row, streams, args, tokens, y, sums): a row of each stream times all
-    `tokens`. The other arguments are those of `make_dot_rows`.
+def make_multiply_rows(spec: FormatSpec, passes: int, count: int) -> Any:
+    """Return the inlined function multiply_rows(args, first, end, x, y, scratch): the rows first .. end - 1 times
+    `count` flat tokens.
+
+    `args` are `ProductArguments`, `x` is the address of the first token and `y` that of its results.
     """
-    one, two, three, four = (make_dot_rows(spec, passes, count) for count in (1, 2, 3, 4))
-
-    @inline
-    def multiply_rows(row: int, streams: Streams, args: Any, tokens: Tokens, y: int, sums: int) -> None:
-        whole, stride = tokens.n_tokens // 4 * 4, tokens.stride
-        for token in range(0, whole, 4):
-            four(row, streams, args, tokens.address + token * stride, stride, y + token * args.y_stride, sums)
-        rest, out = tokens.address + whole * stride, y + whole * args.y_stride
-        if tokens.n_tokens - whole == 3:
-            three(row, streams, args, rest, stride, out, sums)
-        elif tokens.n_tokens - whole == 2:
-            two(row, streams, args, rest, stride, out, sums)
-        elif tokens.n_tokens > whole:
-            one(row, streams, args, rest, stride, out, sums)
-
-    return multiply_rows
-
-
-def matvec(format_module: str, passes: int) -> KernelBody:
-    """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for flat tokens. `base` may be 0."""
-    spec = load_spec(format_module)
-    multiply_rows, pad_row = make_multiply_rows(spec, passes), make_pad_row(spec)
+    dots, pad_row = make_dot_rows(spec, passes, count), make_pad_row(spec)
     superblock_bytes, token_bytes = spec.superblock_bytes, flat_bytes(256, passes)
 
-    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
+    @inline
+    def multiply_rows(args: Any, first: int, end: int, x: int, y: int, scratch: int) -> None:
         access, row_bytes, is_short = load_access(args.access), args.row_bytes, args.row_bytes < superblock_bytes
-        tokens = Tokens(args.x, count_superblocks(args.n_in) * token_bytes, load(int64, args.tokens))
-        n_streams = 1 if is_short else access.streams
+        x_stride, n_streams = count_superblocks(args.n_in) * token_bytes, 1 if is_short else access.streams
         n_rows = (end - first) // n_streams  # of each stream
         streams_end = first + n_streams * n_rows
-        init_output(args, first, end)
         for stream in range(n_streams):
             for ahead in range(0, access.prefetch, 64):
                 prefetch_l2(args.w + (first + stream * n_rows) * row_bytes + ahead)
@@ -138,6 +109,29 @@ def matvec(format_module: str, passes: int) -> KernelBody:
             row = args.w + number * row_bytes
             if is_short:
                 row = pad_row(row, row_bytes, scratch + SUMS_BYTES)
-            multiply_rows(row, streams, args, tokens, args.y + 4 * number, scratch)
+            dots(row, streams, args, x, x_stride, y + 4 * number, scratch)
+
+    return multiply_rows
+
+
+def matvec(format_module: str, passes: int) -> KernelBody:
+    """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for flat tokens. `base` may be 0."""
+    spec, token_bytes = load_spec(format_module), flat_bytes(256, passes)
+    one, two, three, four = (make_multiply_rows(spec, passes, count) for count in (1, 2, 3, 4))
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
+        count, x_stride = load(int64, args.tokens), count_superblocks(args.n_in) * token_bytes
+        whole = count // 4 * 4
+        x, y = args.x + whole * x_stride, args.y + whole * args.y_stride  # of the tokens that remain
+        init_output(args, first, end)
+        for token in range(0, whole, 4):
+            four(args, first, end, args.x + token * x_stride, args.y + token * args.y_stride, scratch)
+        if count - whole == 3:
+            three(args, first, end, x, y, scratch)
+        elif count - whole == 2:
+            two(args, first, end, x, y, scratch)
+        elif count > whole:
+            one(args, first, end, x, y, scratch)
 
     return body
