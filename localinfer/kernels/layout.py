@@ -27,13 +27,6 @@ def page_bytes(kind: str, dim: int, *, anchored: bool = False) -> int:
     return PAGE_SIZE * dim // 32 * GROUP_BYTES[kind] + (2 * dim if anchored else 0)
 
 
-def hadamard_block(kind: str, dim: int) -> int:
-    """Return the length of the parts in which heads of `dim` values are transformed before they are stored in a cache
-    of this type: the largest power of two that divides it, or 0 if the type is not quantized.
-    """
-    return 0 if kind in ("f32", "f16") else dim & -dim
-
-
 # Timestamps, before a thread's scratch memory: their number, then TIMESTAMP_WORDS words for each.
 TIMESTAMPS_BYTES = 1 << 20
 TIMESTAMPS_OFFSET, TIMESTAMP_WORDS = 64, 3
@@ -67,10 +60,10 @@ def page_weights_bytes(rows: int) -> int:
 
 
 def attention_scratch_bytes(group: int, key_dim: int, value_dim: int) -> int:
-    """Return a thread's scratch bytes: a tile's queries, plain and for sinks, a page's weights, position ranges, and
-    two states."""
+    """Return a thread's scratch bytes: a tile's queries in two layouts, plain and for sinks, a page's weights, spans,
+    and two states. See `localinfer.kernels.attention.tile_scratch`."""
     rows = max(tile_rows(group, large_batch) for large_batch in (False, True))
-    return rows * (8 * key_dim + 64) + page_weights_bytes(rows) + 2 * rows * row_state_bytes(value_dim)
+    return rows * (16 * key_dim + 64) + page_weights_bytes(rows) + 2 * rows * row_state_bytes(value_dim)
 
 
 SCAN_STRIP = 16  # columns per strip of a selective scan

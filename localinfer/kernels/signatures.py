@@ -112,17 +112,19 @@ ROPE = KernelSignature.parse(
 )
 APPEND = KernelSignature.parse(
     "localinfer.kernels.attention.append:append",
-    "tokens k v heads n_rot table block_table bias weight eps:float entries k_cache:out v_cache:out capacity",
+    "tokens k v heads key_size key_dim value_size value_dim n_rot table block_table bias weight eps:float entries "
+    "k_cache:out v_cache:out capacity",
 )
 ATTENTION = KernelSignature.parse(
     "localinfer.kernels.attention.paged_attention:attention",
     "tokens q q_sink k_cache v_cache capacity entry_positions oldest newest segments sink_pages group "
-    "kv_heads value_size scale:float cap:float attn_sinks chunk partial:out y:out q_out:out stop",
+    "kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks chunk partial:out y:out q_out:out "
+    "stop",
 )
 COMBINE = KernelSignature.parse(
     "localinfer.kernels.attention.combine:combine",
-    "tokens segments group kv_heads tile_rows separate_tokens value_dim value_size attn_sinks chunk partial:out y:out "
-    "q_out:out",
+    "tokens segments group kv_heads tile_rows separate_tokens value_size value_dim entry_dim attn_sinks chunk "
+    "partial:out y:out q_out:out",
 )
 
 ROUTE = KernelSignature.parse(

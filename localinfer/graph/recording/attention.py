@@ -18,7 +18,6 @@ from localinfer.kernels.layout import (
     UNLIMITED_WINDOW,
     append_scratch_bytes,
     attention_scratch_bytes,
-    hadamard_block,
     row_state_bytes,
     tile_rows,
 )
@@ -132,19 +131,15 @@ class AttentionRecorder:
             f"{layer.name}append",
             APPEND,
             k.rows,
-            constants={
-                "pairs": table.rope.pairs,
-                "norm": layer.norms.mode,
-                **cache.types,
-                "key_size": heads.key,
-                "key_dim": heads.key_dim,
-                "value_size": heads.value if v else 0,
-                "value_dim": heads.value_dim if v else 0,
-            },
+            constants={"pairs": table.rope.pairs, "norm": layer.norms.mode, **cache.types},
             cost=CostModel(token=Cost(cache.nbytes // ring.total_entries)),
             k=k,
             v=v or 0,
             heads=heads.count_kv,
+            key_size=heads.key,
+            key_dim=heads.key_dim,
+            value_size=heads.value if v else 0,
+            value_dim=heads.value_dim if v else 0,
             n_rot=table.rope.n_rot,
             table=table.rows,
             block_table=self._block_table(table.rope, ring).rows if cache.anchored else 0,
@@ -165,16 +160,8 @@ class AttentionRecorder:
         self._reserve_partials(heads, -(-n_pages // chunk))
         # Otherwise, two threads would quantize the same group of 32 values.
         quantized = y.quantized if heads.value % 32 == 0 else 0
-        has_values = cache.v.nbytes > 0
-        value_entry_dim, v_type = heads.value_dim if has_values else heads.key_dim, cache.types["v_type"]
-        shape: Constants = {
-            "key_dim": heads.key_dim,
-            "key_size": heads.key,
-            "value_dim": heads.value_dim,
-            "value_entry_dim": value_entry_dim,
-            "capped": int(cap > 0),
-            **cache.types,
-        }
+        values_in_keys = cache.v.nbytes == 0
+        variant: Constants = {"values_in_keys": int(values_in_keys), "capped": int(cap > 0), **cache.types}
         rows, large_rows = (tile_rows(heads.group, large_batch) for large_batch in (False, True))
         single = rows if self.graph.sequences > 1 else large_rows
         flat, tiled = self.graph.layouts
@@ -183,8 +170,8 @@ class AttentionRecorder:
             ATTENTION,
             q.rows,
             constants=(
-                {**shape, **flat, "rows": rows, "single": rows},
-                {**shape, **tiled, "rows": large_rows, "single": single},
+                {**variant, **flat, "rows": rows, "single": rows},
+                {**variant, **tiled, "rows": large_rows, "single": single},
             ),
             chunks=(4, 16),
             cost=CostModel(
@@ -195,7 +182,7 @@ class AttentionRecorder:
             q=q,
             q_sink=q_sink,
             k_cache=cache.k,
-            v_cache=cache.v if has_values else cache.k,
+            v_cache=cache.k if values_in_keys else cache.v,
             capacity=ring.total_entries,
             entry_positions=ring.positions,
             oldest=ring.oldest,
@@ -204,7 +191,10 @@ class AttentionRecorder:
             sink_pages=ring.sink_entries // PAGE_SIZE,
             group=heads.group,
             kv_heads=heads.count_kv,
+            key_size=heads.key,
+            key_dim=heads.key_dim,
             value_size=heads.value,
+            value_dim=heads.value_dim,
             scale=layer.scale,
             cap=cap * LOG2_E,
             attn_sinks=layer.sink_scores or 0,
@@ -214,21 +204,26 @@ class AttentionRecorder:
             q_out=quantized,
             stop=self.graph.stop,
         )
-        self._combine_op(layer, ring, hadamard_block(v_type, value_entry_dim), y, quantized)
+        self._combine_op(layer, ring, cache, y, quantized)
         return y
 
     def _combine_op(
-        self, layer: LayerAttention, ring: RingBuffer, block: int, y: Buffer, quantized: ConvertedActivations | int
+        self,
+        layer: LayerAttention,
+        ring: RingBuffer,
+        cache: LayerCache,
+        y: Buffer,
+        quantized: ConvertedActivations | int,
     ) -> None:
-        """Record the merging of partial states. Values were transformed in parts of `block` values."""
-        heads, (flat, tiled) = layer.heads, self.graph.layouts
+        """Record the merging of partial states."""
+        heads, (flat, tiled), v_type = layer.heads, self.graph.layouts, cache.types["v_type"]
         self.graph.op(
             f"{layer.name}combine",
             COMBINE,
             y.rows,
             constants=(
-                {**flat, "block": block, "min_rows": 1},
-                {**tiled, "block": block, "min_rows": tile_rows(1, large_batch=True)},
+                {**flat, "v_type": v_type, "min_rows": 1},
+                {**tiled, "v_type": v_type, "min_rows": tile_rows(1, large_batch=True)},
             ),
             chunks=(1, 1),
             segments=ring.segments,
@@ -236,8 +231,9 @@ class AttentionRecorder:
             kv_heads=heads.count_kv,
             tile_rows=tile_rows(heads.group, large_batch=False),
             separate_tokens=int(self.graph.sequences > 1),
-            value_dim=heads.value_dim,
             value_size=heads.value,
+            value_dim=heads.value_dim,
+            entry_dim=heads.value_dim if cache.v.nbytes else heads.key_dim,
             attn_sinks=layer.sink_scores or 0,
             chunk=ring.chunk_pages,
             partial=self._partial,

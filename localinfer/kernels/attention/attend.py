@@ -5,16 +5,14 @@ sequence's page table. An entry counts for a row if its position is in the row's
 visible position. The rows of a tile do not affect each other's bits.
 
 Keys and values are laid out as in `localinfer.kernels.attention.cache_types`. If values are dimensions of the keys, 32
-of them at a time are transposed from panels to rows. A tile of queries is [rows][key_dim], a page's weights are
-[rows][64]; spans and states are described in `localinfer.kernels.attention.online_softmax`.
+of them at a time are transposed from panels to rows. Queries, weights and spans are in
+`localinfer.kernels.attention.tile_scratch`; states are described in `localinfer.kernels.attention.online_softmax`.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numba import int32, int64
 
-from localinfer.kernels.attention.cache_types import CACHE_TYPES
 from localinfer.kernels.attention.online_softmax import (
     NOTHING,
     SUMS,
@@ -23,9 +21,10 @@ from localinfer.kernels.attention.online_softmax import (
     oldest_visible,
 )
 from localinfer.kernels.attention.scores import make_score_page
-from localinfer.kernels.attention.shape import AttentionShape
-from localinfer.kernels.attention.weighted_values import make_accumulate_keys, make_accumulate_page
-from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, page_weights_bytes, row_state_bytes
+from localinfer.kernels.attention.shape import AttentionVariant, HeadSizes
+from localinfer.kernels.attention.tile_scratch import TileScratch
+from localinfer.kernels.attention.weighted_values import make_accumulate_page
+from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from quant.jit.vectors import inline, load
 
 
@@ -48,81 +47,46 @@ class PageRange(NamedTuple):
     next_keys: int
 
 
-@dataclass(frozen=True)
-class TileScratch:
-    """The layout of a tile's scratch memory: queries, queries for pages with attention sinks, weights of a page, and
-    spans."""
+def make_attend_chunk(variant: AttentionVariant) -> Any:
+    """Make attend(cache, pages, sizes, tile, state): attend to the pages of a `PageRange` of a `CacheHead`.
 
-    rows: int
-    key_dim: int
-
-    @property
-    def queries_bytes(self) -> int:
-        """The bytes of the tile's queries, float32 [rows][key_dim]."""
-        return 4 * self.rows * self.key_dim
-
-    @property
-    def weights_at(self) -> int:
-        """The offset of the weights."""
-        return 2 * self.queries_bytes
-
-    @property
-    def spans_at(self) -> int:
-        """The offset of the spans, int32 [rows][2]."""
-        return self.weights_at + page_weights_bytes(self.rows)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the whole."""
-        return self.spans_at + 64 * self.rows
-
-
-def make_page_products(shape: AttentionShape) -> tuple[Any, Any]:
-    """Make score_page and accumulate_page: see `localinfer.kernels.attention.scores` and
-    `localinfer.kernels.attention.weighted_values`."""
-    k_type, v_type, rows, key_dim = CACHE_TYPES[shape.k_type], CACHE_TYPES[shape.v_type], shape.rows, shape.key_dim
-    k_page_bytes, v_page_bytes = k_type.block_bytes(key_dim), v_type.block_bytes(shape.value_entry_dim)
-    if shape.value_entry_dim == shape.value_dim:
-        score_page = make_score_page(k_type, rows, key_dim, shape.key_size, v_page_bytes)
-        return score_page, make_accumulate_page(v_type, rows, shape.value_dim, k_page_bytes)
-    score_page = make_score_page(k_type, rows, key_dim, shape.key_size, 0)
-    return score_page, make_accumulate_keys(k_type, rows, key_dim, shape.value_dim, k_page_bytes)
-
-
-def make_attend_chunk(shape: AttentionShape) -> Any:
-    """Make attend(cache, pages, scratch, state): attend to the pages of a `PageRange` of a `CacheHead`.
-
-    The scratch memory has the queries and the spans of the tile, the state is updated.
+    `tile` is the `TileScratch` with the queries and the spans of the tile; the state is updated.
     """
-    rows, tile, stride = shape.rows, TileScratch(shape.rows, shape.key_dim), row_state_bytes(shape.value_dim)
-    k_page_bytes = CACHE_TYPES[shape.k_type].block_bytes(shape.key_dim)
-    v_page_bytes = CACHE_TYPES[shape.v_type].block_bytes(shape.value_entry_dim)
-    queries_bytes, weights_at, spans_at = tile.queries_bytes, tile.weights_at, tile.spans_at
-    score_page, accumulate_page = make_page_products(shape)
-    page_visibility, update_softmax = make_page_visibility(rows), make_softmax_update(shape.value_dim, shape.capped)
+    rows = variant.rows
+    score_page, accumulate_page = make_score_page(variant), make_accumulate_page(variant)
+    page_visibility, update_softmax = make_page_visibility(rows), make_softmax_update(variant.capped)
 
     @inline
-    def attend(cache: CacheHead, pages: PageRange, scratch: int, state: int) -> None:
-        p, spans = scratch + weights_at, scratch + spans_at
+    def attend(cache: CacheHead, pages: PageRange, sizes: HeadSizes, tile: TileScratch, state: int) -> None:
+        p, spans = tile.weights, tile.spans
         for number in range(pages.first, pages.end):
             entry = cache.page_table + 4 * number
             page = int64(load(int32, entry))
             next_keys = (
-                cache.k + k_page_bytes * int64(load(int32, entry + 4)) if number + 1 < pages.end else pages.next_keys
+                cache.k + sizes.k_page_bytes * int64(load(int32, entry + 4))
+                if number + 1 < pages.end
+                else pages.next_keys
             )
-            positions, values = cache.positions + 4 * PAGE_SIZE * page, cache.v + v_page_bytes * page
+            positions, values = cache.positions + 4 * PAGE_SIZE * page, cache.v + sizes.v_page_bytes * page
             sink = int64(number < cache.sink_pages)
-            queries = scratch + queries_bytes if sink else scratch
+            queries = tile.sink_queries if sink else tile.queries
             visible_panels = page_visibility(positions, spans, sink)
             if visible_panels == NOTHING:
                 continue
             panels = min(visible_panels, PAGE_SIZE // PANEL_KEYS)  # entries after those have no weight for any row
-            score_page(queries, cache.k + k_page_bytes * page, p, values, panels)
+            score_page(queries, cache.k + sizes.k_page_bytes * page, p, panels, values, sizes)
             for row in range(rows):
                 oldest, newest = oldest_visible(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
                 update_softmax(
-                    p + 4 * PAGE_SIZE * row, positions, oldest, newest, cache.cap, visible_panels, state + stride * row
+                    p + 4 * PAGE_SIZE * row,
+                    positions,
+                    oldest,
+                    newest,
+                    cache.cap,
+                    visible_panels,
+                    state + sizes.state_bytes * row,
+                    sizes.value_dim,
                 )
-            accumulate_page(p, values, state + SUMS, p + 4 * PAGE_SIZE * rows, next_keys, PANEL_KEYS * panels)
+            accumulate_page(p, values, state + SUMS, PANEL_KEYS * panels, next_keys, sizes)
 
     return attend

@@ -26,7 +26,7 @@ from typing import Any
 from llvmlite import ir
 from numba import float32, float64, types, uint8
 
-from localinfer.kernels.layout import ANCHORED_TYPES, GROUP_BYTES, PAGE_SIZE, PANEL_KEYS, page_bytes
+from localinfer.kernels.layout import ANCHORED_TYPES, GROUP_BYTES, PAGE_SIZE, PANEL_KEYS
 from quant.jit.emit import constant, emit_load
 from quant.jit.emit_numeric import emit_convert
 from quant.jit.vectors import (
@@ -81,21 +81,15 @@ class CacheType:
         of a pair."""
         return (1, 16) if self.code_bytes == 16 else (2, 1)
 
-    def head_bytes(self, head_dim: int) -> int:
-        """Return the bytes of an entry."""
-        return head_dim // 32 * self.group_bytes
+    @property
+    def panel_group_bytes(self) -> int:
+        """The bytes of 32 dimensions of a panel of keys."""
+        return PANEL_KEYS * self.group_bytes
 
-    def block_bytes(self, head_dim: int) -> int:
-        """Return the bytes of a page."""
-        return page_bytes(self.name, head_dim, anchored=self.anchored)
-
-    def anchor_bytes(self, head_dim: int) -> int:
-        """Return the bytes of the anchor before a page of keys."""
-        return 2 * head_dim * self.anchored
-
-    def scale_bytes(self, head_dim: int) -> int:
-        """Return the bytes of the scales before a page of values."""
-        return head_dim // 32 * 2 * PAGE_SIZE if self.scaled else 0
+    @property
+    def page_group_bytes(self) -> int:
+        """The bytes of 32 dimensions of a page, with their part of its anchor."""
+        return PAGE_SIZE * self.group_bytes + 64 * self.anchored
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -211,35 +205,32 @@ CACHE_TYPES |= {name: replace(CACHE_TYPES[kind], anchored=True) for kind, name i
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def make_key_block(kind: CacheType, head_dim: int) -> Any:
-    """Make key_page(head, entry): return the address of the page of an entry in the keys of a head."""
-    page_nbytes = kind.block_bytes(head_dim)
+def make_page_bytes(kind: CacheType) -> Any:
+    """Make page_bytes(head_dim): return the bytes of a page of keys or values. `localinfer.kernels.layout.page_bytes`
+    returns the same."""
+    page_group_bytes = kind.page_group_bytes
 
     @inline
-    def key_page(head: int, entry: int) -> int:
-        return head + entry // PAGE_SIZE * page_nbytes
+    def page_bytes(head_dim: int) -> int:
+        return head_dim // 32 * page_group_bytes
 
-    return key_page
+    return page_bytes
 
 
-def make_store_key(kind: CacheType, head_dim: int) -> Any:
-    """Make store_key(key, head, entry, block): encode and store a key in the panels of its head. `block` is 128 bytes
-    of scratch."""
-    encode, scales, group_bytes = kind.encode, 32 * kind.scaled, PANEL_KEYS * kind.group_bytes
-    skip = 2 * kind.scaled
+def make_store_key(kind: CacheType) -> Any:
+    """Make store_key(key, head_dim, page, entry, block): encode a key and store it in the panels of its page. `block`
+    is 128 bytes of scratch."""
+    encode, scales, group_bytes = kind.encode, 32 * kind.scaled, kind.panel_group_bytes
+    skip, anchor_bytes = 2 * kind.scaled, 2 * kind.anchored
     element = max(1, kind.code_bytes // 32)
     lines = kind.code_bytes // element
     bits = {1: types.uint8, 2: types.uint16, 4: types.uint32}[element]
-    panel_bytes, anchor_bytes = PANEL_KEYS * kind.head_bytes(head_dim), kind.anchor_bytes(head_dim)
-    key_page = make_key_block(kind, head_dim)
 
     @inline
-    def store_key(key: int, head: int, entry: int, block: int) -> None:
-        panel, column = (
-            key_page(head, entry) + anchor_bytes + entry % PAGE_SIZE // PANEL_KEYS * panel_bytes,
-            entry % PANEL_KEYS,
-        )
-        for group in range(head_dim // 32):
+    def store_key(key: int, head_dim: int, page: int, entry: int, block: int) -> None:
+        groups, column = head_dim // 32, entry % PANEL_KEYS
+        panel = page + anchor_bytes * head_dim + entry % PAGE_SIZE // PANEL_KEYS * (groups * group_bytes)
+        for group in range(groups):
             encode(load(f32x16, key + 128 * group), load(f32x16, key + 128 * group + 64), block)
             out = panel + group_bytes * group
             if scales:
@@ -251,22 +242,21 @@ def make_store_key(kind: CacheType, head_dim: int) -> Any:
     return store_key
 
 
-def make_store_value(kind: CacheType, head_dim: int) -> Any:
-    """Make store_value(value, head, entry, block): encode a value and store it in the pages of its head. `block` is 128
+def make_store_value(kind: CacheType) -> Any:
+    """Make store_value(value, head_dim, page, entry, block): encode a value and store it in its page. `block` is 128
     bytes of scratch."""
     encode, scaled, code_bytes, skip = kind.encode, kind.scaled, kind.code_bytes, 2 * kind.scaled
-    page_nbytes, scale_bytes = kind.block_bytes(head_dim), kind.scale_bytes(head_dim)
-    row_bytes = head_dim // 32 * code_bytes
+    scale_bytes = 2 * PAGE_SIZE * kind.scaled
 
     @inline
-    def store_value(value: int, head: int, entry: int, block: int) -> None:
-        first, within = head + entry // PAGE_SIZE * page_nbytes, entry % PAGE_SIZE
-        for group in range(head_dim // 32):
+    def store_value(value: int, head_dim: int, page: int, entry: int, block: int) -> None:
+        groups, within = head_dim // 32, entry % PAGE_SIZE
+        row = page + groups * (scale_bytes + code_bytes * within)
+        for group in range(groups):
             encode(load(f32x16, value + 128 * group), load(f32x16, value + 128 * group + 64), block)
             if scaled:
-                store(first + 2 * (PAGE_SIZE * group + within), load(types.uint16, block))
-            out = first + scale_bytes + row_bytes * within + code_bytes * group
+                store(page + 2 * (PAGE_SIZE * group + within), load(types.uint16, block))
             for i in range(0, code_bytes, 16):
-                store(out + i, load(u8x16, block + skip + i))
+                store(row + code_bytes * group + i, load(u8x16, block + skip + i))
 
     return store_value

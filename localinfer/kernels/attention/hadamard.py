@@ -10,8 +10,9 @@ from typing import Any
 from llvmlite import ir
 from numba import float32
 
+from localinfer.kernels.attention.cache_types import CacheType
 from quant.jit.emit import I32
-from quant.jit.vectors import Vector, f32x16, inline, intrinsic, load, lowering, splat, store
+from quant.jit.vectors import Vector, f32x16, inline, intrinsic, load, lowering, splat, sqrt, store
 
 
 def swap_add(distance: int) -> Any:
@@ -33,13 +34,17 @@ def swap_add(distance: int) -> Any:
 by_one, by_two, by_four, by_eight = (swap_add(distance) for distance in (1, 2, 4, 8))
 
 
-def make_hadamard(block: int) -> Any:
-    """Make transform(x, dims): transform `dims` float32 values at x in place, in parts of `block` values. A block of 0
-    leaves them unchanged."""
-    norm = float32(block**-0.5) if block else float32(1.0)
+def make_hadamard(kind: CacheType) -> Any:
+    """Make transform(x, dims, head_dim): transform `dims` float32 values at x in place, if the cache type is quantized.
+
+    They are parts of heads of `head_dim` values, and are transformed in blocks of the largest power of two that divides
+    `head_dim`.
+    """
 
     @inline
-    def transform(x: int, dims: int) -> None:
+    def transform(x: int, dims: int, head_dim: int) -> None:
+        block = head_dim & -head_dim
+        norm = float32(1.0) / sqrt(float32(block))
         for at in range(x, x + 4 * dims, 64):
             v = by_eight(by_four(by_two(by_one(load(f32x16, at)))))
             store(at, v * splat(f32x16, norm))
@@ -53,7 +58,7 @@ def make_hadamard(block: int) -> Any:
             distance *= 2
 
     @inline
-    def no_transform(x: int, dims: int) -> None:
+    def no_transform(x: int, dims: int, head_dim: int) -> None:
         pass
 
-    return transform if block else no_transform
+    return transform if kind.scaled else no_transform

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import float32, int32, types
 
 from localinfer.kernels.exponentials import LOG2_E, exp2, power_of_two, tanh
-from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, row_state_bytes
+from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from quant.jit.emit import I16, I64
 from quant.jit.emit_numeric import emit_reduce
 from quant.jit.vectors import (
@@ -121,13 +121,13 @@ def cap_scores(p: int, cap: float) -> None:
         store(p + 4 * entry, tanh(scores) * splat(f32x16, float32(cap)))
 
 
-def make_softmax_update(value_dim: int, capped: int) -> Any:
-    """Make update_softmax(p, positions, oldest, newest, cap, visible_panels, row): turn a row's scores, soft-capped if
-    `capped`, into weights relative to its top, and rescale the state if the top grows."""
+def make_softmax_update(capped: int) -> Any:
+    """Make update_softmax(p, positions, oldest, newest, cap, visible_panels, row, value_dim): turn a row's scores,
+    soft-capped if `capped`, into weights relative to its top, and rescale the state if the top grows."""
 
     @inline
     def update_softmax(
-        p: int, positions: int, oldest: int, newest: int, cap: float, visible_panels: int, row: int
+        p: int, positions: int, oldest: int, newest: int, cap: float, visible_panels: int, row: int, value_dim: int
     ) -> None:
         if capped:
             cap_scores(p, cap)
@@ -182,12 +182,11 @@ def add_sink(row: int, value_dim: int, score: float) -> None:
     store(row + DENOMINATOR, load(float32, row + DENOMINATOR) + weight_sum)
 
 
-def make_initialize(rows: int, value_dim: int) -> Any:
-    """Make initialize(state): initialise the states of a tile."""
-    stride = row_state_bytes(value_dim)
+def make_initialize(rows: int) -> Any:
+    """Make initialize(state, stride): initialise the states of a tile, which are `stride` bytes apart."""
 
     @inline
-    def initialize(state: int) -> None:
+    def initialize(state: int, stride: int) -> None:
         for at in range(state, state + rows * stride, 64):
             store(at, splat(f32x16, float32(0.0)))
         for row in range(state, state + rows * stride, stride):

@@ -2,12 +2,16 @@
 for layouts."""
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 from llvmlite import ir
 from numba import float32, types
 
 from localinfer.kernels.attention.cache_types import F32, CacheType
+from localinfer.kernels.attention.shape import AttentionVariant, HeadSizes
+from localinfer.kernels.attention.tile_scratch import TileQueries
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load, emit_splat
@@ -16,69 +20,83 @@ from quant.jit.simd import emit_fma
 from quant.jit.vectors import convert, f16x16, f32x16, fma, inline, intrinsic, load, lowering, reduce_sum, splat, store
 
 
-def emit_strided_prefetch(b: ir.IRBuilder, address: ir.Value, step: ir.Value, nbytes: int) -> None:
-    """Emit the prefetch of `nbytes` bytes of the next loop's data in each step of this one."""
-    here = b.add(address, b.mul(step, I64(nbytes)))
-    for line in range(0, nbytes, 64):
-        emit_prefetch(b, b.add(here, I64(line)), level=1)
+def emit_strided_prefetch(b: ir.IRBuilder, address: ir.Value, stride: ir.Value, step: ir.Value, lines: int) -> None:
+    """Emit the prefetch of `lines` cache lines of the next loop's data in each step of this one. Those of adjacent
+    steps are `stride` bytes apart."""
+    here = b.add(address, b.mul(step, stride))
+    for line in range(lines):
+        emit_prefetch(b, b.add(here, I64(64 * line)), level=1)
 
 
-def largest_divisor(rows: int, limit: int) -> int:
+def row_blocks(rows: int, vectors: int) -> list[range]:
+    """Return the rows of a tile in blocks of about equal length, whose accumulators fit in registers if each row has
+    `vectors` of them."""
+    count = -(-rows * vectors // target().accumulators)
+    return [range(rows * block // count, rows * (block + 1) // count) for block in range(count)]
+
+
+def vectors_at_a_time(rows: int, limit: int) -> int:
     """Return the number of vectors that a tile of `rows` rows processes at a time: 4, 2 or 1, at most `limit`."""
-    return next((n for n in (4, 2) if n * rows <= target().accumulators and limit % n == 0), 1)
+    longest = max(map(len, row_blocks(rows, 1)))
+    return next((n for n in (4, 2) if n <= limit and n * longest <= target().accumulators), 1)
 
 
-def make_score_panels(kind: CacheType, rows: int, panels: int, key_dim: int, dimensions: int, ahead_bytes: int) -> Any:
-    """Make score(q, k, out, ahead): out[row][16 * panel + entry] = q . k for adjacent panels over `dimensions`
-    dimensions. For quantized keys, it adds to `out`."""
+def make_score_panels(kind: CacheType, rows: int, panels: int, prefetch_lines: int) -> Any:
+    """Make score(q, k, panel_bytes, out, pairs, ahead, ahead_step): out[row][16 * panel + entry] = q . k for adjacent
+    panels of keys, which are `panel_bytes` apart, over `pairs` pairs of dimensions. For quantized keys, it adds to
+    `out`.
+
+    Each pair prefetches `prefetch_lines` cache lines, `ahead_step` bytes after those of the pair before.
+    """
     dimension_step, vector_step = kind.dimensions
-    panel_bytes, scale_bytes = PANEL_KEYS * kind.head_bytes(key_dim), 2 * PANEL_KEYS * kind.scaled
+    scale_bytes, line_bytes = 2 * PANEL_KEYS * kind.scaled, PANEL_KEYS * kind.code_bytes // 16
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        q, k, out, ahead = args
-        panel_addresses = [b.add(k, I64(panel_bytes * panel)) for panel in range(panels)]
+        q, k, panel_bytes, out, pairs, ahead, ahead_step = args
+        panel_addresses = [b.add(k, b.mul(panel_bytes, I64(panel))) for panel in range(panels)]
 
-        def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-            emit_strided_prefetch(b, ahead, i, ahead_bytes)
-            q_at, k_at = b.add(q, b.mul(i, I64(4 * dimension_step))), b.mul(i, I64(PANEL_KEYS * kind.code_bytes // 16))
+        def step(block: range, i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
+            emit_strided_prefetch(b, ahead, ahead_step, i, 0 if block.start else prefetch_lines)
+            q_at, k_at = b.add(q, b.mul(i, I64(4 * rows * dimension_step))), b.mul(i, I64(line_bytes))
             for n in range(2):
                 keys = [
                     kind.read(b, b.add(panel_address, b.add(k_at, I64(scale_bytes))), n)
                     for panel_address in panel_addresses
                 ]
-                for row in range(rows):
-                    query_at = b.add(q_at, I64(4 * (key_dim * row + vector_step * n)))
+                for at, (row, panel) in enumerate(product(block, range(panels))):
+                    query_at = b.add(q_at, I64(4 * (rows * vector_step * n + row)))
                     query = emit_splat(b, F32, emit_load(b, F32.element, query_at))
-                    for panel, key in enumerate(keys):
-                        at = row * panels + panel
-                        acc[at] = emit_fma(b, key, query, acc[at])
+                    acc[at] = emit_fma(b, keys[panel], query, acc[at])
             return acc
 
-        sums = emit_accumulation_loop(b, I64(dimensions // 2), [constant(F32, 0.0)] * (rows * panels), step)
-        if kind.scaled:
-            halves = [emit_load(b, f16x16.llvm, panel_address) for panel_address in panel_addresses]
-            scales = [emit_convert(b, half, types.float16, types.float32, F32) for half in halves]
-        for at, value in enumerate(sums):
-            panel_address = b.add(out, I64(4 * PAGE_SIZE * (at // panels) + 64 * (at % panels)))
+        for block in row_blocks(rows, panels):
+            sums = emit_accumulation_loop(b, pairs, [constant(F32, 0.0)] * (len(block) * panels), partial(step, block))
             if kind.scaled:
-                value = emit_fma(b, value, scales[at % panels], emit_load(b, F32, panel_address))
-            b.store(value, b.inttoptr(panel_address, F32.as_pointer()), align=4)
+                halves = [emit_load(b, f16x16.llvm, panel_address) for panel_address in panel_addresses]
+                scales = [emit_convert(b, half, types.float16, types.float32, F32) for half in halves]
+            for (row, panel), value in zip(product(block, range(panels)), sums, strict=True):
+                out_address = b.add(out, I64(4 * PAGE_SIZE * row + 64 * panel))
+                if kind.scaled:
+                    value = emit_fma(b, value, scales[panel], emit_load(b, F32, out_address))
+                b.store(value, b.inttoptr(out_address, F32.as_pointer()), align=4)
         return out
 
     @intrinsic
-    def score(typingctx: Any, q: Any, k: Any, out: Any, ahead: Any) -> Any:
-        return lowering(types.void, [types.int64] * 4, emit)
+    def score(
+        typingctx: Any, q: Any, k: Any, panel_bytes: Any, out: Any, pairs: Any, ahead: Any, ahead_step: Any
+    ) -> Any:
+        return lowering(types.void, [types.int64] * 7, emit)
 
     return score
 
 
-def make_initial_scores(kind: CacheType, rows: int, key_dim: int) -> Any:
-    """Make initialize_scores(q, k, p): set the scores of a page to the product of each row's query and the page's
-    anchor, or to 0 without anchors."""
+def make_initial_scores(kind: CacheType, rows: int) -> Any:
+    """Make initialize_scores(q, key_dim, k, p): set the scores of a page to the product of each row's query, float32
+    [rows][key_dim], and the page's anchor, or to 0 without anchors."""
     anchored = kind.anchored
 
     @inline
-    def initialize_scores(q: int, k: int, p: int) -> None:
+    def initialize_scores(q: int, key_dim: int, k: int, p: int) -> None:
         for row in range(rows):
             sums = splat(f32x16, float32(0.0))
             if anchored:
@@ -92,49 +110,59 @@ def make_initial_scores(kind: CacheType, rows: int, key_dim: int) -> Any:
     return initialize_scores
 
 
-def make_score_page(kind: CacheType, rows: int, key_dim: int, key_size: int, other_bytes: int) -> Any:
-    """Make score_page(q, k, p, ahead, count): compute the scores of the first `count` panels of a page, or a few more,
-    and prefetch the same fraction of the `other_bytes` bytes of values at `ahead`."""
-    wide, initialize_scores = largest_divisor(rows, 4), make_initial_scores(kind, rows, key_dim)
-    narrow = max(1, wide // 2)
-    whole = key_dim if kind.scaled else key_size + key_size % 2  # skip the padding of keys
-    dimensions, prefetch_bytes = 32 if kind.scaled else whole, other_bytes // 4
-    panel_bytes, group_bytes = PANEL_KEYS * kind.head_bytes(key_dim), PANEL_KEYS * kind.group_bytes
-    scaled, groups, anchor_bytes = kind.scaled, key_dim // 32, kind.anchor_bytes(key_dim)
-
-    def scores_of(panels: int) -> Any:
-        """Make score_group(q, keys, p, ahead): compute the scores of `panels` adjacent panels."""
-        score = make_score_panels(kind, rows, panels, key_dim, dimensions, prefetch_bytes * panels // (whole // 2))
-
-        @inline
-        def score_group(q: int, keys: int, p: int, ahead: int) -> None:
-            if scaled:
-                for group in range(groups):
-                    score(
-                        q + 128 * group,
-                        keys + group_bytes * group,
-                        p,
-                        ahead + prefetch_bytes * panels // groups * group,
-                    )
-            else:
-                score(q, keys, p, ahead)
-
-        return score_group
-
-    score_wide = scores_of(wide)
-    score_narrow = scores_of(narrow) if narrow < wide else score_wide
+def make_score_group(variant: AttentionVariant, panels: int) -> Any:
+    """Make score_panels(q, keys, p, ahead, sizes): compute the scores of `panels` adjacent panels."""
+    kind, group_bytes = variant.keys, variant.keys.panel_group_bytes
+    prefetch_lines = 0 if variant.values_in_keys else -(-panels * variant.values.group_bytes // 64)
+    score = make_score_panels(kind, variant.rows, panels, prefetch_lines)
+    query_bytes = 4 * 32 * variant.rows
 
     @inline
-    def score_page(q: int, k: int, p: int, ahead: int, count: int) -> None:
+    def score_floats(q: int, keys: int, p: int, ahead: int, sizes: HeadSizes) -> None:
+        panel_bytes = sizes.key_dim // 32 * group_bytes
+        score(q, keys, panel_bytes, p, sizes.scored_dim // 2, ahead, panels * sizes.v_step)
+
+    @inline
+    def score_groups(q: int, keys: int, p: int, ahead: int, sizes: HeadSizes) -> None:
+        groups, step = sizes.key_dim // 32, panels * sizes.v_step
+        for group in range(groups):
+            score(
+                q + query_bytes * group,
+                keys + group_bytes * group,
+                groups * group_bytes,
+                p,
+                16,
+                ahead + 16 * step * group,
+                step,
+            )
+
+    return score_groups if kind.scaled else score_floats
+
+
+def make_score_page(variant: AttentionVariant) -> Any:
+    """Make score_page(queries, k, p, count, values, sizes): compute the scores of the first `count` panels of a page,
+    or a few more, and prefetch the same fraction of the values at `values`. `queries` are `TileQueries`."""
+    kind, rows = variant.keys, variant.rows
+    wide, initialize_scores = vectors_at_a_time(rows, 4), make_initial_scores(kind, rows)
+    narrow = max(1, wide // 2)
+    score_wide = make_score_group(variant, wide)
+    score_narrow = make_score_group(variant, narrow) if narrow < wide else score_wide
+    scaled, group_bytes, anchor_bytes = kind.scaled, kind.panel_group_bytes, 2 * kind.anchored
+    panels = PAGE_SIZE // PANEL_KEYS
+
+    @inline
+    def score_page(queries: TileQueries, k: int, p: int, count: int, values: int, sizes: HeadSizes) -> None:
         if scaled:
-            initialize_scores(q, k, p)
-        keys, panel = k + anchor_bytes, 0
+            initialize_scores(queries.rows, sizes.key_dim, k, p)
+        keys, panel_bytes = k + anchor_bytes * sizes.key_dim, sizes.key_dim // 32 * group_bytes
+        ahead_bytes, panel = sizes.v_page_bytes // panels, 0
         while panel < count:
+            at, out, ahead = keys + panel_bytes * panel, p + 64 * panel, values + ahead_bytes * panel
             if count - panel > narrow:
-                score_wide(q, keys + panel_bytes * panel, p + 64 * panel, ahead + prefetch_bytes * panel)
+                score_wide(queries.columns, at, out, ahead, sizes)
                 panel += wide
             else:
-                score_narrow(q, keys + panel_bytes * panel, p + 64 * panel, ahead + prefetch_bytes * panel)
+                score_narrow(queries.columns, at, out, ahead, sizes)
                 panel += narrow
 
     return score_page

@@ -46,6 +46,7 @@ def test_kernel_reads_the_arguments_of_its_signature(path: str) -> None:
     helpers = set().union(*(fields for name, fields in functions.items() if name not in kernels))
     if SIGNATURES[path] in (signatures.ATTENTION, signatures.COMBINE):
         helpers |= read_fields(parse_module("localinfer.kernels.attention.output"))
+        helpers |= read_fields(parse_module("localinfer.kernels.attention.shape"))
     if parameters == set(PRODUCT_PARAMETERS):
         helpers |= read_fields(parse_module("quant.matmul.output_init"))
         helpers |= {"access"}  # matmul reads whole panels

@@ -18,7 +18,6 @@ from localinfer.kernels.layout import (
     PAGE_SIZE,
     PANEL_KEYS,
     attention_scratch_bytes,
-    hadamard_block,
     page_bytes,
     row_state_bytes,
     tile_rows,
@@ -105,13 +104,12 @@ class Layer:
             "tokens": np.array([count]), "k": k.copy(), "v": v.copy(), "heads": self.kv_heads, "n_rot": 0,
             "table": 0, "block_table": 0, "bias": 0 if self.bias is None else self.bias, "weight": 0,
             "eps": 1e-5, "entries": entries, "k_cache": self.k, "v_cache": self.v,
-            "capacity": self.capacity,
+            "capacity": self.capacity, "key_size": self.head_dim, "key_dim": self.wide,
+            "value_size": 0 if self.shared else self.head_dim, "value_dim": 0 if self.shared else self.wide,
         }  # fmt: skip
         kernels.run(
             "localinfer.kernels.attention.append:append", arguments, pairs="halves", norm="none",
-            key_size=self.head_dim,
-            key_dim=self.wide, value_size=0 if self.shared else self.head_dim,
-            value_dim=0 if self.shared else self.wide, k_type=self.key_kind, v_type=self.v_type,
+            k_type=self.key_kind, v_type=self.v_type,
         )  # fmt: skip
         self.positions[entries] = positions
 
@@ -137,30 +135,32 @@ class Layer:
             "v_cache": self.k if self.shared else self.v, "capacity": self.capacity, "entry_positions": self.positions,
             "oldest": positions - np.int32(window - 1), "newest": positions,
             "segments": np.array([len(segments), *chain.from_iterable(numbers)]), "sink_pages": sinks,
-            "group": self.group, "kv_heads": self.kv_heads, "value_size": value_size,
+            "group": self.group, "kv_heads": self.kv_heads, "key_size": self.head_dim, "key_dim": self.wide,
+            "value_size": value_size, "value_dim": value_dim,
             "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
             "attn_sinks": 0 if attn_sinks is None else attn_sinks, "chunk": CHUNK,
             "partial": np.zeros(MIN_TILES_UNSPLIT * chunks * rows * row_state_bytes(self.wide), np.uint8), "y": y,
             "q_out": 0,
             "stop": np.zeros(1, np.int64),
         }  # fmt: skip
-        shape = {
-            "value_dim": value_dim, "value_entry_dim": self.wide, "tile": 0, "passes": 1, "rows": rows,
-            "single": single if self.sequences > 1 else rows, "v_type": self.v_type,
+        variant: dict[str, Any] = {
+            "k_type": self.key_kind, "v_type": self.v_type, "values_in_keys": int(self.shared > 0),
+            "capped": int(cap > 0), "rows": rows, "single": single if self.sequences > 1 else rows,
+            "tile": 0, "passes": 1,
         }  # fmt: skip
-        observed = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.key_kind, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
-        kernels.run("localinfer.kernels.attention.paged_attention:attention", arguments, n_threads, **shape, **observed)
+        kernels.run("localinfer.kernels.attention.paged_attention:attention", arguments, n_threads, **variant)
         shared = (
-            "tokens", "segments", "group", "kv_heads", "value_size", "attn_sinks", "chunk", "partial", "y", "q_out",
+            "tokens", "segments", "group", "kv_heads", "value_size", "value_dim", "attn_sinks", "chunk", "partial",
+            "y", "q_out",
         )  # fmt: skip
         joined = {name: arguments[name] for name in shared} | {
             "tile_rows": tile_rows(self.group, large_batch=False), "separate_tokens": int(self.sequences > 1),
-            "value_dim": value_dim,
+            "entry_dim": self.wide,
         }  # fmt: skip
         kernels.run(
             "localinfer.kernels.attention.combine:combine", joined, n_threads, min_rows=tile_rows(1, is_prefill),
-            block=hadamard_block(self.v_type, self.wide), tile=0, passes=1,
+            v_type=self.v_type, tile=0, passes=1,
         )  # fmt: skip
         return y
 
