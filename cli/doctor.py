@@ -9,14 +9,18 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from cli import screen
 from localinfer.version import VERSION
+
+if TYPE_CHECKING:
+    from localinfer.evaluation.self_test import SelfTest
 
 Fact: TypeAlias = "str | int | float | bool | list[str] | Mapping[str, Fact] | None"
 
@@ -34,23 +38,33 @@ class CheckResult:
 
 
 def doctor_command(
+    tests_kernels: Annotated[
+        bool, typer.Option("--self-test", help="Also compare the kernels of this machine with float64.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check this machine and the installation.
 
     The command compiles and runs a few kernels. The exit code is 0 if models can run on this machine, otherwise 1.
 
+    With `--self-test`, it also runs a small model with random weights: its logits must be those of float64 within the
+    rounding of activations, they must not depend on the number of threads, and a new process must load the same kernels
+    from the cache. Paste the output into a bug report.
+
     \b
     Examples:
       localinfer doctor
+      localinfer doctor --self-test
       localinfer doctor --json > report.json
     """
     status = screen.Status()
     findings: dict[str, CheckResult] = {}
-    for name, (find_out, _) in CHECKS.items():
+    for name, check in CHECKS.items():
         with status.busy(f"checking {name}"):
-            findings[name] = run_check(find_out)
-    broken = [name for name, (_, needed) in CHECKS.items() if needed and findings[name].trouble]
+            findings[name] = run_check(check)
+    if tests_kernels:
+        findings |= run_self_test(status)
+    broken = [name for name, finding in findings.items() if finding.trouble and name not in OPTIONAL_CHECKS]
     if as_json:
         facts = {name.lower().replace(" ", "_"): as_object(finding) for name, finding in findings.items()}
         screen.write(json.dumps({"can_run": not broken, **facts}, indent=1) + "\n")
@@ -69,7 +83,11 @@ def run_check(check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except Exception as error:
-        return CheckResult("check failed", trouble=f"{type(error).__name__}: {error}")
+        return failed_check(error)
+
+
+def failed_check(error: Exception) -> CheckResult:
+    return CheckResult("check failed", trouble=f"{type(error).__name__}: {error}")
 
 
 def result_line(finding: CheckResult) -> str:
@@ -209,18 +227,72 @@ def check_settings() -> CheckResult:
     return CheckResult(text, {"path": str(path), "present": path.exists(), "environment": sorted(given)})
 
 
-# The name of each check, its function, and whether models need it to pass.
-CHECKS: dict[str, tuple[Callable[[], CheckResult], bool]] = {
-    "program": (check_program, False),
-    "Python": (check_python, False),
-    "packages": (check_packages, True),
-    "system": (check_system, False),
-    "CPU": (check_cpu, True),
-    "threads": (check_threads, True),
-    "memory": (check_memory, True),
-    "speed": (check_speed, True),
-    "kernel cache": (check_kernel_cache, False),
-    "tuning": (check_tuning, False),
-    "models": (check_models, False),
-    "settings": (check_settings, True),
+# ---- the self-test -----------------------------------------------------------------------------------------------
+
+
+def run_self_test(status: screen.Status) -> dict[str, CheckResult]:
+    """Return the results of SELF_TEST_CHECKS. If the model cannot run at all, the first one has the error."""
+    from localinfer.evaluation.self_test import self_test
+
+    findings: dict[str, CheckResult] = {}
+    try:
+        with self_test(status) as test:
+            for name, check in SELF_TEST_CHECKS.items():
+                with status.busy(f"checking {name}"):
+                    findings[name] = run_check(partial(check, test))
+    except Exception as error:
+        findings["kernels"] = failed_check(error)
+    return findings
+
+
+def check_kernels(test: "SelfTest") -> CheckResult:
+    """Compare logits with those of float64."""
+    from localinfer.evaluation.self_test import MAX_ERROR
+
+    error, compiled = test.error(), test.tested.n_compiled
+    text = f"logits of a small model differ by {error:.2%} from float64 (limit {MAX_ERROR:.0%})"
+    if compiled:
+        text += f"; {compiled} kernels compiled in {test.tested.seconds:.1f} s"
+    facts: dict[str, Fact] = {"error": error, "limit": MAX_ERROR, "compiled": compiled}
+    return CheckResult(text, facts, "" if error <= MAX_ERROR else "kernels compute wrong results on this machine")
+
+
+def check_same_bits(test: "SelfTest") -> CheckResult:
+    """Compare logits of a batch on all threads with those of single tokens on one thread."""
+    is_equal, threads = test.has_equal_bits(), test.threads
+    trouble = "" if is_equal else "results depend on the number of threads or on the size of batches"
+    text = f"logits of a batch on {threads} threads and of single tokens on one thread are "
+    return CheckResult(text + ("equal" if is_equal else "different"), {"equal": is_equal, "threads": threads}, trouble)
+
+
+def check_new_process(test: "SelfTest") -> CheckResult:
+    """Run the model in a new process, which loads the kernels from the cache."""
+    found = test.run_in_new_process()
+    text = f"loaded the kernels from the cache in {found.seconds:.2f} s"
+    if found.n_compiled:
+        text = f"compiled {found.n_compiled} kernels again: the kernel cache is not used"
+    facts: dict[str, Fact] = {"equal": found.is_equal, "compiled": found.n_compiled, "load_seconds": found.seconds}
+    return CheckResult(text, facts, "" if found.is_equal else "kernels from the cache compute other results")
+
+
+# The name of each check, and its function.
+CHECKS: dict[str, Callable[[], CheckResult]] = {
+    "program": check_program,
+    "Python": check_python,
+    "packages": check_packages,
+    "system": check_system,
+    "CPU": check_cpu,
+    "threads": check_threads,
+    "memory": check_memory,
+    "speed": check_speed,
+    "kernel cache": check_kernel_cache,
+    "tuning": check_tuning,
+    "models": check_models,
+    "settings": check_settings,
 }
+SELF_TEST_CHECKS: dict[str, Callable[["SelfTest"], CheckResult]] = {
+    "kernels": check_kernels,
+    "same bits": check_same_bits,
+    "new process": check_new_process,
+}
+OPTIONAL_CHECKS = {"program", "Python", "system", "kernel cache", "tuning", "models"}  # models run if these fail

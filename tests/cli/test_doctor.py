@@ -12,6 +12,8 @@ from tiny import tiny_llama
 
 from cli import doctor
 from localinfer import paths
+from localinfer.evaluation import self_test
+from localinfer.evaluation.self_test import FreshProcess, SelfTest
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime import machine
@@ -43,6 +45,32 @@ class TestDoctor:
         assert (code, empty, verdict) == (0, "", "models can run on this machine")
         assert [line[:13].strip() for line in lines] == list(doctor.CHECKS)
         assert "check failed" not in out
+
+    def test_self_test(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        code, out, _ = run("doctor", "--self-test")
+        *lines, empty, verdict = out.splitlines()
+        assert (code, empty, verdict) == (0, "", "models can run on this machine")
+        assert [line[:13].strip() for line in lines] == [*doctor.CHECKS, *doctor.SELF_TEST_CHECKS]
+        assert "check failed" not in out
+
+        monkeypatch.setattr(self_test, "MAX_ERROR", 1e-6)
+        monkeypatch.setattr(SelfTest, "run_in_new_process", lambda _: FreshProcess(2, 0.5, is_equal=False))
+        code, out, _ = run("doctor", "--self-test", "--json")
+        actual = json.loads(out)
+        assert (code, actual["can_run"]) == (1, False)
+        assert actual["kernels"]["trouble"] == "kernels compute wrong results on this machine"
+        assert actual["same_bits"] == {"equal": True, "threads": machine.default_threads()}
+        assert actual["new_process"]["trouble"] == "kernels from the cache compute other results"
+
+    def test_self_test_of_a_machine_that_cannot_run_models(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object) -> None:
+            raise OSError("no space left on device")
+
+        monkeypatch.setattr(self_test, "write_model", fail)
+        code, out, _ = run("doctor", "--self-test")
+        assert code == 1
+        assert "\nkernels       check failed: OSError: no space left on device\n" in out
+        assert out.endswith("models cannot run on this machine: kernels\n")
 
     @pytest.mark.skipif(os.name != "posix", reason="mode bits")
     def test_cache_writable_by_others_is_reported(
