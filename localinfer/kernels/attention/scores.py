@@ -63,7 +63,8 @@ def make_score_panels(kind: CacheType, rows: int, panels: int, prefetch_lines: i
                     kind.read(b, b.add(panel_address, b.add(k_at, I64(scale_bytes))), n)
                     for panel_address in panel_addresses
                 ]
-                for at, (row, panel) in enumerate(product(block, range(panels))):
+                # Panel after panel: only one vector of keys needs a register at a time.
+                for at, (panel, row) in enumerate(product(range(panels), block)):
                     query_at = b.add(q_at, I64(4 * (rows * vector_step * n + row)))
                     query = emit_splat(b, F32, emit_load(b, F32.element, query_at))
                     acc[at] = emit_fma(b, keys[panel], query, acc[at])
@@ -74,7 +75,7 @@ def make_score_panels(kind: CacheType, rows: int, panels: int, prefetch_lines: i
             if kind.scaled:
                 halves = [emit_load(b, f16x16.llvm, panel_address) for panel_address in panel_addresses]
                 scales = [emit_convert(b, half, types.float16, types.float32, F32) for half in halves]
-            for (row, panel), value in zip(product(block, range(panels)), sums, strict=True):
+            for (panel, row), value in zip(product(range(panels), block), sums, strict=True):
                 out_address = b.add(out, I64(4 * PAGE_SIZE * row + 64 * panel))
                 if kind.scaled:
                     value = emit_fma(b, value, scales[panel], emit_load(b, F32, out_address))

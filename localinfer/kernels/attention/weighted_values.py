@@ -37,7 +37,8 @@ def make_accumulate_values(kind: CacheType, rows: int, vectors: int, prefetch_li
             emit_strided_prefetch(b, ahead, ahead_step, entry, 0 if block.start else prefetch_lines)
             p_at, v_at = b.add(p, b.mul(entry, I64(4))), b.add(v, b.mul(entry, value_bytes))
             values = [kind.read(b, v_at, vector) for vector in range(vectors)]
-            for at, (row, vector) in enumerate(product(block, range(vectors))):
+            # Vector after vector: only one vector of values needs a register at a time.
+            for at, (vector, row) in enumerate(product(range(vectors), block)):
                 weight = emit_splat(b, F32, emit_load(b, F32.element, b.add(p_at, I64(4 * PAGE_SIZE * row))))
                 acc[at] = emit_fma(b, values[vector], weight, acc[at])
             return acc
@@ -45,7 +46,7 @@ def make_accumulate_values(kind: CacheType, rows: int, vectors: int, prefetch_li
         for block in row_blocks(rows, vectors):
             addresses = [
                 b.add(sums, b.add(b.mul(state_bytes, I64(row)), I64(64 * vector)))
-                for row, vector in product(block, range(vectors))
+                for vector, row in product(range(vectors), block)
             ]
             start = [emit_load(b, F32, address) for address in addresses]
             after = emit_accumulation_loop(b, n_entries, start, partial(step, block))
