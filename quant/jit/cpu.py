@@ -72,6 +72,13 @@ class Target:
     has_byte_permute: bool = False  # one instruction looks 64 bytes up in a table of 128
 
     @property
+    def spare_vectors(self) -> int:
+        """The number of vectors of sixteen floats that registers hold beside the accumulators, which take three
+        quarters of them.
+        """
+        return self.accumulators // 3
+
+    @property
     def has_exact_u8_dot(self) -> bool:
         """Whether the dot product instruction is exact for all unsigned bytes (0 to 255) times signed bytes."""
         return self.isa in ("avx512vnni", "vnni256", "neon-i8mm")

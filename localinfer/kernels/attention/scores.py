@@ -3,7 +3,7 @@ for layouts."""
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from llvmlite import ir
@@ -41,6 +41,18 @@ def vectors_at_a_time(rows: int, limit: int) -> int:
     return next((n for n in (4, 2) if n <= limit and n * longest <= target().accumulators), 1)
 
 
+def multiplication_order(block: range, vectors: int) -> list[tuple[int, int]]:
+    """Return the pairs (row, vector) of a block of rows in the order in which they are multiplied: row after row if
+    registers hold all vectors beside the accumulators, else vector after vector.
+
+    LLVM keeps what the outer loop's steps share in registers: `vectors` of the page, or a number of each row. If these
+    are too many, it spills accumulators.
+    """
+    row_by_row = [(row, vector) for row in block for vector in range(vectors)]
+    fits = vectors < target().spare_vectors  # one register is for the row's number
+    return row_by_row if fits else sorted(row_by_row, key=itemgetter(1))
+
+
 def make_score_panels(kind: CacheType, rows: int, panels: int, prefetch_lines: int) -> Any:
     """Make score(q, k, panel_bytes, out, pairs, ahead, ahead_step): out[row][16 * panel + entry] = q . k for adjacent
     panels of keys, which are `panel_bytes` apart, over `pairs` pairs of dimensions. For quantized keys, it adds to
@@ -63,8 +75,7 @@ def make_score_panels(kind: CacheType, rows: int, panels: int, prefetch_lines: i
                     kind.read(b, b.add(panel_address, b.add(k_at, I64(scale_bytes))), n)
                     for panel_address in panel_addresses
                 ]
-                # Panel after panel: only one vector of keys needs a register at a time.
-                for at, (panel, row) in enumerate(product(range(panels), block)):
+                for at, (row, panel) in enumerate(multiplication_order(block, panels)):
                     query_at = b.add(q_at, I64(4 * (rows * vector_step * n + row)))
                     query = emit_splat(b, F32, emit_load(b, F32.element, query_at))
                     acc[at] = emit_fma(b, keys[panel], query, acc[at])
@@ -75,7 +86,7 @@ def make_score_panels(kind: CacheType, rows: int, panels: int, prefetch_lines: i
             if kind.scaled:
                 halves = [emit_load(b, f16x16.llvm, panel_address) for panel_address in panel_addresses]
                 scales = [emit_convert(b, half, types.float16, types.float32, F32) for half in halves]
-            for (panel, row), value in zip(product(range(panels), block), sums, strict=True):
+            for (row, panel), value in zip(multiplication_order(block, panels), sums, strict=True):
                 out_address = b.add(out, I64(4 * PAGE_SIZE * row + 64 * panel))
                 if kind.scaled:
                     value = emit_fma(b, value, scales[panel], emit_load(b, F32, out_address))

@@ -6,14 +6,18 @@ If values are dimensions of the keys, they are first transposed from panels to r
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import product
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 
 from localinfer.kernels.attention.cache_types import CACHE_TYPES, F32, CacheType
-from localinfer.kernels.attention.scores import emit_strided_prefetch, row_blocks, vectors_at_a_time
+from localinfer.kernels.attention.scores import (
+    emit_strided_prefetch,
+    multiplication_order,
+    row_blocks,
+    vectors_at_a_time,
+)
 from localinfer.kernels.attention.shape import AttentionVariant, HeadSizes
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from quant.jit.emit import I32, I64, emit_load, emit_splat
@@ -37,8 +41,7 @@ def make_accumulate_values(kind: CacheType, rows: int, vectors: int, prefetch_li
             emit_strided_prefetch(b, ahead, ahead_step, entry, 0 if block.start else prefetch_lines)
             p_at, v_at = b.add(p, b.mul(entry, I64(4))), b.add(v, b.mul(entry, value_bytes))
             values = [kind.read(b, v_at, vector) for vector in range(vectors)]
-            # Vector after vector: only one vector of values needs a register at a time.
-            for at, (vector, row) in enumerate(product(range(vectors), block)):
+            for at, (row, vector) in enumerate(multiplication_order(block, vectors)):
                 weight = emit_splat(b, F32, emit_load(b, F32.element, b.add(p_at, I64(4 * PAGE_SIZE * row))))
                 acc[at] = emit_fma(b, values[vector], weight, acc[at])
             return acc
@@ -46,7 +49,7 @@ def make_accumulate_values(kind: CacheType, rows: int, vectors: int, prefetch_li
         for block in row_blocks(rows, vectors):
             addresses = [
                 b.add(sums, b.add(b.mul(state_bytes, I64(row)), I64(64 * vector)))
-                for vector, row in product(range(vectors), block)
+                for row, vector in multiplication_order(block, vectors)
             ]
             start = [emit_load(b, F32, address) for address in addresses]
             after = emit_accumulation_loop(b, n_entries, start, partial(step, block))
