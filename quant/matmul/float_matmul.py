@@ -37,7 +37,7 @@ Prefetches = Sequence[tuple[int, int]]  # multiples of a row access's prefetch d
 
 STEP_BYTES = 64  # of activations that one instruction multiplies
 SUMS_BYTES = 128  # scratch bytes for a tile's sums; panels begin at a cache line
-COLUMN_CHUNK = 2048  # five tokens of these in bfloat16 fill 20 KB of a 32 KB first-level cache
+COLUMN_CHUNK = 1024  # six tokens of these in float32 fill 24 KB of a 32 KB first-level cache
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def matmul(format_module: str, activation_type: str) -> KernelBody:
     A chunk of columns of as many rows as the core's cache holds is copied once, and then multiplied by all tokens, one
     tile at a time.
     """
-    rows, width = (4, 5) if target().accumulators >= 24 else (2, 3)
+    rows, width = (4, 6) if target().accumulators >= 24 else (2, 3)
     copy = make_copy_row(FloatOperands(format_module, activation_type))
     copied = FloatOperands(activation_type, activation_type)
     whole, narrow = make_multiply(copied, rows, width), make_multiply(copied, rows, 1)
