@@ -5,58 +5,74 @@ situation, so the handler is compiled from LLVM IR. It calls `write` and `_exit`
 receive the signal at the same time, the first one reports the error and the others wait for the process to exit.
 """
 
+import contextlib
 import ctypes
+import hashlib
 import signal
 import sys
 from functools import cache
-from typing import NamedTuple
 
+# Its data is a `Report`: the message, its length, and whether a thread reports it already.
 HANDLER_IR = """
 declare i64 @write(i32, ptr, i64)
 declare void @_exit(i32)
-@reported = internal global i32 0
-@localinfer_sigbus_message = global ptr null
-@localinfer_sigbus_length = global i64 0
-define void @localinfer_handle_sigbus(i32 %signal) {
-  %before = atomicrmw xchg ptr @reported, i32 1 seq_cst
+@report = external global { ptr, i64, i32 }
+define void @handle_sigbus(i32 %signal) {
+  %before = atomicrmw xchg ptr getelementptr ({ ptr, i64, i32 }, ptr @report, i32 0, i32 2), i32 1 seq_cst
   %first = icmp eq i32 %before, 0
   br i1 %first, label %report, label %wait
 wait:
-  %again = load volatile i32, ptr @reported
+  %again = load volatile i32, ptr @report
   br label %wait
 report:
-  %message = load ptr, ptr @localinfer_sigbus_message
-  %length = load i64, ptr @localinfer_sigbus_length
+  %message = load ptr, ptr @report
+  %length = load i64, ptr getelementptr ({ ptr, i64, i32 }, ptr @report, i32 0, i32 1)
   %written = call i64 @write(i32 2, ptr %message, i64 %length)
   call void @_exit(i32 1)
   unreachable
 }
 """
+SYMBOL = "handle_sigbus"
+CACHE_NAME = f"{SYMBOL}_{hashlib.sha256(HANDLER_IR.encode()).hexdigest()[:16]}"
 
 
-class SigbusHandler(NamedTuple):
-    """The compiled handler: its address, and the global variables with its message and the message's length."""
+class Report(ctypes.Structure):
+    """The data of the handler."""
 
-    address: int
-    message: ctypes.c_void_p
-    length: ctypes.c_int64
+    _fields_ = (("message", ctypes.c_void_p), ("length", ctypes.c_int64), ("reported", ctypes.c_int32))
+
+
+REPORT = Report()
+
+
+def address_of(name: str) -> int:
+    """Return the address of what the handler does not define."""
+    from quant.jit import executable_memory
+
+    if name == "report":
+        return ctypes.addressof(REPORT)
+    return executable_memory.system_function(name, allowed=frozenset({"write", "_exit"}))
 
 
 @cache
-def compile_handler() -> SigbusHandler:
-    """Compile the handler. Its machine code stays in memory until the process exits."""
-    import llvmlite.binding as llvm
+def load_handler() -> int:
+    """Return the address of the handler, which is compiled unless the kernel cache has it."""
+    from localinfer import paths
+    from quant.jit import executable_memory
+    from quant.jit.kernel_cache import KernelCache
+    from quant.jit.object_file import ObjectFile, ObjectFileError
 
-    from quant.jit import loader
+    files, parsed = KernelCache(paths.jit_dir()), None
+    with contextlib.suppress(ObjectFileError):  # it is compiled again
+        parsed = ObjectFile(files.read(CACHE_NAME) or b"", SYMBOL)
+    if parsed is None:
+        from quant.jit.ir import compile_ir
 
-    engine = loader.execution_engine()
-    engine.add_module(llvm.parse_assembly(HANDLER_IR))
-    engine.finalize_object()
-    return SigbusHandler(
-        engine.get_function_address("localinfer_handle_sigbus"),
-        ctypes.c_void_p.from_address(engine.get_global_value_address("localinfer_sigbus_message")),
-        ctypes.c_int64.from_address(engine.get_global_value_address("localinfer_sigbus_length")),
-    )
+        code = compile_ir(HANDLER_IR)
+        files.write(CACHE_NAME, code)
+        parsed = ObjectFile(code, SYMBOL)
+    [image] = executable_memory.load([parsed], address_of)
+    return image + parsed.entry
 
 
 @cache
@@ -71,10 +87,9 @@ def install(path: str) -> None:
         return
     start = "\n" if sys.stderr.isatty() else ""
     line = f"{start}error: {path}: file changed or truncated while in use\n".encode("utf-8", "replace")
-    found = compile_handler()
-    found.length.value = 0  # no partial message while it is replaced
-    found.message.value = ctypes.addressof(persistent_buffer(line))
-    found.length.value = len(line)
+    REPORT.length = 0  # no partial message while it is replaced
+    REPORT.message = ctypes.addressof(persistent_buffer(line))
+    REPORT.length = len(line)
     set_handler = ctypes.CDLL(None).signal
     set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
-    set_handler(signal.SIGBUS, found.address)
+    set_handler(signal.SIGBUS, load_handler())

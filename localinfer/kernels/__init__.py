@@ -6,3 +6,8 @@ compile-time constants. `tile` is 0 for small batches, else the tokens per tile;
 activations for the next matrix product (`quant.matmul.activations`). Arguments of kernels are addresses and counts;
 `tokens` is the address of the number of tokens. Functions `make_*` return inlined functions.
 """
+
+from localinfer import paths
+from quant.jit import cpu_record
+
+cpu_record.keep_in(paths.jit_dir)  # before any kernel is selected

@@ -6,14 +6,13 @@ have a directory of their own, and so a table of their own.
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from localinfer.graph.ops.compute_graph import ProductShape
 from quant.ggml import TYPES
+from quant.jit.files import replace_file
 from quant.jit.kernel_cache import KernelCache
 from quant.matmul.row_access import CANDIDATES, RowAccess
 
@@ -67,7 +66,7 @@ class TuningTable:
         }
         if self.path and changed:
             with contextlib.suppress(OSError):
-                replace_file(self.path, json.dumps(self._read_json() | changed, indent=1))
+                replace_file(self.path, json.dumps(self._read_json() | changed, indent=1).encode())
 
     def _read_json(self) -> dict[str, Any]:
         try:
@@ -75,18 +74,6 @@ class TuningTable:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def format_key(shape: ProductShape, threads: int) -> str:

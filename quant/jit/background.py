@@ -42,8 +42,8 @@ class BackgroundCompilation:
     def _run(self) -> None:
         try:
             for kernel, code in self._results:
-                self._files.write(kernel, code)
-                loader.load_objects({kernel: code})
+                self._files.write(kernel.symbol, code)
+                loader.load_objects({kernel: loader.parse_kernel(kernel, code)})
                 self._missing.discard(kernel)
         except RuntimeError as error:
             self._error = error
@@ -102,8 +102,8 @@ def load_in_order(
             if progress:
                 progress("compile", len(first) - len(remaining), len(first))
             kernel, code = next(results)
-            files.write(kernel, code)
-            loader.load_objects({kernel: code})
+            files.write(kernel.symbol, code)
+            loader.load_objects({kernel: loader.parse_kernel(kernel, code)})
             compiled.add(kernel)
         if progress and first:
             progress("compile", len(first), len(first))

@@ -17,6 +17,7 @@ import llvmlite.binding as llvm
 import numba
 from numba.core.errors import TypingError
 
+from quant.jit.executable_memory import SYSTEM_FUNCTIONS
 from quant.jit.functions import jit_function
 from quant.jit.kernel import Kernel, arguments_type
 from quant.jit.kernel_call import HEADER_WORDS
@@ -39,7 +40,7 @@ def compile_module(kernel: Kernel) -> llvm.ModuleRef:
     cannot clash.
 
     Raises TypeError if the code reads an argument that `kernel.parameters` lacks, or if it calls functions other than
-    `ALLOWED_EXTERNALS`.
+    `SYSTEM_FUNCTIONS`.
     """
     body = getattr(importlib.import_module(kernel.module), kernel.function)(**dict(kernel.constants))
     entry = jit_function(make_entry_function(jit_function(body), kernel))
@@ -60,7 +61,7 @@ def compile_module(kernel: Kernel) -> llvm.ModuleRef:
     optimize(module)
     foreign = {
         f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")
-    } - ALLOWED_EXTERNALS
+    } - SYSTEM_FUNCTIONS
     if foreign:
         raise TypeError(f"kernel {symbol} would call {', '.join(sorted(foreign))}")
     return module
@@ -101,9 +102,6 @@ def make_entry_function(body: Any, kernel: Kernel) -> Any:
 
 ENTRY_GLOBALS = {"load": load, "int64": numba.int64, "float64": numba.float64}
 
-
-# The only external functions that machine code may call are those of the C library, never Python's or numba's.
-ALLOWED_EXTERNALS = {"memset", "memcpy", "memmove", "sched_yield"}
 
 # numba's functions return a status and a pointer to an exception. Kernels never raise, so the entry point drops both.
 ENTRY_TEMPLATE = """

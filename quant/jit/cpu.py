@@ -4,14 +4,18 @@ LLVM compiles a small probe for the CPU, and the instructions that it selects id
 advantages over a list of CPU names: no code is emitted later that LLVM cannot encode, which would abort the process,
 and new CPUs need no update.
 
-This module imports llvmlite but not numba, so that a start with a full kernel cache does not wait for numba.
+What LLVM found out is recorded in a file (`quant.jit.cpu_record`), so that a warm start loads neither LLVM nor numba.
 `quant.jit.simd` emits the code for each instruction set.
 """
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quant.jit.cpu_record import read_or_make
 
 # One function for each feature that differs between instruction sets: register width, the integer dot product,
 # bfloat16, half precision and fma, byte permutation.
@@ -104,18 +108,61 @@ BF16_PATTERN = r"vcvtneps2bf16.*%zmm"  # implies vdpbf16ps, which LLVM never sel
 BYTE_PERMUTE_PATTERN = r"vperm[it]2b.*%zmm"
 
 
-def selected_cpu() -> tuple[str, str]:
-    """Return the CPU's name and features as LLVM writes them: "znver4" and "+avx2,...".
+class CpuRecord(NamedTuple):
+    """What LLVM finds out about a CPU: its target triple, its name and features as LLVM writes them ("znver4" and
+    "+avx2,..."), and its target."""
 
-    They are the host's, unless the environment variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are set.
+    triple: str
+    name: str
+    features: str
+    target: Target
+
+
+@cache
+def selected() -> CpuRecord:
+    """Return the CPU to compile for.
+
+    It is the host, unless the environment variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are set.
     `quant.jit.vectors` makes numba compile for the same CPU.
     """
+    if "NUMBA_CPU_NAME" in os.environ or "NUMBA_CPU_FEATURES" in os.environ:
+        return make_record()
+    found = read_or_make([Path(__file__)], lambda: as_json(make_record()))
+    try:
+        return CpuRecord(**{**found, "target": Target(**found["target"])})
+    except (KeyError, TypeError):  # a damaged file
+        return make_record()
+
+
+def as_json(record: CpuRecord) -> dict[str, Any]:
+    """Return a record as it is stored."""
+    return {**record._asdict(), "target": asdict(record.target)}
+
+
+def make_record() -> CpuRecord:
+    """Ask LLVM about the selected CPU."""
     import llvmlite.binding as llvm
 
     name, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:
         features = "" if name == "generic" else host_features()
-    return name or llvm.get_host_cpu_name(), features
+    name = name or str(llvm.get_host_cpu_name())
+    return CpuRecord(str(llvm.get_process_triple()), name, features, find_target(name, features))
+
+
+def selected_cpu() -> tuple[str, str]:
+    """Return the name and the features of the CPU to compile for, as LLVM writes them."""
+    return selected().name, selected().features
+
+
+def target() -> Target:
+    """Return the target of the CPU to compile for."""
+    return selected().target
+
+
+def identity() -> str:
+    """Return everything about the CPU that machine code depends on, as one string."""
+    return "|".join(selected()[:3])
 
 
 def host_features() -> str:
@@ -142,20 +189,11 @@ def probe_assembly(name: str, features: str) -> str:
     return str(machine.emit_assembly(module))
 
 
-@cache
-def target() -> Target:
-    """Return the target that numba compiles for."""
-    name, features = selected_cpu()
+def find_target(name: str, features: str) -> Target:
+    """Return the target of a CPU, according to the instructions that LLVM selects for it."""
     code = probe_assembly(name, features)
     matched = next(row for row, signs in TARGETS if all(re.search(sign, code) for sign in signs))
     has_bf16_dot, has_byte_permute = bool(re.search(BF16_PATTERN, code)), bool(re.search(BYTE_PERMUTE_PATTERN, code))
     if matched.isa == "avx512vnni" and name in SINGLE_512_BIT_PORT_CPUS and not has_bf16_dot:
         return Target("vnni256", rows=16, tokens=12, accumulators=24)
     return replace(matched, has_bf16_dot=has_bf16_dot, has_byte_permute=has_byte_permute)
-
-
-def identity() -> str:
-    """Return everything about the CPU that machine code depends on, as one string."""
-    import llvmlite.binding as llvm
-
-    return "|".join([llvm.get_process_triple(), *selected_cpu()])

@@ -11,16 +11,14 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import sys
-import tempfile
 import time
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from quant.jit import cpu
-from quant.jit.kernel import Kernel
+from quant.jit.cpu_record import package_version
+from quant.jit.files import is_private, replace_file
 
 DIGEST_BYTES = 32
 MAX_OLD_DIRECTORIES = 8  # of directories of other versions and CPUs that are kept
@@ -44,14 +42,6 @@ def cache_key() -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def package_version(package: str) -> str:
-    """Return the text of a package's `_version.py`. Reading it avoids importing the package or importlib.metadata."""
-    spec = find_spec(package)
-    assert spec is not None  # it is a dependency
-    assert spec.origin is not None
-    return Path(spec.origin).with_name("_version.py").read_text(encoding="utf-8")
-
-
 class KernelCache:
     """Object files in a private directory. A failed read or write never raises; it only costs a compilation."""
 
@@ -67,9 +57,7 @@ class KernelCache:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (directory, directory.parent):
-                info = folder.stat()
-                mine = not hasattr(os, "getuid") or info.st_uid == os.getuid()
-                if not mine or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                if not is_private(folder):
                     self.warnings.append(f"{folder}: kernel cache not used: others can write to it")
                     return None
         except OSError as error:
@@ -81,39 +69,32 @@ class KernelCache:
             remove_old_directories(directory.parent)
         return directory
 
-    def read(self, kernel: Kernel) -> bytes | None:
-        """Return the object code of a kernel, or None if it is missing or damaged."""
+    def read(self, symbol: str) -> bytes | None:
+        """Return the object file that defines a symbol, or None if it is missing or damaged."""
         if self.directory is None:
             return None
-        path = self.directory / f"{kernel.symbol}.o"
+        path = self.directory / f"{symbol}.o"
         try:
             content = path.read_bytes() if path.is_file() else b""  # reading a pipe would block
         except OSError:
             return None
         digest, code = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-        # LLVM does not validate object files, so the code must at least contain the symbol.
-        return code if entry_digest(kernel, code) == digest and kernel.symbol.encode() in code else None
+        return code if entry_digest(symbol, code) == digest else None
 
-    def write(self, kernel: Kernel, code: bytes) -> None:
+    def write(self, symbol: str, code: bytes) -> None:
         """Store an object file atomically. Concurrent writers do not disturb each other."""
         if self.directory is None:
             return
-        temporary = None
         try:
-            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".writing-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(entry_digest(kernel, code) + code)
-            Path(temporary).replace(self.directory / f"{kernel.symbol}.o")
+            replace_file(self.directory / f"{symbol}.o", entry_digest(symbol, code) + code)
         except OSError as error:
             self.warnings.append(f"{self.directory}: kernel cache not written: {error.strerror}")
             self.directory = None
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
 
 
-def entry_digest(kernel: Kernel, code: bytes) -> bytes:
+def entry_digest(symbol: str, code: bytes) -> bytes:
     """Return the digest at the beginning of a cache file."""
-    return hashlib.sha256(kernel.symbol.encode() + b"\0" + code).digest()
+    return hashlib.sha256(symbol.encode() + b"\0" + code).digest()
 
 
 def cache_directories(root: Path) -> list[Path]:

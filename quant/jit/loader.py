@@ -1,30 +1,19 @@
-"""Loads kernels: from the cache, or compiled by numba and then cached. llvmlite loads the machine code."""
+"""Loads kernels: from the cache, or compiled by numba and then cached.
 
+A warm start imports neither numba nor llvmlite.
+"""
+
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from quant.jit import executable_memory
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_cache import KernelCache
-
-if TYPE_CHECKING:
-    import llvmlite.binding as llvm
+from quant.jit.object_file import ObjectFile, ObjectFileError
 
 Progress = Callable[[str, int, int], None]
-
-
-@cache
-def execution_engine() -> "llvm.ExecutionEngine":
-    """Return the LLVM execution engine of this process. Loaded code stays until the process ends."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-
 
 LOADED_KERNELS: dict[Kernel, int] = {}
 LOADING = threading.Lock()  # one thread at a time loads object files
@@ -46,9 +35,25 @@ def load_kernels(
 
 def load_cached(kernels: Sequence[Kernel], files: KernelCache) -> list[Kernel]:
     """Load the kernels that are in the cache. Return the others."""
-    found = {kernel: files.read(kernel) for kernel in kernels if kernel not in LOADED_KERNELS}
-    load_objects({kernel: code for kernel, code in found.items() if code is not None})
-    return [kernel for kernel in found if kernel not in LOADED_KERNELS]
+    found = {}
+    for kernel in kernels:
+        code = files.read(kernel.symbol) if kernel not in LOADED_KERNELS else None
+        if code is not None:
+            with contextlib.suppress(ObjectFileError):  # it is compiled again
+                found[kernel] = parse_kernel(kernel, code)
+    load_objects(found)
+    return [kernel for kernel in kernels if kernel not in LOADED_KERNELS]
+
+
+def parse_kernel(kernel: Kernel, code: bytes) -> ObjectFile:
+    """Parse the object file of a kernel.
+
+    Raises ObjectFileError if it is malformed, or calls other functions than those of `quant.jit.executable_memory`.
+    """
+    parsed = ObjectFile(code, kernel.symbol)
+    for name in parsed.undefined:
+        executable_memory.system_function(name)
+    return parsed
 
 
 def addresses_of(kernels: Iterable[Kernel]) -> dict[Kernel, int]:
@@ -56,7 +61,9 @@ def addresses_of(kernels: Iterable[Kernel]) -> dict[Kernel, int]:
     return {kernel: LOADED_KERNELS[kernel] for kernel in kernels}
 
 
-def compile_missing(kernels: list[Kernel], files: KernelCache, progress: Progress | None) -> dict[Kernel, bytes]:
+def compile_missing(
+    kernels: Sequence[Kernel], files: KernelCache, progress: Progress | None
+) -> dict[Kernel, ObjectFile]:
     """Compile kernels, write them to the cache, and return their object files."""
     from quant.jit.compiler_pool import compile_all
 
@@ -64,21 +71,16 @@ def compile_missing(kernels: list[Kernel], files: KernelCache, progress: Progres
     if progress:
         progress("compile", 0, len(kernels))
     for done, (kernel, code) in enumerate(compile_all(kernels), 1):
-        files.write(kernel, code)
-        compiled[kernel] = code
+        files.write(kernel.symbol, code)
+        compiled[kernel] = parse_kernel(kernel, code)
         if progress:
             progress("compile", done, len(kernels))
     return compiled
 
 
-def load_objects(objects: Mapping[Kernel, bytes]) -> None:
+def load_objects(objects: Mapping[Kernel, ObjectFile]) -> None:
     """Load object files and record the kernels' addresses in `LOADED_KERNELS`."""
-    import llvmlite.binding as llvm
-
     with LOADING:
-        for code in objects.values():
-            execution_engine().add_object_file(llvm.ObjectFileRef.from_data(code))
-        execution_engine().finalize_object()
-        for kernel in objects:
-            if address := execution_engine().get_function_address(kernel.symbol):
-                LOADED_KERNELS[kernel] = address
+        addresses = executable_memory.load(list(objects.values()), executable_memory.system_function)
+        for (kernel, parsed), address in zip(objects.items(), addresses, strict=True):
+            LOADED_KERNELS[kernel] = address + parsed.entry

@@ -109,7 +109,7 @@ class TestWarmup:
         code, out, err = run("warmup", model, "-c", 64)
         assert (code, out) == (0, "")
         expected = required_kernels(open_gguf(model), Options(ctx_size=64))
-        assert all(kernel_cache.KernelCache(paths.jit_dir()).read(kernel) for kernel in expected)
+        assert all(kernel_cache.KernelCache(paths.jit_dir()).read(kernel.symbol) for kernel in expected)
         code, out, err = run("warmup", model, "-c", 64)
         assert (code, out, err) == (0, "", f"{model}: all kernels are cached\n")
 

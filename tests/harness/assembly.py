@@ -1,7 +1,7 @@
 """Prints the assembly of a format's matrix product, for any CPU: assembly.py TRIPLE FORMAT matvec|matmul
 
 NUMBA_CPU_NAME and NUMBA_CPU_FEATURES select the CPU. The kernel is compiled but never run. As usual, a kernel that
-calls a function outside `ALLOWED_EXTERNALS` is an error.
+calls a function outside `SYSTEM_FUNCTIONS` is an error.
 """
 
 import sys

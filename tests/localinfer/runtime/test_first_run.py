@@ -53,7 +53,7 @@ def test_a_model_answers_before_all_kernels_are_compiled(tmp_path: Path) -> None
     files = KernelCache(cache / "jit")
     for options in (Options(ctx_size=64), Options(ctx_size=64, cache_type_k="f32")):
         kernels = required_kernels(open_gguf(path), options)
-        assert all(files.read(kernel) for kernel in kernels), "leaving the with block waits for all kernels"
+        assert all(files.read(kernel.symbol) for kernel in kernels), "leaving the with block waits for all kernels"
 
 
 def test_prompts_are_split_while_kernels_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

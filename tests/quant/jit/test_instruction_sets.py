@@ -35,7 +35,7 @@ def test_kernels_on_instruction_set(name: str, monkeypatch: pytest.MonkeyPatch) 
     own = cpu.target()
     monkeypatch.setenv("NUMBA_CPU_NAME", name)
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
-    if cpu.target.__wrapped__() == own:
+    if cpu.make_record().target == own:
         pytest.skip("the tests of this process run with the same instructions")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     files = ["tests/quant/jit/test_simd.py", "tests/quant/matmul/test_kernels.py"]
@@ -94,7 +94,7 @@ def test_cpu_name_selects_instruction_set(
 ) -> None:
     monkeypatch.setenv("NUMBA_CPU_NAME", name)
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
-    actual = cpu.target.__wrapped__()
+    actual = cpu.make_record().target
     assert (actual.isa, actual.has_bf16_dot, actual.has_byte_permute) == (isa, has_bf16_dot, has_byte_permute)
 
 
@@ -104,7 +104,7 @@ def test_server_cpu_with_client_name_is_detected(monkeypatch: pytest.MonkeyPatch
     """LLVM derives the name from the model number, which virtual machines may fake."""
     monkeypatch.setenv("NUMBA_CPU_NAME", "rocketlake")
     monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
-    assert cpu.target.__wrapped__().isa == isa
+    assert cpu.make_record().target.isa == isa
 
 
 def test_cpu_name_alone_keeps_host_features(monkeypatch: pytest.MonkeyPatch) -> None:

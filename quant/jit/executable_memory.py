@@ -1,0 +1,91 @@
+"""Memory for machine code: written first, then executable and read-only, never both at once.
+
+Some systems forbid memory that is writable and executable (W^X). Machine code stays until the process ends, because
+threads may be running it.
+
+This module does not import llvmlite.
+"""
+
+import ctypes
+import mmap
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from quant.jit.object_file import AARCH64, MAX_ALIGNMENT, X86_64, ObjectFile, ObjectFileError
+
+# The functions of the system that kernels may call. Python's and numba's are not among them.
+SYSTEM_FUNCTIONS = frozenset({"memset", "memcpy", "memmove", "sched_yield"})
+
+MACHINES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}  # of platform.machine()
+
+_MAPPINGS: list[mmap.mmap] = []  # all memory that was ever allocated
+
+
+def load(objects: Sequence[ObjectFile], address_of: Callable[[str], int]) -> list[int]:
+    """Load object files, and return the addresses of their images.
+
+    `address_of` returns the address of what an object file does not define. Raises its errors, ObjectFileError if a
+    file is for another kind of machine, and OSError.
+    """
+    if any(parsed.machine != MACHINES.get(platform.machine().lower()) for parsed in objects):
+        raise ObjectFileError(f"object file: not for {platform.machine()}")
+    sizes = [-(-parsed.size // MAX_ALIGNMENT) * MAX_ALIGNMENT for parsed in objects]
+    if not objects:
+        return []
+    base = allocate(sum(sizes))
+    addresses = [base + sum(sizes[:number]) for number in range(len(sizes))]
+    for parsed, address in zip(objects, addresses, strict=True):
+        ctypes.memmove(address, bytes(parsed.link(address, address_of)), parsed.size)
+    make_executable(base, sum(sizes))
+    return addresses
+
+
+@cache
+def system_function(name: str, allowed: frozenset[str] = SYSTEM_FUNCTIONS) -> int:
+    """Return the address of a function of the system. Raises ObjectFileError if it is not `allowed`, or if the system
+    lacks it."""
+    for library in system_libraries() if name in allowed else ():
+        if function := getattr(library, name, None):
+            return ctypes.cast(function, ctypes.c_void_p).value or 0
+    raise ObjectFileError(f"object file: calls {name}")
+
+
+@cache
+def system_libraries() -> tuple[Any, ...]:
+    """Return the libraries of the system: those of the process, or the ones that every process on Windows has."""
+    if sys.platform == "win32":
+        return ctypes.WinDLL("kernel32"), ctypes.WinDLL("ntdll")
+    return (ctypes.CDLL(None, use_errno=True),)
+
+
+def allocate(nbytes: int) -> int:
+    """Allocate writable memory that begins at a page, and return its address. Raises OSError."""
+    if sys.platform == "win32":
+        commit, read_write = 0x3000, 0x04
+        virtual_alloc = system_libraries()[0].VirtualAlloc
+        virtual_alloc.restype = ctypes.c_void_p
+        address = virtual_alloc(None, ctypes.c_size_t(nbytes), commit, read_write)
+        if not address:
+            raise ctypes.WinError()
+        return int(address)
+    _MAPPINGS.append(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    return ctypes.addressof(ctypes.c_char.from_buffer(_MAPPINGS[-1]))
+
+
+def make_executable(address: int, nbytes: int) -> None:
+    """Make memory executable and read-only, from the address of `allocate` on. Raises OSError."""
+    start, size = ctypes.c_void_p(address), ctypes.c_size_t(nbytes)
+    if sys.platform == "win32":
+        kernel32, execute_read, before = system_libraries()[0], 0x20, ctypes.c_ulong()
+        if not kernel32.VirtualProtect(start, size, execute_read, ctypes.byref(before)):
+            raise ctypes.WinError()
+        kernel32.FlushInstructionCache(ctypes.c_void_p(-1), start, size)
+        return
+    [libc] = system_libraries()
+    if libc.mprotect(start, size, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "machine code cannot be made executable")
+    if sys.platform == "darwin":  # Linux does so when a page becomes executable
+        libc.sys_icache_invalidate(start, size)

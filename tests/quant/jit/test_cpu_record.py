@@ -1,0 +1,98 @@
+"""What LLVM finds out about the CPU is recorded, and found again for the same CPU only."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quant.jit import cpu_record
+
+SOURCE = Path(__file__)
+PROGRAM = """
+import sys
+from pathlib import Path
+from quant.jit import cpu, cpu_record
+cpu_record.keep_in(lambda: Path(sys.argv[1]))
+print(cpu.target().isa, cpu.target().rows, *cpu.selected_cpu(), "llvmlite" in sys.modules)
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cpu_record, "_directory", lambda: tmp_path)
+    monkeypatch.setattr(cpu_record, "describe_cpu", lambda: "a CPU")
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def describe(directory: Path, **environment: str) -> list[str]:
+    """Return what another process says about the CPU."""
+    command = [sys.executable, "-c", PROGRAM, str(directory)]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, env=os.environ | environment
+    ).stdout.split()
+
+
+def never() -> dict[str, str]:
+    raise AssertionError("the record is read")
+
+
+def test_record_is_read_again(directory: Path) -> None:
+    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
+    assert cpu_record.read_or_make([SOURCE], never) == {"name": "made"}
+    [path] = directory.iterdir()
+    path.write_text("[")
+    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "again"}) == {"name": "again"}
+    assert json.loads(path.read_text()) == {"name": "again"}
+
+
+def test_another_cpu_or_source_has_its_own_record(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu_record.read_or_make([SOURCE], lambda: {"name": "one"})
+    assert cpu_record.read_or_make([SOURCE, SOURCE], lambda: {"name": "two"}) == {"name": "two"}
+    monkeypatch.setattr(cpu_record, "describe_cpu", lambda: "another CPU")
+    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "three"}) == {"name": "three"}
+    assert len(list(directory.iterdir())) == 3
+
+
+def test_directory_that_others_can_write_to_is_not_used(directory: Path) -> None:
+    directory.chmod(0o777)
+    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
+    assert not list(directory.iterdir())
+
+
+def test_unknown_cpu_and_missing_directory_record_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_record, "_directory", lambda: directory / "missing")
+    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
+    monkeypatch.setattr(cpu_record, "_directory", lambda: directory)
+    monkeypatch.setattr(cpu_record, "describe_cpu", lambda: "")
+    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
+    assert not list(directory.iterdir())
+
+
+@pytest.mark.skipif(not cpu_record.describe_cpu(), reason="this system does not describe the CPU")
+def test_second_process_does_not_load_llvm(directory: Path) -> None:
+    first, second = describe(directory), describe(directory)
+    assert (first[-1], second[-1]) == ("True", "False")
+    assert first[:-1] == second[:-1]
+    [path] = directory.iterdir()
+    path.write_text(json.dumps({"triple": "x", "name": "y", "features": "z", "target": {"isa": "avx2"}}))
+    assert describe(directory) == first, "a damaged record is not used"
+
+
+def test_cpu_of_the_environment_is_not_recorded(directory: Path) -> None:
+    other = describe(directory, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    assert other[0] == "generic"
+    assert not list(directory.iterdir())
+
+
+def test_description_does_not_change_with_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(cpu_record, "CPUINFO", tmp_path / "cpuinfo")
+    texts = [f"processor : {n}\nmodel name : fast\ncpu MHz : {900 + n}\nflags : a b\nlast" for n in range(2)]
+    (tmp_path / "cpuinfo").write_text(texts[0])
+    first = cpu_record.describe_cpu()
+    (tmp_path / "cpuinfo").write_text(texts[1])
+    assert cpu_record.describe_cpu() == first == "flags : a b\nmodel name : fast"
