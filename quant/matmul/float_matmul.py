@@ -173,32 +173,59 @@ def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: P
     return multiply
 
 
-def make_read_streams(operands: FloatOperands, streams: int) -> Any:
-    """Return the inlined function read_streams(args, first, end, prefetch, sums).
+def make_read_streams(operands: FloatOperands, streams: int, widest: int = 1) -> Any:
+    """Return the inlined function read_streams(args, first, end, count, prefetch, sums).
 
-    It multiplies the rows first .. end - 1 by one token, in `streams` ranges of rows that are read side by side. It
+    It multiplies the rows first .. end - 1 by `count` tokens, in `streams` ranges of rows that are read side by side:
+    `widest` tokens at a time, a power of two, then fewer. Each weight is loaded and converted once for these. It
     returns the first of the remaining rows, fewer than `streams`.
     """
-    multiply = make_multiply(operands, streams, 1, ((1, 2),))
+    widths = [width for width in (4, 2, 1) if width <= widest]
+    multiply_tokens = make_multiply_widths(operands, streams, widths)
     size, x_size = ELEMENT_BYTES[operands.weight_type], ELEMENT_BYTES[operands.activation_type]
 
     @inline
-    def read_streams(args: Any, first: int, end: int, prefetch: int, sums: int) -> Any:
+    def read_streams(args: Any, first: int, end: int, count: int, prefetch: int, sums: int) -> Any:
         n_rows = (end - first) // streams
         for row in range(first, first + n_rows):
             for column in range(0, args.n_in, COLUMN_CHUNK):
                 w = Rows(args.w + row * args.row_bytes + size * column, n_rows * args.row_bytes)
-                y = Output(args.y + 4 * row, 4 * n_rows, 0, args.base or column)
-                n = min(COLUMN_CHUNK, args.n_in - column)
-                multiply(streams, w, Rows(args.x + x_size * column, 0), n, y, sums, prefetch)
+                x = Rows(args.x + x_size * column, x_size * args.n_in)
+                y = Output(args.y + 4 * row, 4 * n_rows, args.y_stride, args.base or column)
+                multiply_tokens(count, w, x, min(COLUMN_CHUNK, args.n_in - column), y, sums, prefetch)
         return first + streams * n_rows
 
     return read_streams
 
 
+def make_multiply_widths(operands: FloatOperands, rows: int, widths: Sequence[int]) -> Any:
+    """Return the inlined function multiply_tokens(count, w, x, n, y, sums, prefetch), as `make_multiply` with as many
+    rows, for any number of tokens: as many of them at a time as the first of the `widths` that is not larger."""
+    multiply, width = make_multiply(operands, rows, widths[0], ((1, 2),)), widths[0]
+
+    @inline
+    def multiply_whole(count: int, w: Rows, x: Rows, n: int, y: Output, sums: int, prefetch: int) -> None:
+        for token in range(0, count - width + 1, width):
+            here = Output(y.address + y.token_stride * token, y.row_stride, y.token_stride, y.add)
+            multiply(rows, w, Rows(x.address + x.stride * token, x.stride), n, here, sums, prefetch)
+
+    if width == 1:
+        return multiply_whole
+    multiply_rest = make_multiply_widths(operands, rows, widths[1:])
+
+    @inline
+    def multiply_tokens(count: int, w: Rows, x: Rows, n: int, y: Output, sums: int, prefetch: int) -> None:
+        multiply_whole(count, w, x, n, y, sums, prefetch)
+        whole = count // width * width
+        rest = Output(y.address + y.token_stride * whole, y.row_stride, y.token_stride, y.add)
+        multiply_rest(count - whole, w, Rows(x.address + x.stride * whole, x.stride), n, rest, sums, prefetch)
+
+    return multiply_tokens
+
+
 def make_read_rows(operands: FloatOperands, prefetches: Prefetches) -> Any:
     """Return the inlined function read_rows(args, first, end, count, prefetch, sums), which multiplies the rows
-    first .. end - 1 by `count` tokens, row by row.
+    first .. end - 1 by `count` tokens, row by row and token by token.
     """
     multiply = make_multiply(operands, 1, 1, prefetches)
     size, x_size = ELEMENT_BYTES[operands.weight_type], ELEMENT_BYTES[operands.activation_type]
@@ -225,15 +252,18 @@ def matvec(format_module: str, activation_type: str) -> KernelBody:
     operands = FloatOperands(format_module, activation_type)
     read_rows, prefetch_rows = make_read_rows(operands, ()), make_read_rows(operands, ((3, 2), (1, 1)))
     read_four, read_eight = (make_read_streams(operands, streams) for streams in (4, 8))
+    read_tokens = make_read_streams(operands, *((4, 4) if target().accumulators >= 24 else (2, 2)))
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
         count, access = load(int64, args.tokens), load_access(args.access)
         init_output(args, first, end)
-        if count == 1 and access.streams == 4:
-            first = read_four(args, first, end, access.prefetch, scratch)
-        elif count == 1 and access.streams == 8:
-            first = read_eight(args, first, end, access.prefetch, scratch)
+        if count > 1:
+            first = read_tokens(args, first, end, count, access.prefetch, scratch)
+        elif access.streams == 4:
+            first = read_four(args, first, end, count, access.prefetch, scratch)
+        elif access.streams == 8:
+            first = read_eight(args, first, end, count, access.prefetch, scratch)
         if access.prefetch:
             prefetch_rows(args, first, end, count, access.prefetch, scratch)
         else:
