@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from localinfer.errors import LocalInferError
-from localinfer.gguf.atomic_file import atomic_files, display_path
+from localinfer.gguf import file_descriptors
+from localinfer.gguf.atomic_file import AtomicFile, atomic_files, display_path
 from localinfer.gguf.resumable_file import lock_exclusively
 
 OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 SYNC_SECONDS = 1.0
 READ_CHUNK_BYTES = 1 << 20
+CLOSED = -1  # the descriptor of a file that is not open
 
 
 class LineSpan(NamedTuple):
@@ -72,7 +74,7 @@ class OutputFile:
     def truncate(self) -> None:
         """Truncate the file after the last complete line."""
         with suppress(OSError):
-            os.truncate(self.descriptor, self.size)
+            os.ftruncate(self.descriptor, self.size)
 
     def rewrite(self, spans: Sequence[LineSpan]) -> None:
         """Keep only the lines at these locations, in this order. Nothing is written if that changes nothing.
@@ -83,14 +85,30 @@ class OutputFile:
         if [span.start for span in spans] == [0, *ends[:-1]] and ends[-1:] == [self.size]:
             return
         size = sum(span.size for span in spans)
-        with atomic_files({self.path: size}, replace=True) as [file], self.path.open("rb") as source:
-            offset = 0
+        try:
+            with atomic_files({self.path: size}, replace=True) as [file]:
+                self._copy(spans, file)
+                if file_descriptors.HOLDS_OPEN_FILES:
+                    self.close()
+        finally:
+            self.close()
+            self.descriptor = open_exclusive(self.path)
+        self.size = size
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if self.descriptor != CLOSED:
+            os.close(self.descriptor)
+            self.descriptor = CLOSED
+
+    def _copy(self, spans: Sequence[LineSpan], file: AtomicFile) -> None:
+        """Copy the lines at these locations to another file."""
+        offset = 0
+        with self.path.open("rb") as source:
             for span in spans:
                 source.seek(span.start)
                 file.write_at(offset, source.read(span.size))
                 offset += span.size
-        os.close(self.descriptor)
-        self.descriptor, self.size = open_exclusive(self.path), size
 
 
 @contextmanager
@@ -103,12 +121,12 @@ def open_output(path: Path, *, restart: bool) -> Iterator[OutputFile]:
     output = OutputFile(path, open_exclusive(path))
     try:
         if restart:
-            os.truncate(output.descriptor, 0)
+            os.ftruncate(output.descriptor, 0)
         output.size = size_of_whole_lines(output.descriptor)
         yield output
     finally:
         output.sync()
-        os.close(output.descriptor)
+        output.close()
 
 
 def open_exclusive(path: Path) -> int:
@@ -130,7 +148,7 @@ def size_of_whole_lines(descriptor: int) -> int:
     end = os.fstat(descriptor).st_size
     while end:
         start = max(end - READ_CHUNK_BYTES, 0)
-        if (newline := os.pread(descriptor, end - start, start).rfind(b"\n")) >= 0:
+        if (newline := file_descriptors.read_at(descriptor, end - start, start).rfind(b"\n")) >= 0:
             return start + newline + 1
         end = start
     return 0

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
+from localinfer.gguf import file_descriptors
 
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 MAX_WRITE = 1 << 30  # bytes per write call; some systems accept at most 2 GiB
@@ -39,7 +40,7 @@ class AtomicFile:
         rest = memoryview(data).cast("B")
         with raise_write_errors(self.path, self.size):
             while rest:
-                written = os.pwrite(self.descriptor, rest[:MAX_WRITE], offset)
+                written = file_descriptors.write_at(self.descriptor, rest[:MAX_WRITE], offset)
                 rest, offset = rest[written:], offset + written
 
 
@@ -69,13 +70,15 @@ def atomic_files(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666)
     require_space(sizes)
     files: list[AtomicFile] = []
     try:
-        for path, size in sizes.items():
-            remove_leftovers(path)
-            files.append(create_temporary(path, size, mode))
-        yield files
-        for file in files:
-            with raise_write_errors(file.path, file.size):
-                os.fsync(file.descriptor)
+        with contextlib.ExitStack() as descriptors:
+            for path, size in sizes.items():
+                remove_leftovers(path)
+                files.append(create_temporary(path, size, mode))
+                descriptors.callback(os.close, files[-1].descriptor)
+            yield files
+            for file in files:
+                with raise_write_errors(file.path, file.size):
+                    os.fsync(file.descriptor)
         for file in files:
             with raise_write_errors(file.path, file.size):
                 os.replace(file.temporary, file.path)  # noqa: PTH105
@@ -83,8 +86,6 @@ def atomic_files(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666)
             with raise_write_errors(folder, sum(sizes.values())):
                 sync_directory(folder)
     finally:
-        for file in files:
-            os.close(file.descriptor)
         for path in sizes:  # includes a file whose creation was interrupted by a signal
             with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the name
                 temporary_path(path).unlink()
@@ -141,7 +142,7 @@ def create_temporary(path: Path, size: int, mode: int) -> AtomicFile:
     with raise_write_errors(path, size):
         descriptor = os.open(temporary, CREATE_FLAGS, mode)
         try:
-            os.truncate(descriptor, size)
+            os.ftruncate(descriptor, size)
         except OSError:
             os.close(descriptor)
             raise

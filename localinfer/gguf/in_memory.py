@@ -8,7 +8,6 @@ first token. Later changes of the file have no effect.
 
 import contextlib
 import mmap
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import NotEnoughMemoryError
+from localinfer.gguf import file_descriptors
 from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF, open_gguf
 
@@ -60,7 +60,7 @@ class FileInMemory(MappedFile):
     in_memory = True
 
     def __init__(self, path: Path, reading: _ReadProgress) -> None:
-        self._reading, self._seeking = reading, threading.Lock()
+        self._reading = reading
         super().__init__(path)
         self.bytes.flags.writeable = False
 
@@ -95,23 +95,13 @@ class FileInMemory(MappedFile):
         at = start
         while at < end and not self._reading.stop.is_set():
             try:
-                n_bytes = self._read(memory[at:end], at)
+                n_bytes = file_descriptors.read_into(self._descriptor, memory[at:end], at)
             except OSError as error:
                 raise self.error("", f"cannot be read: {error.strerror}") from None
             if not n_bytes:
                 raise self.error("", "file changed or truncated while in use")
             at += n_bytes
         return at - start
-
-    def _read(self, memory: memoryview, at: int) -> int:
-        """Read from file offset `at` into memory, at most len(memory) bytes. Return how many bytes were read."""
-        if hasattr(os, "preadv"):
-            return os.preadv(self._descriptor, [memory], at)
-        with self._seeking:  # on Windows all threads share one file position
-            os.lseek(self._descriptor, at, os.SEEK_SET)
-            data = os.read(self._descriptor, len(memory))
-        memory[: len(data)] = data
-        return len(data)
 
 
 def allocate_huge_pages(n_bytes: int) -> mmap.mmap:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localinfer.errors import LocalInferError
+from localinfer.gguf import file_descriptors
 from localinfer.gguf.atomic_file import (
     AtomicFile,
     atomic_files,
@@ -50,7 +51,7 @@ class ResumableFile:
     def read_saved(self) -> Iterator[bytes]:
         """Yield the first `n_bytes` bytes in chunks."""
         for at in range(0, self.n_bytes, CHUNK_BYTES):
-            yield os.pread(self.file.descriptor, min(CHUNK_BYTES, self.n_bytes - at), at)
+            yield file_descriptors.read_at(self.file.descriptor, min(CHUNK_BYTES, self.n_bytes - at), at)
 
     def save_progress(self, done: int, at: int = 0) -> None:
         """Sync all bytes written so far and store the progress, so that it survives a crash."""
@@ -82,19 +83,27 @@ def resumable_file(
     """
     require_writable_path(path, replace)
     made = open_or_resume(path, size, identity)
-    try:
-        require_space({path: size - allocated_bytes(made.file)})
-        with raise_write_errors(path, size):
-            os.truncate(made.file.descriptor, size)
-        yield made
-        publish(made)
-    except BaseException as error:
-        interrupted = not isinstance(error, Exception)
-        if not made.steps_done or not (interrupted or keep_on_error):
-            made.remove()
-        raise
-    finally:
-        os.close(made.file.descriptor)
+    with contextlib.ExitStack() as descriptor:
+        descriptor.callback(os.close, made.file.descriptor)
+        try:
+            require_space({path: size - allocated_bytes(made.file)})
+            with raise_write_errors(path, size):
+                os.ftruncate(made.file.descriptor, size)
+            yield made
+            with raise_write_errors(path, size):
+                os.fsync(made.file.descriptor)
+                if file_descriptors.HOLDS_OPEN_FILES:
+                    descriptor.close()
+                os.replace(made.file.temporary, path)  # noqa: PTH105
+                sync_directory(path.parent)
+            made.state_file.unlink(missing_ok=True)
+        except BaseException as error:
+            interrupted = not isinstance(error, Exception)
+            if not made.steps_done or not (interrupted or keep_on_error):
+                if file_descriptors.HOLDS_OPEN_FILES:
+                    descriptor.close()
+                made.remove()
+            raise
 
 
 def unfinished_path(path: Path) -> Path:
@@ -115,7 +124,7 @@ def open_or_resume(path: Path, size: int, identity: Identity) -> ResumableFile:
         made.steps_done, made.n_bytes, made.discard_reason = load_progress(made)
         if not made.steps_done:
             made.state_file.unlink(missing_ok=True)
-            os.truncate(descriptor, 0)
+            os.ftruncate(descriptor, 0)
         return made
     except BaseException:
         os.close(descriptor)
@@ -124,13 +133,8 @@ def open_or_resume(path: Path, size: int, identity: Identity) -> ResumableFile:
 
 def lock_exclusively(path: Path, descriptor: int) -> None:
     """Lock the file as long as this process has it open. Raises LocalInferError if another process holds the lock."""
-    if os.name == "posix":
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise LocalInferError(f"{display_path(path)}: another process is writing it") from None
+    if not file_descriptors.try_lock(descriptor):
+        raise LocalInferError(f"{display_path(path)}: another process is writing it")
 
 
 def load_progress(made: ResumableFile) -> tuple[int, int, str]:
@@ -181,12 +185,3 @@ def find_unfinished(folder: Path) -> Iterator[UnfinishedFile]:
             status = temporary.stat()
             written = min(status.st_size, 512 * getattr(status, "st_blocks", 0))
             yield UnfinishedFile(identity, (temporary, notes), max(status.st_size, 1), written / max(status.st_size, 1))
-
-
-def publish(made: ResumableFile) -> None:
-    """Rename the finished file to its final name."""
-    with raise_write_errors(made.file.path, made.file.size):
-        os.fsync(made.file.descriptor)
-        os.replace(made.file.temporary, made.file.path)  # noqa: PTH105
-        sync_directory(made.file.path.parent)
-    made.state_file.unlink(missing_ok=True)

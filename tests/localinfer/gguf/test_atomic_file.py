@@ -18,7 +18,7 @@ from localinfer.gguf import atomic_file
 from localinfer.gguf.atomic_file import atomic_files
 
 OLD, NEW = b"old" * 10, b"new" * 1000
-CALLS = ("open", "truncate", "pwrite", "fsync", "replace")
+CALLS = ("open", "ftruncate", "pwrite", "fsync", "replace")
 
 
 def write_new(path: Path) -> None:
@@ -66,7 +66,7 @@ def test_unwritten_bytes_are_zero(tmp_path: Path) -> None:
 def test_data_is_synced_before_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shim = Shim(monkeypatch)
     write_new(tmp_path / "model")
-    assert shim.log == ["open", "truncate", *["pwrite"] * 3, "fsync", "replace", "open", "fsync"]
+    assert shim.log == ["open", "ftruncate", *["pwrite"] * 3, "fsync", "replace", "open", "fsync"]
 
 
 def outcome(path: Path) -> str:
@@ -155,7 +155,7 @@ def test_interrupted(tmp_path: Path) -> None:
     assert names(tmp_path) == ["model"]
 
 
-@pytest.mark.parametrize("last", ["open", "truncate", "pwrite", "fsync"])
+@pytest.mark.parametrize("last", ["open", "ftruncate", "pwrite", "fsync"])
 def test_interrupted_right_after_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
     """Also right after the call that created the file, before its name is stored."""
     path, call = tmp_path / "model", getattr(os, last)
