@@ -85,9 +85,12 @@ class KernelCache:
         """Store an object file atomically. Concurrent writers do not disturb each other."""
         if self.directory is None:
             return
+        path = self.directory / f"{symbol}.o"
         try:
-            replace_file(self.directory / f"{symbol}.o", entry_digest(symbol, code) + code)
+            replace_file(path, entry_digest(symbol, code) + code)
         except OSError as error:
+            if isinstance(error, PermissionError) and path.is_file():
+                return  # Windows replaces no file that another process reads, which then finds the same kernel there
             self.warnings.append(f"{self.directory}: kernel cache not written: {error.strerror}")
             self.directory = None
 

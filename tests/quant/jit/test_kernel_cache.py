@@ -1,5 +1,6 @@
 """The kernel cache: damaged, foreign or unwritable files and races only cost a compilation."""
 
+import errno
 import os
 import platform
 import shutil
@@ -137,6 +138,33 @@ def test_cache_writable_by_others_is_not_used(tmp_path: Path) -> None:
     output = output_of(load_in_process(tmp_path))
     assert output.startswith("compiled False")
     assert "others can write to it" in output
+
+
+def test_mode_bits_of_windows_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows reports that everyone may write to every folder."""
+    (tmp_path / "jit").mkdir()
+    (tmp_path / "jit").chmod(0o777)
+    monkeypatch.setattr(sys, "platform", "win32")
+    files = kernel_cache.KernelCache(tmp_path / "jit")
+    assert (files.directory is not None, files.warnings) == (True, [])
+
+
+def test_kernel_that_another_process_reads_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows does not replace an open file. The cache is still used, and no temporary file remains."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Access is denied")
+
+    code = KERNEL.symbol.encode()
+    files = kernel_cache.KernelCache(tmp_path / "jit")
+    files.write(KERNEL.symbol, code)
+    monkeypatch.setattr(os, "replace", refuse)
+    files.write(KERNEL.symbol, code)
+    assert (files.read(KERNEL.symbol), files.warnings) == (code, [])
+    assert [path.name for path in (tmp_path / "jit").glob("*/*")] == [f"{KERNEL.symbol}.o"]
+    files.write(KERNEL._replace(function="other").symbol, code)
+    [warning] = files.warnings
+    assert warning.endswith(f"{kernel_cache.cache_key()}: kernel cache not written: Access is denied")
 
 
 def test_another_cpu_has_its_own_kernels(tmp_path: Path) -> None:
