@@ -27,6 +27,11 @@ def thread_count_steps() -> dict[str, int]:
     if sys.platform == "darwin":
         cores = _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu")
         return steps | ({"performance cores": cores} if cores else {})
+    if sys.platform == "win32":
+        from localinfer.runtime import windows_cpu
+
+        if found := windows_cpu.thread_count_steps(windows_cpu.cores()):
+            return steps | found
     if not hasattr(os, "sched_getaffinity"):
         return steps | {"physical cores (estimated)": (os.cpu_count() or 2) // 2}
     allowed = os.sched_getaffinity(0)
@@ -44,6 +49,10 @@ def cpu_name() -> str:
     """Return the CPU's model name, or "" if it is unknown."""
     if sys.platform == "darwin":
         return _sysctl_text("machdep.cpu.brand_string")
+    if sys.platform == "win32":
+        from localinfer.runtime import windows_cpu
+
+        return windows_cpu.cpu_name() or platform.processor()
     try:
         match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
     except OSError:
