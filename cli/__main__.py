@@ -7,6 +7,7 @@
 The script `localinfer` imports this module, so its imports stay light: Ctrl-C during startup must also exit quietly.
 """
 
+import errno
 import gc
 import math
 import os
@@ -57,14 +58,14 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         screen.erase_progress()
         code = INTERRUPTED
-    except BrokenPipeError:
-        code = BROKEN_PIPE
     except SystemExit:
         raise
     except BaseException as error:  # a Rust panic is not an Exception
-        if is_debugging(arguments):
+        if is_broken_pipe(error):
+            code = BROKEN_PIPE
+        elif is_debugging(arguments):
             raise
-        if is_memory_error(error):
+        elif is_memory_error(error):
             code = screen.error("not enough memory", NotEnoughMemoryError.exit_code)
         else:
             code = screen.error(unexpected_error_message(error), 1)
@@ -99,6 +100,13 @@ def dispatch(arguments: list[str]) -> int:
     return 0
 
 
+def is_broken_pipe(error: BaseException) -> bool:
+    """Return whether the error says that the reader of stdout is gone. Windows reports an invalid argument."""
+    if sys.platform == "win32" and isinstance(error, OSError) and error.filename is None:
+        return error.errno in (errno.EPIPE, errno.EINVAL)
+    return isinstance(error, BrokenPipeError)
+
+
 MEMORY_ERROR = (
     "MemoryError|out of memory|Cannot allocate memory|failed to map segment|can't start new thread|ThreadPoolBuildError"
 )
@@ -128,11 +136,14 @@ def is_debugging(arguments: list[str]) -> bool:
 
 
 def install_signal_handlers() -> None:
-    """Handle SIGINT, SIGTERM and SIGHUP. A signal that is ignored, as SIGHUP is under nohup, stays ignored."""
+    """Handle SIGINT, SIGTERM, SIGHUP, and SIGBREAK of Windows, which Ctrl-Break and a closed window send.
+
+    A signal that is ignored, as SIGHUP is under nohup, stays ignored.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, InterruptHandler())
         sys.unraisablehook = handle_unraisable
-    for name in ("SIGTERM", "SIGHUP"):
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, terminate)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from cli import windows_console
 from localinfer.escaping import printable
 
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all control characters except tab and newline
@@ -158,7 +159,13 @@ def has_color() -> bool:
 
 def is_redrawable() -> bool:
     """Return whether stderr is a terminal on which lines can be redrawn."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return sys.stderr.isatty() and interprets_escape_sequences()
+
+
+def interprets_escape_sequences() -> bool:
+    """Return whether the terminal, if there is one, interprets escape sequences. TERM tells, or the Windows console."""
+    terminal, is_windows_console = os.environ.get("TERM", ""), windows_console.has_escape_sequences()
+    return terminal != "dumb" and (bool(terminal) or is_windows_console)
 
 
 def columns() -> int:

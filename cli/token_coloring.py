@@ -48,7 +48,7 @@ class TokenPainter:
 
 def create_painter(by: ColorBy | None) -> TokenPainter | None:
     """Return a painter, or None if colours are off."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb" or not sys.stdout.isatty()
+    plain = os.environ.get("NO_COLOR") or not (sys.stdout.isatty() and screen.interprets_escape_sequences())
     return None if by is None or plain else TokenPainter(by)
 
 

@@ -29,7 +29,7 @@ from cli.chat.message_input import CONTINUATION, PROMPT, is_unfinished, unwrap_m
 from localinfer import paths, sessions
 from localinfer.errors import LocalInferError
 
-TERMINATING_SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+TERMINATING_SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 STYLE = Style.from_dict({"": "bold", "prompt": "bold ansicyan"})
 
 

@@ -1,5 +1,6 @@
 """The command line as scripts use it: processes, pipes and exit codes. The model is `fake_model.py`."""
 
+import errno
 import json
 import os
 import re
@@ -261,6 +262,14 @@ class TestStreams:
         assert done.returncode == 141
         assert b"rror" not in done.stderr
         assert time.monotonic() - begin < 5
+
+    def test_broken_pipe_of_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A write to a pipe without a reader fails there with EINVAL."""
+        error = OSError(errno.EINVAL, "Invalid argument")
+        assert not __main__.is_broken_pipe(error)
+        monkeypatch.setattr(sys, "platform", "win32")
+        assert __main__.is_broken_pipe(error)
+        assert not __main__.is_broken_pipe(OSError(errno.EINVAL, "Invalid argument", "a file"))
 
     @pytest.mark.parametrize("command", ["generate fake.gguf -p x", "--help", "list"])
     def test_full_disk(self, environment: dict[str, str], command: str, fake_model: str) -> None:

@@ -1,0 +1,35 @@
+"""Escape sequences on the Windows console, which interprets them only if a program asks for it."""
+
+import sys
+from functools import cache
+from typing import Any
+
+STANDARD_HANDLES = (-11, -12)  # STD_OUTPUT_HANDLE, STD_ERROR_HANDLE
+ENABLE_VIRTUAL_TERMINAL_PROCESSING = 0x4
+
+
+@cache
+def has_escape_sequences() -> bool:
+    """Return whether the console of this process interprets escape sequences, after asking for it.
+
+    False on other systems, and if neither stdout nor stderr is a console. The shell restores its own mode.
+    """
+    if sys.platform == "win32":
+        import ctypes  # imported late: other systems do not need it
+
+        kernel32 = ctypes.WinDLL("kernel32")
+        return True in [enable_sequences(kernel32, number) for number in STANDARD_HANDLES]
+    return False
+
+
+def enable_sequences(kernel32: Any, number: int) -> bool:
+    """Ask for escape sequences on a standard handle. Return False if it is no console, or too old a one."""
+    import ctypes
+
+    kernel32.GetStdHandle.restype = ctypes.c_void_p
+    kernel32.GetConsoleMode.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    kernel32.SetConsoleMode.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
+    handle, mode = kernel32.GetStdHandle(number), ctypes.c_uint32(0)
+    if not kernel32.GetConsoleMode(handle, ctypes.byref(mode)):
+        return False
+    return bool(kernel32.SetConsoleMode(handle, mode.value | ENABLE_VIRTUAL_TERMINAL_PROCESSING))
