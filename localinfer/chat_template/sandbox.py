@@ -233,7 +233,9 @@ def template_line(traceback: TracebackType | None) -> int | None:
 
 
 def limit_resources() -> None:
-    """Limit memory, and forbid writing files. Windows has no such limits, and macOS none on memory."""
+    """Limit memory, and forbid writing files. Windows has no such limits, and macOS none on memory: `template.py`
+    measures it there.
+    """
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

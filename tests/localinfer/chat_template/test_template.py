@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from locations import CHECKOUT
 
+from localinfer.chat_template import template
 from localinfer.chat_template.builtin_templates import builtin_templates
 from localinfer.chat_template.sandbox import MAX_OUTPUT, Renderer
 from localinfer.chat_template.template import MAX_SOURCE, ChatTemplate
@@ -206,6 +207,15 @@ def test_time_limit_inside_c_code(source: str, monkeypatch: pytest.MonkeyPatch) 
 ])  # fmt: skip
 def test_memory_is_limited(source: str) -> None:
     assert child_error_of(source) in ("needs too much memory", "took longer than 2 s")
+
+
+def test_memory_is_measured_where_it_cannot_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS and Windows, where the child sets no limit."""
+    unlimited = "from localinfer.chat_template import sandbox; sandbox.limit_resources = lambda: None; sandbox.main()"
+    monkeypatch.setattr(template, "CHILD_CODE", f"import sys; sys.path += sys.argv[1:]; {unlimited}")
+    monkeypatch.setattr(template, "HAS_MEMORY_LIMIT", False)
+    fill = "{% set n = namespace(x=[]) %}{% for i in range(240) %}{% set n.x = n.x + ['a' * 10**6 ~ i] %}{% endfor %}"
+    assert child_error_of(fill + ENDLESS_LOOP) == "needs too much memory or stack"
 
 
 @pytest.mark.parametrize("source", [
