@@ -6,7 +6,6 @@ Each command is a function of the chat and of the argument after its name.
 import ast
 import base64
 import difflib
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,12 +191,13 @@ def split_path(argument: str) -> tuple[str, str]:
         raise UsageError("/file: missing path: /file PATH")
     if Path(argument).expanduser().exists():
         return argument, ""
-    try:
-        path = shlex.split(argument)[0] if argument[0] in "\"'" else argument.split()[0]
-    except ValueError as error:
-        raise UsageError(f"/file: {error}") from None
-    quotes = 2 if argument[0] in "\"'" else 0
-    return path, argument[len(path) + quotes :].strip()
+    if argument[0] not in "\"'":
+        path, _, question = argument.partition(" ")
+    elif argument[0] in argument[1:]:
+        path, question = argument[1:].split(argument[0], 1)
+    else:
+        raise UsageError(f"/file: missing {argument[0]} behind the path")
+    return path, question.strip()
 
 
 def clear(chat: Chat, _: str) -> None:

@@ -5,6 +5,7 @@ A tool runs only with --tool-exec and after the user has confirmed the call.
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -95,12 +96,20 @@ def normalize_tool(tool: object, where: str) -> Schema:
 
 def split_command(command: str) -> list[str]:
     try:
-        words = shlex.split(command)
+        words = shlex.split(command) if os.name == "posix" else split_windows_command(command)
     except ValueError as error:
         raise UsageError(f"--tool-exec: {error}") from None
     if not words or not shutil.which(words[0]):
         raise UsageError(f"--tool-exec: {screen.one_line(command)}: no such command")
     return words
+
+
+def split_windows_command(command: str) -> list[str]:
+    """Split a command at spaces outside of double quotes. Backslashes separate the folders of a path."""
+    words = re.findall(r'(?:[^\s"]|"[^"]*")+', command)
+    if command.count('"') % 2:
+        raise ValueError("No closing quotation")
+    return [word.replace('"', "") for word in words]
 
 
 def discard_typed_input() -> None:

@@ -13,7 +13,7 @@ import pytest
 from terminal import Terminal
 
 from cli.chat import tool_process
-from cli.chat.tools import format_call, format_result, read_schemas
+from cli.chat.tools import format_call, format_result, read_schemas, split_windows_command
 from localinfer.errors import UsageError
 
 OpenTerminal = Callable[..., Terminal]
@@ -99,6 +99,19 @@ def test_display_of_calls() -> None:
     assert format_result("21\ndegrees") == "← 21 degrees"
     assert format_result("") == "← (nothing)"
     assert format_result("a\n" * 900) == "← a a a ... (900 lines, 1,800 characters)"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (r"C:\tools\run.exe --quiet", [r"C:\tools\run.exe", "--quiet"]),
+        (r'"C:\Program Files\a tool.exe"  --name="x y"', [r"C:\Program Files\a tool.exe", "--name=x y"]),
+    ],
+)
+def test_commands_on_windows(command: str, words: list[str]) -> None:
+    assert split_windows_command(command) == words
+    with pytest.raises(ValueError, match="No closing quotation"):
+        split_windows_command(command + ' "')
 
 
 # --- in a chat ---
