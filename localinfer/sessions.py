@@ -11,6 +11,7 @@ written immediately, or {"keep": n}, which discards all but the first n messages
 crash loses at most one incomplete line, and discarded messages remain in the file.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from localinfer.escaping import printable
 FORMAT = 1
 SUFFIX = ".jsonl"
 NAME = re.compile(r"\w[\w .+-]{0,99}", re.ASCII)
+DEVICE = re.compile(r"(con|prn|aux|nul|(com|lpt)\d)( *\..*)?", re.ASCII | re.IGNORECASE)  # device names of Windows
 MAX_TITLE_LENGTH = 60  # characters
 MAX_SNAPSHOT_BYTES = 2 << 30  # limit for the snapshots of all sessions
 APPEND_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
@@ -183,13 +185,16 @@ def prune_snapshots(limit: int = MAX_SNAPSHOT_BYTES) -> None:
     for path in found:
         total += path.stat().st_size
         if total > limit:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Windows keeps a file that another chat is reading
+                path.unlink()
 
 
 def validate_name(name: str) -> str:
     """Return the name. Raises UsageError if it is not a valid file name on every platform."""
     if not NAME.fullmatch(name) or name.endswith((" ", ".")):
         raise UsageError(f"{printable(name)!r}: a session name consists of at most 100 letters, digits and `_ .+-`")
+    if DEVICE.fullmatch(name):
+        raise UsageError(f"{name}: Windows reserves this name for a device")
     return name
 
 

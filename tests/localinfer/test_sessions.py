@@ -80,6 +80,13 @@ def test_invalid_names(name: str) -> None:
             function(name)
 
 
+@pytest.mark.parametrize("name", ["con", "NUL", "Com1", "aux.txt", "lpt9 .old"])
+def test_names_that_windows_reserves(name: str) -> None:
+    with pytest.raises(UsageError, match="Windows reserves this name for a device"):
+        sessions.create("smollm2", name)
+    assert sessions.validate_name(f"{name}x".replace(".", "x").replace(" ", "")).startswith(name[:3])
+
+
 def test_existing_and_missing_names() -> None:
     make_session("mine")
     with pytest.raises(UsageError, match="mine: this session already exists"):
