@@ -19,6 +19,7 @@ from localinfer.server.settings import Settings
 
 KEEP_ALIVE = 30  # seconds until an idle connection is closed
 MAX_CONNECTIONS = 1000
+STOP_SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
 
 
 class Server(uvicorn.Server):
@@ -26,7 +27,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        previous = {number: signal.signal(number, self.handle_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, self.handle_signal) for number in STOP_SIGNALS}
         try:
             yield
         finally:
@@ -61,7 +62,9 @@ def bind_port(settings: Settings) -> Iterator[socket.socket]:
     """Bind a TCP socket to the host and port of the settings."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # On Windows, SO_REUSEADDR would let a second server use the same port.
+        exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if exclusive is None else exclusive, 1)
         listener.bind((settings.host, settings.port))
         yield listener
 
@@ -72,6 +75,8 @@ def bind_unix_socket(settings: Settings) -> Iterator[socket.socket]:
 
     Replaces the stale socket of a killed server. Raises OSError if the path is in use or another kind of file.
     """
+    if not hasattr(socket, "AF_UNIX"):
+        raise LocalInferError(f"{printable(settings.host)}: Python has no Unix sockets on this system")
     path = Path(settings.host)
     with socket.socket(socket.AF_UNIX) as listener:
         if is_stale_socket(path):
