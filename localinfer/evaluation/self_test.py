@@ -99,7 +99,8 @@ class SelfTest:
             [sys.executable, "-c", code, str(self.path)],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=TIMEOUT_SECONDS,
         )
         if done.returncode:

@@ -19,7 +19,7 @@ def directories() -> list[Path]:
     """Return the model directories: those of LM Studio's settings, then the default in each of its home directories."""
     homes = list(map(expand_user, DEFAULT_HOMES))
     with suppress(OSError, UnicodeDecodeError):
-        homes.insert(0, expand_user(expand_user(POINTER).read_text().strip()))
+        homes.insert(0, expand_user(expand_user(POINTER).read_text("utf-8").strip()))
     candidates = []
     for home in homes:
         with suppress(OSError, ValueError, TypeError, KeyError):

@@ -59,7 +59,7 @@ def list_models() -> Iterator[StoredModel]:
             yield StoredModel.partial(unfinished[0].identity.get("file", ""), list(folder.glob("*.gguf")), unfinished)
             continue
         with suppress(OSError, UnicodeDecodeError, UsageError):
-            name = (folder / URL_FILE).read_text()
+            name = (folder / URL_FILE).read_text("utf-8")
             if all(map(is_file, local_files(name))):
                 yield StoredModel.complete(name, local_files(name))
 
@@ -81,7 +81,7 @@ def fetch(name: str, progress: Progress) -> Path:
                 require_disk_space(name, folder, sum(map(missing_bytes, missing, sizes)))
                 for number, (file, remote) in enumerate(zip(missing, remotes, strict=True)):
                     download(name, remote, file, progress, sum(sizes[:number]), sum(sizes))
-                (folder / URL_FILE).write_text(canonical_name(name))
+                (folder / URL_FILE).write_text(canonical_name(name), "utf-8")
             finally:
                 with suppress(OSError):
                     folder.rmdir()  # only succeeds if nothing was downloaded
