@@ -5,6 +5,7 @@ run with the kernels that real models use. A wrong result on an untested CPU or 
 model's answers do.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -82,6 +83,11 @@ class SelfTest:
         self.path, self.file, self.threads = path, open_gguf(path), machine.default_threads()
         self.tested = evaluate(self.file, self.threads, progress)
 
+    def close(self) -> None:
+        """Unmap the model file, which Windows deletes only then."""
+        del self.file
+        gc.collect()
+
     def error(self) -> float:
         """Return the norm of the difference between logits and float64, relative to the norm of the logits."""
         expected = forward(self.file, token_ids())
@@ -114,8 +120,12 @@ class SelfTest:
 def self_test(progress: Progress | None = None) -> Iterator[SelfTest]:
     """Write the model, evaluate it, and yield its checks. The model is deleted afterwards. Raises LocalInferError if
     the model cannot run."""
-    with tempfile.TemporaryDirectory(prefix="localinfer-self-test-") as folder:
-        yield SelfTest(write_model(Path(folder) / "model.gguf"), progress)
+    with tempfile.TemporaryDirectory(prefix="localinfer-self-test-", ignore_cleanup_errors=True) as folder:
+        test = SelfTest(write_model(Path(folder) / "model.gguf"), progress)
+        try:
+            yield test
+        finally:
+            test.close()
 
 
 def main() -> None:
@@ -243,7 +253,7 @@ def split_heads(x: Floats) -> Floats:
 def rotate(x: Floats) -> Floats:
     """Apply RoPE to the pairs (0, 1), (2, 3), ... of heads (heads, tokens, HEAD_DIM) at positions 0, 1, ..."""
     angles = np.arange(x.shape[1])[:, None] * ROPE_BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-    pairs = (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)
+    pairs = (x[..., ::2] + 1j * x[..., 1::2]) * (np.cos(angles) + 1j * np.sin(angles))
     rotated: Floats = np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
     return rotated
 

@@ -1,8 +1,10 @@
 """The self-test: it passes on this machine, and fails if kernels compute something else."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import naive
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from localinfer.errors import LocalInferError
 from localinfer.evaluation import self_test
 from localinfer.evaluation.self_test import MAX_ERROR, SelfTest
+
+MAPS = Path("/proc/self/maps")  # of Linux
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,17 @@ def test_error_of_the_new_process_is_one_line(test: SelfTest) -> None:
         test.run_in_new_process()
 
 
-def test_the_model_is_deleted() -> None:
+def test_the_model_is_unmapped_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows deletes no file that is mapped."""
+    mapped = list[bool]()
+    delete = tempfile.TemporaryDirectory.cleanup
+
+    def record(folder: "tempfile.TemporaryDirectory[str]") -> None:
+        mapped.append(str(test.path) in (MAPS.read_text() if MAPS.exists() else ""))
+        delete(folder)
+
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", record)
     with self_test.self_test() as test:
         assert test.path.exists()
+    assert mapped == [False]
     assert not os.path.lexists(test.path.parent)
