@@ -11,12 +11,14 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from numba.core.errors import TypingError
 
+from quant.jit.cpu import elf_triple, reserved_registers
 from quant.jit.executable_memory import SYSTEM_FUNCTIONS
 from quant.jit.functions import jit_function
 from quant.jit.kernel import Kernel, arguments_type
@@ -30,9 +32,13 @@ def compile_kernel(kernel: Kernel) -> bytes:
     return bytes(target_machine().emit_object(compile_module(kernel)))
 
 
+@cache
 def target_machine() -> llvm.TargetMachine:
-    """Return LLVM's code generator for this CPU."""
-    return kernel_codegen()._tm
+    """Return LLVM's code generator for this CPU: numba's, but with ELF object files on every system."""
+    options: dict[str, Any] = {"opt": 3}
+    kernel_codegen()._customize_tm_options(options)
+    options["features"] = ",".join(filter(None, [options["features"], reserved_registers()]))
+    return llvm.Target.from_triple(elf_triple()).create_target_machine(**options)
 
 
 def compile_module(kernel: Kernel) -> llvm.ModuleRef:
@@ -58,6 +64,7 @@ def compile_module(kernel: Kernel) -> llvm.ModuleRef:
     for item in [*module.functions, *module.global_variables]:
         if item.name != symbol and not item.is_declaration:
             item.linkage = "private"  # unlike "internal", leaves no names in the object file
+    module.triple, module.data_layout = elf_triple(), str(target_machine().target_data)
     optimize(module)
     foreign = {
         f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")

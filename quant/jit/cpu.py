@@ -197,3 +197,28 @@ def find_target(name: str, features: str) -> Target:
     if matched.isa == "avx512vnni" and name in SINGLE_512_BIT_PORT_CPUS and not has_bf16_dot:
         return Target("vnni256", rows=16, tokens=12, accumulators=24)
     return replace(matched, has_bf16_dot=has_bf16_dot, has_byte_permute=has_byte_permute)
+
+
+def elf_triple() -> str:
+    """Return the target triple of kernels: this system's calling convention, and ELF object files on every system.
+
+    LLVM would otherwise write COFF on Windows and Mach-O on macOS. macOS has the calling convention of Linux, except
+    for a register that belongs to the system: see `reserved_registers`.
+    """
+    triple = process_triple()
+    if "apple" in triple:
+        return f"{'x86_64' if triple.startswith('x86_64') else 'aarch64'}-unknown-linux-gnu"
+    return f"{triple}-elf" if "windows" in triple and not triple.endswith("-elf") else triple
+
+
+def reserved_registers() -> str:
+    """Return the LLVM features that keep kernels from using registers of the system. macOS on arm64 reserves x18."""
+    triple = process_triple()
+    return "+reserve-x18" if "apple" in triple and not triple.startswith("x86_64") else ""
+
+
+def process_triple() -> str:
+    """Return LLVM's target triple of this process, such as arm64-apple-darwin24.1.0."""
+    import llvmlite.binding as llvm
+
+    return str(llvm.get_process_triple())

@@ -2,7 +2,7 @@
 
 import llvmlite.binding as llvm
 
-from quant.jit.cpu import selected_cpu
+from quant.jit.cpu import elf_triple, selected_cpu
 
 
 def compile_ir(text: str) -> bytes:
@@ -11,6 +11,5 @@ def compile_ir(text: str) -> bytes:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     name, features = selected_cpu()
-    target = llvm.Target.from_triple(llvm.get_process_triple())
-    machine = target.create_target_machine(name, features, opt=3, reloc="static", jit=True)
+    machine = llvm.Target.from_triple(elf_triple()).create_target_machine(name, features, opt=3, reloc="static", jit=True)
     return bytes(machine.emit_object(llvm.parse_assembly(text)))

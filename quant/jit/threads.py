@@ -1,6 +1,5 @@
 """Inlined functions for multithreaded kernels: work division, atomics, spin waiting, the clock, and indirect calls."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,11 +87,10 @@ def pause(typingctx: Any) -> Any:
 
 @intrinsic
 def yield_thread(typingctx: Any) -> Any:
-    """Yield the core to another thread, if the system has a call for it."""
+    """Yield the core to another thread."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        if sys.platform == "win32":
-            return ir.Constant(I32, 0)
-        return call_intrinsic(b, "sched_yield", I32, [])
+        name = "SwitchToThread" if "windows" in str(b.module.triple) else "sched_yield"
+        return call_intrinsic(b, name, I32, [])
 
     return lowering(types.void, [], emit)
