@@ -16,8 +16,8 @@ from typing import Any
 
 from quant.jit.object_file import AARCH64, MAX_ALIGNMENT, X86_64, ObjectFile, ObjectFileError
 
-# The functions of the system that kernels may call. Python's and numba's are not among them. On Windows, __chkstk touches
-# the pages of a large stack frame.
+# The functions of the system that kernels may call. Python's and numba's are not among them. On Windows, __chkstk
+# touches the pages of a large stack frame.
 SYSTEM_FUNCTIONS = frozenset({"memset", "memcpy", "memmove", "sched_yield", "SwitchToThread", "__chkstk"})
 
 MACHINES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}  # of platform.machine()

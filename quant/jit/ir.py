@@ -11,5 +11,6 @@ def compile_ir(text: str) -> bytes:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     name, features = selected_cpu()
-    machine = llvm.Target.from_triple(elf_triple()).create_target_machine(name, features, opt=3, reloc="static", jit=True)
+    target = llvm.Target.from_triple(elf_triple())
+    machine = target.create_target_machine(name, features, opt=3, reloc="static", jit=True)
     return bytes(machine.emit_object(llvm.parse_assembly(text)))
