@@ -29,11 +29,22 @@ apt_arm64 install --yes --download-only python3-minimal libpython3-stdlib libstd
 for package in apt/archives/*.deb; do dpkg-deb --extract "$package" system; done
 version=$(ls system/usr/bin | grep --max-count=1 --extended-regexp '^python3\.[0-9]+$')
 
-(cd apt && apt-get -qq -o APT::Sandbox::User=root download qemu-user-static)
+# SME2 needs qemu 10.1, which the backports of Debian 13 have. Its program is static, so that other releases can run it.
+options=(-qq -o APT::Sandbox::User=root)
+backports=(-o "Dir::Etc::sourcelist=$folder/apt/backports.list" -o Dir::Etc::sourceparts=/dev/null
+  -o "Dir::State::lists=$folder/apt/backports" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=)
+uri=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep --max-count=1 '/debian/$' || true)
+mkdir -p apt/backports/partial
+echo "deb $uri trixie-backports main" > apt/backports.list
+if [ -n "$uri" ] && apt-get "${options[@]}" "${backports[@]}" update; then
+  options+=("${backports[@]}") package=qemu-user emulator=./usr/bin/qemu-aarch64
+else
+  package=qemu-user-static emulator=./usr/bin/qemu-aarch64-static
+fi
+(cd apt && apt-get "${options[@]}" download "$package")
 # tar ends after this file. The rest, most of the time to decompress the package, has no reader.
-tar --extract --occurrence ./usr/bin/qemu-aarch64-static \
-  < <(dpkg-deb --fsys-tarfile apt/qemu-user-static_*.deb 2> /dev/null)
-mv usr/bin/qemu-aarch64-static qemu
+tar --extract --occurrence "$emulator" < <(dpkg-deb --fsys-tarfile apt/"$package"_*.deb 2> /dev/null)
+mv "$emulator" qemu
 rm -r usr apt
 
 platforms=()
