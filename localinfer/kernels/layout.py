@@ -107,6 +107,7 @@ def products_shape(kind: str) -> tuple[int, int, int]:
 
 
 def round_bytes(kind: str) -> int:
-    """Return the bytes of the operands of a round."""
+    """Return the bytes of the operands of a round, and of its sums if outer products store them."""
     rows, tokens, columns = products_shape(kind)
-    return OPERAND_BYTES[kind] * columns * (rows + tokens)
+    stored = 4 * rows * tokens if kind == "dot" and target().has_outer_products else 0
+    return OPERAND_BYTES[kind] * columns * (rows + tokens) + stored

@@ -15,6 +15,7 @@ from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load
 from quant.jit.emit_numeric import emit_accumulation_loop, emit_reduce
 from quant.jit.simd import BF16X32, DotBlock, emit_bf16_dot2, emit_dot_block, emit_fma
+from quant.jit.sme import SIDE, SUMS_BYTES, OuterSums, emit_outer_sums
 from quant.jit.threads import ticks
 from quant.jit.vectors import (
     Vector,
@@ -88,8 +89,37 @@ def round_of_floats(kind: str) -> Round:
     return one_round
 
 
+def make_outer_products() -> Any:
+    """Make products(operands, rounds) with outer products. It returns a sum of the last rounds.
+
+    The operands are those of OPERAND_RING rounds, and the number of rounds is a multiple of it. Memory for the sums
+    follows the operands.
+    """
+    columns = products_shape("dot")[2]
+    strides = columns * SIDE, columns * SIDE, SUMS_BYTES
+    x_at, sums_at = (number * OPERAND_RING * columns * SIDE for number in (1, 2))
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        operands, rounds = args
+        x, out = b.add(operands, I64(x_at)), b.add(operands, I64(sums_at))
+
+        def step(i: ir.Value, last: list[ir.Value]) -> list[ir.Value]:
+            emit_outer_sums(b, operands, x, x, I64(OPERAND_RING), out, OuterSums(columns // 4, strides, 0))
+            return [emit_load(b, I64, out)]
+
+        return emit_accumulation_loop(b, b.sdiv(rounds, I64(OPERAND_RING)), [I64(0)], step)[0]
+
+    @intrinsic
+    def products(typingctx: Any, operands: Any, rounds: Any) -> Any:
+        return lowering(types.int64, [types.int64, types.int64], emit)
+
+    return products
+
+
 def make_products(kind: str) -> Any:
     """Make products(operands, rounds): return the total of many rounds of products of bytes ("dot") or floats."""
+    if kind == "dot" and target().has_outer_products:
+        return make_outer_products()
     rows, tokens, _ = products_shape(kind)
     one_round = round_of_dots if kind == "dot" else round_of_floats(kind)
     zeros = [constant(Vector(types.int32, rows).llvm, 0)] * tokens if kind == "dot" else []

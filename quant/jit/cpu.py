@@ -2,13 +2,16 @@
 
 LLVM compiles a small probe for the CPU, and the instructions that it selects identify the instruction set. This has two
 advantages over a list of CPU names: no code is emitted later that LLVM cannot encode, which would abort the process,
-and new CPUs need no update.
+and new CPUs need no update. The exception is SME2: the operating system is asked for it, because LLVM compiles it for
+every 64-bit ARM CPU (`quant.jit.sme`).
 
 What LLVM found out is recorded in a file (`quant.jit.cpu_record`), so that a warm start loads neither LLVM nor numba.
 `quant.jit.simd` emits the code for each instruction set.
 """
 
+import ctypes
 import os
+import platform
 import re
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -85,7 +88,12 @@ class Target:
     @property
     def has_exact_u8_dot(self) -> bool:
         """Whether the dot product instruction is exact for all unsigned bytes (0 to 255) times signed bytes."""
-        return self.isa in ("avx512vnni", "vnni256", "neon-i8mm")
+        return self.isa in ("avx512vnni", "vnni256", "neon-sme", "neon-i8mm")
+
+    @property
+    def has_outer_products(self) -> bool:
+        """Whether the CPU multiplies bytes as outer products, which need a mode of their own: see `quant.jit.sme`."""
+        return self.isa == "neon-sme"
 
     @property
     def has_fma(self) -> bool:
@@ -99,6 +107,7 @@ TARGETS = [
     (Target("vnni256", rows=16, tokens=6, accumulators=6), ["vpdpbusd"]),
     (Target("avx512", rows=16, tokens=6, accumulators=24), [r"vpaddb.*%zmm"]),
     (Target("avx2", rows=8, tokens=4, accumulators=6), [r"vpaddb.*%ymm", "vcvtph2ps", "vfmadd"]),
+    (Target("neon-sme", rows=32, tokens=32, accumulators=6), ["usdot", "streaming vectors: 64 bytes"]),
     (Target("neon-i8mm", rows=8, tokens=12, accumulators=6, depth=8), ["usdot"]),
     (Target("neon-dotprod", rows=8, tokens=12, accumulators=6), ["sdot"]),
     (Target("neon", rows=8, tokens=4, accumulators=6), ["fcvtl", "fmla"]),
@@ -162,7 +171,7 @@ def target() -> Target:
 
 def identity() -> str:
     """Return everything about the CPU that machine code depends on, as one string."""
-    return "|".join(selected()[:3])
+    return "|".join([*selected()[:3], target().isa])
 
 
 def host_features() -> str:
@@ -173,6 +182,42 @@ def host_features() -> str:
         return str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:
         return ""
+
+
+# Constants of Linux: a request to prctl and its result, and an entry of the auxiliary vector and a flag in it.
+PR_SME_GET_VL, VECTOR_LENGTH_MASK, AT_HWCAP2, HWCAP2_SME2 = 64, 0xFFFF, 26, 1 << 37
+
+
+def host_streaming_bytes() -> int:
+    """Return the length of the host's vectors in streaming mode, according to the operating system. 0 without SME2."""
+    if platform.machine() not in ("arm64", "aarch64"):
+        return 0
+    libc = ctypes.CDLL(None)
+    if platform.system() == "Darwin":
+        return system_number(libc, "sme_max_svl_b") if system_number(libc, "FEAT_SME2") else 0
+    if platform.system() != "Linux":
+        return 0
+    libc.getauxval.restype, libc.getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    has_sme2 = libc.getauxval(AT_HWCAP2) & HWCAP2_SME2
+    return libc.prctl(PR_SME_GET_VL, 0, 0, 0, 0) & VECTOR_LENGTH_MASK if has_sme2 else 0
+
+
+def system_number(libc: ctypes.CDLL, name: str) -> int:
+    """Return what macOS knows about a feature of the CPU: sysctl hw.optional.arm.NAME. 0 if it does not exist."""
+    number, size = ctypes.c_int64(0), ctypes.c_size_t(8)
+    found = ctypes.byref(number), ctypes.byref(size)
+    return 0 if libc.sysctlbyname(f"hw.optional.arm.{name}".encode(), *found, None, 0) else number.value
+
+
+def streaming_bytes() -> int:
+    """Return the length of vectors in streaming mode that code may use: the host's, unless NUMBA_CPU_FEATURES is set.
+
+    SME2 must then be one of the features. Its vectors are assumed to have 64 bytes.
+    """
+    features = os.environ.get("NUMBA_CPU_FEATURES")
+    if features is None:
+        return host_streaming_bytes()
+    return 64 if "+sme2" in features.split(",") else 0
 
 
 def probe_assembly(name: str, features: str) -> str:
@@ -191,7 +236,7 @@ def probe_assembly(name: str, features: str) -> str:
 
 def find_target(name: str, features: str) -> Target:
     """Return the target of a CPU, according to the instructions that LLVM selects for it."""
-    code = probe_assembly(name, features)
+    code = probe_assembly(name, features) + f"streaming vectors: {streaming_bytes()} bytes"
     matched = next(row for row, signs in TARGETS if all(re.search(sign, code) for sign in signs))
     has_bf16_dot, has_byte_permute = bool(re.search(BF16_PATTERN, code)), bool(re.search(BYTE_PERMUTE_PATTERN, code))
     if matched.isa == "avx512vnni" and name in SINGLE_512_BIT_PORT_CPUS and not has_bf16_dot:

@@ -19,7 +19,7 @@ from quant.jit.files import is_private, replace_file
 CPUINFO = Path("/proc/cpuinfo")
 CPUINFO_BYTES = 4096  # the first cores; Linux computes the text while it is read
 CHANGING_FIELDS = ("cpu MHz", "bogomips", "BogoMIPS", "processor", "core id", "apicid", "initial apicid")
-SYSCTL_NAMES = ("machdep.cpu.brand_string", "hw.cpufamily", "hw.cpusubfamily")
+SYSCTL_NAMES = ("machdep.cpu.brand_string", "hw.cpufamily", "hw.cpusubfamily", "hw.optional.arm.FEAT_SME2")
 
 _directory: Callable[[], Path | None] = lambda: None  # noqa: E731 (set by `keep_in`)
 

@@ -1,4 +1,5 @@
-"""Code for each instruction set, where LLVM has no portable operation. No other module depends on instruction sets.
+"""Code for each instruction set, where LLVM has no portable operation. Only this module and `quant.jit.sme` depend on
+instruction sets.
 
 These operations are the fused multiply-add, half precision, byte lookup in a small table, the spin-wait hint, and
 products of bytes: the dot product of four bytes (`emit_dot4`) and the block of a register tile (`emit_dot_block`).
@@ -119,6 +120,7 @@ NATIVE_DOT_LANES = {
     "avx512": 16,
     "vnni256": 8,
     "avx2": 8,
+    "neon-sme": 4,
     "neon-i8mm": 4,
     "neon-dotprod": 4,
     "neon": 4,
@@ -175,6 +177,7 @@ DOT4 = {
     "vnni256": dot4_vnni,
     "avx512": dot4_pairs,
     "avx2": dot4_pairs,
+    "neon-sme": dot4_usdot,
     "neon-i8mm": dot4_usdot,
     "neon-dotprod": dot4_sdot,
 }

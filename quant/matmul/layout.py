@@ -111,6 +111,14 @@ SCALES_STRIDE = 4 * (UNPACK_COLUMNS // 16) + 64  # between rows of unpacked scal
 CACHED_TILES = 2  # tiles of activations that stay in the cache
 PANEL_CACHE_BYTES = 400 << 10  # panels that fit into a core's second-level cache beside a tile of activations
 MIN_PANELS = 8  # unpacked at a time for many tiles, however long rows are, because tiles are read from far memory
+# Records whose integer sums are in memory at a time, if the CPU has outer products: few enough to stay in the caches.
+OUTER_RECORDS = 32
+
+
+def integer_sums_bytes(passes: int) -> int:
+    """Return the size of the integer sums that a tile has in memory: see `quant.matmul.outer_tile`."""
+    here = target()
+    return 4 * here.rows * here.tokens * passes * OUTER_RECORDS if here.has_outer_products else 0
 
 
 def matmul_scratch_bytes(n_in: int) -> int:
@@ -120,4 +128,5 @@ def matmul_scratch_bytes(n_in: int) -> int:
     here = target()
     sums = max(16 * 4 * here.rows * here.tokens, 64 * here.accumulators)
     panels = MIN_PANELS * GROUPS_PER_SUPERBLOCK * n_superblocks(n_in) * 48 * here.rows
+    sums += integer_sums_bytes(max(MAX_QUANT))
     return sums + here.rows * (CODES_STRIDE + 2 * SCALES_STRIDE) + max(panels, PANEL_CACHE_BYTES)

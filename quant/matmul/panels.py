@@ -23,8 +23,10 @@ from quant.matmul.layout import (
     PANEL_CACHE_BYTES,
     PANEL_ZERO_POINT,
     SCALES_STRIDE,
+    integer_sums_bytes,
     record_bytes,
 )
+from quant.matmul.outer_tile import make_outer_tile_sums
 from quant.matmul.output_init import init_output
 from quant.matmul.tile import Tile, make_sum_of_positions, make_tile
 from quant.matmul.unpack import EARLY_PREFETCH_SHARE, PanelRows, make_unpack
@@ -33,10 +35,10 @@ from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
 
 def format_tile(spec: FormatSpec, passes: int) -> Tile:
     """Return the full register tile of a format."""
-    n_tokens = target()
-    moved = spec.zero_point > 0 and n_tokens.has_exact_u8_dot
+    here = target()
+    moved = spec.zero_point > 0 and here.has_exact_u8_dot
     bits, zero = (8, PANEL_ZERO_POINT) if moved else (spec.bits, spec.zero_point)
-    return Tile(n_tokens.rows, n_tokens.tokens, n_tokens.tokens, passes, spec.group_size, bits, zero)
+    return Tile(here.rows, here.tokens, here.rows, here.tokens, passes, spec.group_size, bits, zero)
 
 
 def make_position_sums(shape: Tile, group: int) -> Any:
@@ -66,7 +68,10 @@ def make_tile_sums(shape: Tile) -> Any:
     positions.
 
     For each position of a group in a superblock, it also prefetches the next `ahead_bytes` bytes from `ahead` on.
+    Scratch memory of `integer_sums_bytes` follows the sums.
     """
+    if target().has_outer_products:
+        return make_outer_tile_sums(shape)
     first, second = make_position_sums(shape, 0), make_position_sums(shape, shape.groups_per_record - 1)
     record, x_record = shape.panel_record_bytes, record_bytes(shape.record_tokens, shape.passes)
     out_bytes = 4 * shape.rows * shape.record_tokens
@@ -137,7 +142,7 @@ def matmul(format_module: str, passes: int) -> KernelBody:
     shape = format_tile(spec, passes)
     rows, tokens_at_once, record = shape.rows, shape.tokens, shape.panel_record_bytes
     unpack, sums, store_results = make_unpack(spec, shape), make_tile_sums(shape), make_store_results(shape)
-    out_bytes = 4 * rows * tokens_at_once * 8 * shape.groups_per_record
+    out_bytes = 4 * rows * tokens_at_once * 8 * shape.groups_per_record + integer_sums_bytes(passes)
     unpacked_bytes = rows * (CODES_STRIDE + 2 * SCALES_STRIDE)
     x_record = record_bytes(tokens_at_once, passes)
 

@@ -42,13 +42,15 @@ from quant.matmul.layout import (
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile of `rows` by `tokens` sums, for activation records of `record_tokens` tokens.
+    """A register tile of `rows` by `tokens` sums, for panels of `panel_rows` rows and activation records of
+    `record_tokens` tokens.
 
     Every `group_size` columns share a scale, and a min unless there is a `zero_point`. Codes are below 2**bits.
     """
 
     rows: int
     tokens: int
+    panel_rows: int
     record_tokens: int
     passes: int
     group_size: int
@@ -63,7 +65,7 @@ class Tile:
     @property
     def panel_record_bytes(self) -> int:
         """The size of a weight record in bytes."""
-        return 32 * self.rows + 4 * self.rows * self.groups_per_record * (1 if self.zero_point else 2)
+        return 32 * self.panel_rows + 4 * self.panel_rows * self.groups_per_record * (1 if self.zero_point else 2)
 
     @property
     def float_vector(self) -> ir.VectorType:
@@ -74,6 +76,10 @@ class Tile:
     def int_vector(self) -> ir.VectorType:
         """The LLVM type with an integer for every row."""
         return Vector(types.int32, self.rows).llvm
+
+    def starts_row(self, group: int) -> int:
+        """Return the row of the activation record with a group's start values."""
+        return STARTS32 if self.groups_per_record == 1 else STARTS16 + group
 
     def emit_broadcast(self, b: ir.IRBuilder, kind: ir.VectorType, x: ir.Value, row: int, token: int) -> ir.Value:
         """Load a token's number from a row of the record, and broadcast it to all rows of weights."""
@@ -86,7 +92,7 @@ class Tile:
         zero_shift = self.zero_point - code_offset_of_block(self.bits)
         if not zero_shift:
             return [bias] * self.tokens
-        row = STARTS32 if self.groups_per_record == 1 else STARTS16 + group
+        row = self.starts_row(group)
         starts = [self.emit_broadcast(b, self.int_vector, x, row, token) for token in range(self.tokens)]
         if target().has_exact_u8_dot:
             return starts
@@ -131,12 +137,24 @@ class Tile:
         self, b: ir.IRBuilder, acc: Sequence[ir.Value], panel: ir.Value, x: ir.Value, group: int
     ) -> list[ir.Value]:
         """Add one group of a record to the accumulators of all tokens."""
-        sums = self.emit_group_sums(b, panel, x, group)
-        scale = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.rows * (8 + group))))
+        return self.emit_weighted(b, self.emit_group_sums(b, panel, x, group), acc, panel, x, group)
+
+    def emit_weighted(
+        self,
+        b: ir.IRBuilder,
+        sums: Sequence[ir.Value],
+        acc: Sequence[ir.Value],
+        panel: ir.Value,
+        x: ir.Value,
+        group: int,
+    ) -> list[ir.Value]:
+        """Add a group's sums, times the scales of the rows, to the accumulators of all tokens, and then its mins."""
+        scale = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.panel_rows * (8 + group))))
         acc = [emit_fma(b, scaled, scale, so_far) for scaled, so_far in zip(sums, acc, strict=True)]
         if self.zero_point:
             return acc
-        least = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.rows * (8 + self.groups_per_record + group))))
+        min_at = b.add(panel, I64(4 * self.panel_rows * (8 + self.groups_per_record + group)))
+        least = emit_load(b, self.float_vector, min_at)
         row = SUMS32 if self.groups_per_record == 1 else SUMS16 + group
         return [emit_fma(b, least, self.emit_broadcast(b, self.float_vector, x, row, t), a) for t, a in enumerate(acc)]
 

@@ -12,6 +12,7 @@ from llvmlite import ir
 from quant.jit.cpu import target
 from quant.jit.emit import I8, I32, I64, constant, emit_load
 from quant.jit.simd import DotBlock, code_offset_of_block, emit_dot4, emit_dot_block, emit_gather_pieces, emit_lookup256
+from quant.jit.sme import SIDE, SUMS_BYTES, OuterSums, emit_outer_sums
 
 BITS = range(1, 9)
 Numbers = np.ndarray[Any, np.dtype[Any]]
@@ -94,6 +95,7 @@ def test_dot4(lanes: int) -> None:
         assert (out == np.arange(lanes) + (c * a).reshape(len(BITS), lanes, 4).sum(axis=2)).all()
 
 
+@pytest.mark.skipif(target().has_outer_products, reason="this instruction set has outer products instead")
 @pytest.mark.parametrize(("peak", "columns"), [(127, 32), (64, 32), (127, 16)])
 def test_dot_block(peak: int, columns: int) -> None:
     here = target()
@@ -120,3 +122,33 @@ def test_dot_block(peak: int, columns: int) -> None:
         for actual, bits, (c, a) in zip(out, BITS, cases, strict=True):
             products = a[:tokens] @ (c - code_offset_of_block(bits)).T
             assert (actual == products + 7 * np.arange(tokens)[:, None]).all(), bits
+
+
+@pytest.mark.skipif(not target().has_outer_products, reason="this instruction set has no outer products")
+@pytest.mark.parametrize(("columns", "start"), [(32, None), (16, 1 << 30)])
+def test_outer_sums(columns: int, start: int | None) -> None:
+    """Three records follow each other at distances larger than their sizes. The sums leave the bytes between alone."""
+    records, steps, gap = 3, columns // 4, 64
+    strides = SIDE * columns + gap, SIDE * columns + 4 * SIDE + gap, SUMS_BYTES + gap
+    rng = np.random.default_rng(columns)
+    codes, x = rng.integers(0, 256, (records, SIDE, columns)), rng.integers(-128, 128, (records, SIDE, columns))
+    codes[1], x[1] = 255, -128
+    starts = rng.integers(-(1 << 30), 1 << 30, (records, SIDE), np.int32)
+    code_bytes, x_bytes = np.zeros((records, strides[0]), np.uint8), np.zeros((records, strides[1]), np.uint8)
+    for record in range(records):
+        code_bytes[record, : SIDE * columns] = interleave_steps(codes[record], 4, np.uint8).ravel()
+        x_bytes[record, : SIDE * columns] = interleave_steps(x[record], 4, np.int8).view(np.uint8).ravel()
+        x_bytes[record, SIDE * columns :][: 4 * SIDE] = starts[record].view(np.uint8)
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        starts_at = b.add(args[1], I64(SIDE * columns))
+        emit_outer_sums(b, args[0], args[1], starts_at, I64(records), args[2], OuterSums(steps, strides, start))
+        return args[2]
+
+    out = np.full((records, strides[2]), 7, np.uint8)
+    compiled(emit)(code_bytes, x_bytes, out)
+    tiles = out[:, :SUMS_BYTES].copy().view(np.int32).reshape(records, 2, 2, SIDE // 2, SIDE // 2)
+    sums = tiles.swapaxes(2, 3).reshape(records, SIDE, SIDE)
+    expected = (starts if start is None else np.full_like(starts, start))[:, :, None] + x @ codes.swapaxes(1, 2)
+    assert (sums == expected).all()
+    assert (out[:, SUMS_BYTES:] == 7).all()
