@@ -5,9 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from windows_simulation import refuse_open_files
 
 from localinfer.batch.output_file import LineSpan, OutputFile, open_output, size_of_whole_lines
 from localinfer.errors import LocalInferError
+from localinfer.gguf import file_descriptors
 
 A, B, C = b"first\n", b"the second\n", b"3\n"
 
@@ -68,6 +70,21 @@ def test_rewrite(path: Path) -> None:
         output.append(B)
     assert path.read_bytes() == C + A + B
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the list of open files")
+def test_rewrite_on_windows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file can replace an open one there."""
+    first, _, third = filled(path, A, B, C)
+    monkeypatch.setattr(file_descriptors, "HOLDS_OPEN_FILES", True)
+    monkeypatch.setattr(os, "replace", refuse_open_files(os.replace))
+    with open_output(path, restart=False) as output:
+        output.rewrite([third, first])
+        output.append(B)
+        with path.open("rb"), pytest.raises(LocalInferError, match="in use"):  # another program reads the file
+            output.rewrite([LineSpan(0, 2)])
+        output.append(A)
+    assert path.read_bytes() == C + A + B + A
 
 
 def test_open_in_another_process(path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from locations import CHECKOUT
+from windows_simulation import refuse_open_files
 
 from localinfer.errors import LocalInferError, UsageError
+from localinfer.gguf import file_descriptors
 from localinfer.gguf.resumable_file import ResumableFile, resumable_file
 
 IDENTITY = {"source": "a", "text": "b"}
@@ -45,6 +47,18 @@ def test_continues_after_saved_progress(tmp_path: Path, interruption: type[BaseE
         assert (file.steps_done, file.discard_reason) == (2, "")
         file.file.write_at(2, b"cd")
     assert (tmp_path / "out").read_bytes() == b"ABcd"
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the list of open files")
+def test_windows_neither_renames_nor_deletes_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_descriptors, "HOLDS_OPEN_FILES", True)
+    for name in ("replace", "unlink"):
+        monkeypatch.setattr(os, name, refuse_open_files(getattr(os, name)))
+    go(tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"ABCD"
+    with pytest.raises(LocalInferError, match="bad"):
+        go(tmp_path / "other", until=2, error=LocalInferError("bad"))
     assert names(tmp_path) == ["out"]
 
 
