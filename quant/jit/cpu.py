@@ -113,7 +113,8 @@ TARGETS = [
     (Target("neon", rows=8, tokens=4, accumulators=6), ["fcvtl", "fmla"]),
     (Target("generic", rows=8, tokens=4, accumulators=6), []),
 ]
-BF16_PATTERN = r"vcvtneps2bf16.*%zmm"  # implies vdpbf16ps, which LLVM never selects by itself
+# This conversion implies vdpbf16ps, which LLVM never selects by itself. Windows passes vectors in memory.
+BF16_PATTERN = r"vcvtneps2bf16.*(%zmm|\(%\w+\), %ymm)"
 BYTE_PERMUTE_PATTERN = r"vperm[it]2b.*%zmm"
 
 
@@ -182,6 +183,19 @@ def host_features() -> str:
         return str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:
         return ""
+
+
+# The features that decide about instruction sets.
+USED_FEATURES = (
+    *("avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vnni", "avx512bf16"),
+    *("neon", "fp-armv8", "dotprod", "i8mm", "bf16", "sme", "sme2"),
+)
+
+
+def used_features() -> list[str]:
+    """Return those of USED_FEATURES that LLVM detects on the host."""
+    present = set(host_features().split(","))
+    return [name for name in USED_FEATURES if f"+{name}" in present]
 
 
 # Constants of Linux: a request to prctl and its result, and an entry of the auxiliary vector and a flag in it.

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 
+import llvmlite.binding as llvm
 import pytest
 from locations import CHECKOUT, PYTHONPATH
 
@@ -74,6 +75,7 @@ def test_cross_compiled_kernels_use_instruction(
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
+@pytest.mark.parametrize("triple", [LINUX, "x86_64-pc-windows-msvc", "x86_64-apple-darwin24.1.0"])
 @pytest.mark.parametrize(
     ("name", "isa", "has_bf16_dot", "has_byte_permute"),
     [
@@ -91,8 +93,9 @@ def test_cross_compiled_kernels_use_instruction(
     ],
 )
 def test_cpu_name_selects_instruction_set(
-    monkeypatch: pytest.MonkeyPatch, name: str, isa: str, has_bf16_dot: bool, has_byte_permute: bool
+    monkeypatch: pytest.MonkeyPatch, triple: str, name: str, isa: str, has_bf16_dot: bool, has_byte_permute: bool
 ) -> None:
+    monkeypatch.setattr(llvm, "get_process_triple", lambda: triple)
     monkeypatch.setenv("NUMBA_CPU_NAME", name)
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
     actual = cpu.make_record().target
