@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Fact: TypeAlias = "str | int | float | bool | list[str] | Mapping[str, Fact] | None"
 
 PACKAGES = ("numpy", "numba", "llvmlite")
+TRANSLATED = "this Python is for Intel CPUs, and macOS translates it; Python for arm64 is several times as fast"
 MIN_MEMORY = 256 << 20  # bytes; the need of the smallest models
 
 
@@ -49,7 +50,8 @@ def doctor_command(
 
     With `--self-test`, it also runs a small model with random weights: its logits must be those of float64 within the
     rounding of activations, they must not depend on the number of threads, and a new process must load the same kernels
-    from the cache. Paste the output into a bug report.
+    from the cache. It needs no network, and ten seconds once the kernels are compiled. Paste the output into a bug
+    report.
 
     \b
     Examples:
@@ -129,21 +131,29 @@ def check_cpu() -> CheckResult:
     import llvmlite.binding as llvm
 
     from localinfer.runtime import machine
-    from quant.jit.cpu import target
+    from quant.jit.cpu import process_triple, target, used_features
 
-    name, llvm_name, isa = machine.cpu_name(), llvm.get_host_cpu_name(), target().isa
+    name, llvm_name, isa, features = machine.cpu_name(), llvm.get_host_cpu_name(), target().isa, used_features()
     forced = os.environ.get("NUMBA_CPU_NAME", "")
     reason = f"set by NUMBA_CPU_NAME={forced}" if forced else f"the best that LLVM reports for {llvm_name}"
-    facts = {"name": name, "llvm_name": llvm_name, "instruction_set": isa, "numba_cpu_name": forced or None}
-    return CheckResult(f"{name or 'unknown'}; instructions: {isa}, {reason}", facts)
+    facts: dict[str, Fact] = {
+        "name": name, "llvm_name": llvm_name, "instruction_set": isa, "numba_cpu_name": forced or None,
+        "features": features, "triple": process_triple(), "is_translated": machine.is_translated(),
+    }  # fmt: skip
+    text = f"{name or 'unknown'}; instructions: {isa}, {reason}, which has {' '.join(features) or 'no known features'}"
+    return CheckResult(text + f"; {TRANSLATED}" * machine.is_translated(), facts)
 
 
 def check_threads() -> CheckResult:
-    from localinfer.runtime import machine
+    from localinfer.runtime import machine, thread_priority
 
     steps, count = machine.thread_count_steps(), machine.default_threads()
-    text = ", ".join(f"{number} {step}" for step, number in steps.items())
-    return CheckResult(f"{count} by default; CPUs: {text}", {"default": count, "cpus": dict(steps)})
+    text = f"{count} by default; CPUs: {', '.join(f'{number} {step}' for step, number in steps.items())}"
+    facts: dict[str, Fact] = {"default": count, "cpus": dict(steps)}
+    if sys.platform in ("darwin", "win32"):
+        facts["prefer_performance_cores"] = accepted = thread_priority.prefer_performance_cores()
+        text += f"; the request for performance cores is {'accepted' if accepted else 'refused'}"
+    return CheckResult(text, facts)
 
 
 def check_memory() -> CheckResult:
@@ -253,7 +263,7 @@ def check_kernels(test: "SelfTest") -> CheckResult:
     text = f"logits of a small model differ by {error:.2%} from float64 (limit {MAX_ERROR:.0%})"
     if compiled:
         text += f"; {compiled} kernels compiled in {test.tested.seconds:.1f} s"
-    facts: dict[str, Fact] = {"error": error, "limit": MAX_ERROR, "compiled": compiled}
+    facts: dict[str, Fact] = {"error": error, "limit": MAX_ERROR, "compiled": compiled, "sha256": test.tested.digest}
     return CheckResult(text, facts, "" if error <= MAX_ERROR else "kernels compute wrong results on this machine")
 
 
@@ -263,6 +273,16 @@ def check_same_bits(test: "SelfTest") -> CheckResult:
     trouble = "" if is_equal else "results depend on the number of threads or on the size of batches"
     text = f"logits of a batch on {threads} threads and of single tokens on one thread are "
     return CheckResult(text + ("equal" if is_equal else "different"), {"equal": is_equal, "threads": threads}, trouble)
+
+
+def check_small_model(test: "SelfTest") -> CheckResult:
+    """Measure the speed of a model that fits in the caches."""
+    prefill, decode, n_bytes = test.speed()
+    facts: dict[str, Fact] = {
+        "prefill_tokens_per_second": prefill, "decode_tokens_per_second": decode, "model_bytes": n_bytes,
+    }  # fmt: skip
+    return CheckResult(
+        f"{prefill:,.0f} tokens/s of prefill, {decode:,.0f} of decode, with a model of {screen.mib(n_bytes)}", facts)
 
 
 def check_new_process(test: "SelfTest") -> CheckResult:
@@ -294,5 +314,6 @@ SELF_TEST_CHECKS: dict[str, Callable[["SelfTest"], CheckResult]] = {
     "kernels": check_kernels,
     "same bits": check_same_bits,
     "new process": check_new_process,
+    "small model": check_small_model,
 }
 OPTIONAL_CHECKS = {"program", "Python", "system", "kernel cache", "tuning", "models"}  # models run if these fail

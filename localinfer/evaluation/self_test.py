@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import gguf
 import numpy as np
@@ -37,6 +38,7 @@ N_PROMPT, N_STEPS = 40, 4  # tokens that are evaluated together, and then one by
 ROPE_BASE, RMS_EPS = 10000.0, 1e-5
 MAX_ERROR = 0.03  # of the logits' norm; activations of 8 bits cost about 0.01, one wrong row of sixteen 0.2
 TIMEOUT_SECONDS = 300
+SPEED_RUNS = 20
 
 # The byte offsets of the half-precision scales of a block, each with the factor that gives its values a mean of 0.
 SCALES = {"Q8_0": {0: 1.0}, "Q4_K": {0: 1.0, 2: 7.5}, "Q6_K": {208: 1.0}}
@@ -76,6 +78,14 @@ class FreshProcess:
     is_equal: bool
 
 
+class Speed(NamedTuple):
+    """Tokens per second, the fastest of several runs, of a model of so many bytes."""
+
+    prefill: float
+    decode: float
+    n_bytes: int
+
+
 class SelfTest:
     """The checks of a self-test, on the model file at `path`. `tested` is the evaluation with all `threads`."""
 
@@ -97,6 +107,18 @@ class SelfTest:
         """Return whether one thread, one token at a time, gives logits with the same bits."""
         return evaluate(self.file, 1, steps=True).digest == self.tested.digest
 
+    def speed(self) -> "Speed":
+        """Return the speed of the model. It fits in the caches, so this is what each step costs besides reading
+        weights."""
+        ids, prefill, decode = token_ids(), list[float](), list[float]()
+        options = Options(threads=self.threads, ctx_size=64, tune=False)
+        with closing(Engine.load(self.file, options)) as engine:
+            for _ in range(SPEED_RUNS):
+                engine.rewind(0)
+                prefill.append(seconds_of(engine, ids[:N_PROMPT]))
+                decode += [seconds_of(engine, [id]) for id in ids[N_PROMPT:]]
+        return Speed(N_PROMPT / min(prefill), 1 / min(decode), self.file.size)
+
     def run_in_new_process(self) -> FreshProcess:
         """Evaluate the model in a new process, which loads its kernels from the cache. Raises LocalInferError if it
         fails."""
@@ -114,6 +136,13 @@ class SelfTest:
             raise LocalInferError(f"a new process ended with code {done.returncode}: {last_line}")
         answer = json.loads(done.stdout)
         return FreshProcess(answer["n_compiled"], answer["seconds"], answer["digest"] == self.tested.digest)
+
+
+def seconds_of(engine: Engine, ids: Sequence[int]) -> float:
+    """Return the time of evaluating tokens together."""
+    start = time.perf_counter()
+    engine.logits(ids)
+    return time.perf_counter() - start
 
 
 @contextmanager

@@ -60,6 +60,11 @@ def cpu_name() -> str:
     return match[1].strip() if match else platform.processor()
 
 
+def is_translated() -> bool:
+    """Return whether this is an Intel program that macOS translates for an Apple CPU (Rosetta)."""
+    return sys.platform == "darwin" and _sysctl("sysctl.proc_translated") == 1
+
+
 def _sysctl(name: str) -> int:
     """Return a numeric sysctl value of macOS, or 0."""
     text = _sysctl_text(name)

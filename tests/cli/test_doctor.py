@@ -16,11 +16,11 @@ from localinfer.evaluation import self_test
 from localinfer.evaluation.self_test import FreshProcess, SelfTest
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime import machine
+from localinfer.runtime import machine, thread_priority
 from localinfer.runtime.compiled_graph import required_kernels
 from localinfer.version import VERSION
 from quant.jit import kernel_cache, loader
-from quant.jit.cpu import target
+from quant.jit.cpu import process_triple, target, used_features
 
 Run = Callable[..., tuple[int, str, str]]
 DOCTOR = [sys.executable, "-m", "localinfer", "doctor"]
@@ -33,6 +33,7 @@ class TestDoctor:
         assert (code, actual["can_run"]) == (0, True)
         assert actual["program"]["version"] == VERSION
         assert actual["cpu"]["instruction_set"] == target().isa
+        assert (actual["cpu"]["features"], actual["cpu"]["triple"]) == (used_features(), process_triple())
         assert actual["threads"]["default"] == machine.default_threads()
         assert actual["kernel_cache"]["path"] == str(paths.jit_dir() / kernel_cache.cache_key())
         assert actual["kernel_cache"]["kernels"] >= 3
@@ -61,6 +62,9 @@ class TestDoctor:
         assert actual["kernels"]["trouble"] == "kernels compute wrong results on this machine"
         assert actual["same_bits"] == {"equal": True, "threads": machine.default_threads()}
         assert actual["new_process"]["trouble"] == "kernels from the cache compute other results"
+        speed = actual["small_model"]
+        assert speed["prefill_tokens_per_second"] > speed["decode_tokens_per_second"] > 1
+        assert len(actual["kernels"]["sha256"]) == 64
 
     def test_self_test_of_a_machine_that_cannot_run_models(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object) -> None:
@@ -71,6 +75,20 @@ class TestDoctor:
         assert code == 1
         assert "\nkernels       check failed: OSError: no space left on device\n" in out
         assert out.endswith("models cannot run on this machine: kernels\n")
+
+    def test_python_that_macos_translates(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setattr(machine, "_sysctl_text", {"sysctl.proc_translated": "1"}.get)
+        assert "macOS translates it" in doctor.check_cpu().text
+
+    @pytest.mark.parametrize(("is_accepted", "word"), [(True, "accepted"), (False, "refused")])
+    def test_request_for_performance_cores(
+        self, monkeypatch: pytest.MonkeyPatch, is_accepted: bool, word: str
+    ) -> None:
+        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setattr(machine, "_sysctl", {"hw.perflevel0.physicalcpu": 4}.get)
+        monkeypatch.setattr(thread_priority, "prefer_performance_cores", lambda: is_accepted)
+        assert f"the request for performance cores is {word}" in doctor.check_threads().text
 
     @pytest.mark.skipif(os.name != "posix", reason="mode bits")
     def test_cache_writable_by_others_is_reported(
