@@ -44,8 +44,10 @@ def read_or_make(sources: Sequence[Path], make: Callable[[], Mapping[str, Any]])
                 return found
     made = make()
     with contextlib.suppress(OSError):
-        if path and is_private(path.parent):
-            replace_file(path, json.dumps(made, indent=1).encode())
+        if path:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if is_private(path.parent):
+                replace_file(path, json.dumps(made, indent=1).encode())
     return made
 
 

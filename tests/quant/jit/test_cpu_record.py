@@ -63,16 +63,24 @@ def test_directory_that_others_can_write_to_is_not_used(directory: Path) -> None
     assert not list(directory.iterdir())
 
 
-def test_unknown_cpu_and_missing_directory_record_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_directory_is_created(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_record, "_directory", lambda: directory / "missing")
     assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
+    assert cpu_record.read_or_make([SOURCE], never) == {"name": "made"}
+    assert (directory / "missing").stat().st_mode & 0o077 == 0
+
+
+def test_unknown_cpu_and_unusable_directory_record_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (directory / "file").touch()
+    for unusable in (directory / "file" / "jit", None):
+        monkeypatch.setattr(cpu_record, "_directory", lambda unusable=unusable: unusable)
+        assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
     monkeypatch.setattr(cpu_record, "_directory", lambda: directory)
     monkeypatch.setattr(cpu_record, "describe_cpu", lambda: "")
     assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
-    assert not list(directory.iterdir())
+    assert [path.name for path in directory.iterdir()] == ["file"]
 
 
-@pytest.mark.skipif(not cpu_record.describe_cpu(), reason="this system does not describe the CPU")
 def test_second_process_does_not_load_llvm(directory: Path) -> None:
     first, second = describe(directory), describe(directory)
     assert (first[-1], second[-1]) == ("True", "False")
