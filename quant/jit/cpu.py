@@ -96,6 +96,24 @@ class Target:
         return self.isa == "neon-sme"
 
     @property
+    def tokens_per_vector(self) -> int:
+        """The number of tokens whose sums share a vector of a register tile.
+
+        An instruction that multiplies two rows by two tokens leaves the sums of two tokens in turns.
+        """
+        return 2 if self.depth == 8 else 1
+
+    @property
+    def has_signed_dot(self) -> bool:
+        """Whether a dot product instruction multiplies signed bytes by signed bytes."""
+        return self.isa in ("neon-dotprod", "neon-i8mm", "neon-sme")
+
+    @property
+    def has_signed_panels(self) -> bool:
+        """Whether the register tile multiplies signed codes: minus the zero point, which then needs no correction."""
+        return self.isa in ("neon-dotprod", "neon-i8mm")
+
+    @property
     def has_fma(self) -> bool:
         """Whether the CPU has a fused multiply-add instruction. Without one, LLVM would call a slow function."""
         return self.isa != "generic"

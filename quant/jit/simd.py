@@ -29,7 +29,6 @@ from quant.jit.emit import (
     constant,
     emit_load,
     emit_splat,
-    every_second_lane,
     intrinsic_suffix,
     slice_lanes,
     split_halves,
@@ -153,15 +152,17 @@ def dot4_sdot(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits
     back as 2 * 64.
     """
     if bits < 8:
-        return sdot(b, acc, codes, x)
-    acc = sdot(b, acc, b.xor(codes, constant(codes.type, 0x80)), x)
+        return emit_sdot(b, acc, codes, x)
+    acc = emit_sdot(b, acc, b.xor(codes, constant(codes.type, 0x80)), x)
     for _ in range(2):
-        acc = sdot(b, acc, constant(codes.type, 64), x)
+        acc = emit_sdot(b, acc, constant(codes.type, 64), x)
     return acc
 
 
-def sdot(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
-    """Emit the sdot instruction."""
+def emit_sdot(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """Emit sdot: acc[i] + the sum of codes[4i+j] * x[4i+j] for j in 0..3, for sixteen signed codes. Requires
+    `target().has_signed_dot`.
+    """
     return call_intrinsic(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", acc.type, [acc, codes, x])
 
 
@@ -250,7 +251,7 @@ def split_to_native(b: ir.IRBuilder, sums: ir.Value) -> list[ir.Value]:
 class DotBlock:
     """The shape of a block of products: codes[steps][rows][depth] times the first `tokens` of x[steps][width][depth].
 
-    Codes are below 2**bits. Activations are from -peak to peak.
+    Codes are below 2**bits; if `target().has_signed_dot`, they are signed bytes. Activations are from -peak to peak.
     """
 
     rows: int
@@ -266,16 +267,10 @@ def emit_dot_block(
 ) -> list[ir.Value]:
     """Return sums[token][row] plus the products over all steps, exact on every CPU.
 
-    `codes` and `x` are addresses. A step has `target().depth` columns, which one instruction adds up.
+    `codes` and `x` are addresses. A step has `target().depth` columns, which one instruction adds up. A vector has the
+    sums of `target().tokens_per_vector` tokens, in turns for each row.
     """
     return DOT_BLOCKS.get(target().isa, dot_block_by_dot4)(b, sums, codes, x, block)
-
-
-def code_offset_of_block(bits: int) -> int:
-    """Return what a block subtracts from each code: 128 for 8-bit codes if the CPU multiplies only signed bytes, else
-    0.
-    """
-    return 128 if bits == 8 and target().isa == "neon-dotprod" else 0
 
 
 def dot_block_by_dot4(
@@ -334,47 +329,45 @@ def dot_block_by_sdot(
     """
     acc = [split_to_native(b, s) for s in sums]
     kind = acc[0][0].type
-    flip = constant(byte_vector(kind), 0x80 if code_offset_of_block(block.bits) else 0)
     for k in range(block.steps):
-        rows = [
-            b.xor(emit_load(b, flip.type, b.add(codes, I64(at))), flip) for at in code_offsets(block, k, kind.count)
-        ]
+        rows = [emit_load(b, byte_vector(kind), b.add(codes, I64(at))) for at in code_offsets(block, k, kind.count)]
         for t in range(block.tokens):
             if t % 4 == 0:
                 four_tokens = emit_load(b, kind, b.add(x, I64(4 * (block.width * k + t))))
-            everywhere = b.bitcast(broadcast_lane(b, four_tokens, t % 4), flip.type)
-            acc[t] = [sdot(b, s, row, everywhere) for s, row in zip(acc[t], rows, strict=True)]
+            everywhere = b.bitcast(broadcast_lane(b, four_tokens, t % 4), byte_vector(kind))
+            acc[t] = [emit_sdot(b, s, row, everywhere) for s, row in zip(acc[t], rows, strict=True)]
     return [concat_all(b, vectors) for vectors in acc]
 
 
-def dot_block_by_usmmla(
+def dot_block_by_smmla(
     b: ir.IRBuilder, sums: Sequence[ir.Value], codes: ir.Value, x: ir.Value, block: DotBlock
 ) -> list[ir.Value]:
-    """Compute a block with usmmla: eight columns of two rows times eight columns of two tokens.
+    """Compute a block with smmla: eight columns of two rows times eight columns of two tokens.
 
-    The instruction's four sums are row 0 token 0, row 0 token 1, row 1 token 0, row 1 token 1.
+    The instruction's four sums are row 0 token 0, row 0 token 1, row 1 token 0, row 1 token 1. A vector of sums has
+    those of two tokens.
     """
-    kind, row_pairs = ir.VectorType(I32, 4), range(block.rows // 2)
-    acc = [[constant(kind, 0)] * len(row_pairs) for _ in range(block.tokens // 2)]
+    acc = [split_to_native(b, s) for s in sums]
+    kind = acc[0][0].type
     for k in range(block.steps):
         codes_at, x_at = b.add(codes, I64(8 * block.rows * k)), b.add(x, I64(8 * block.width * k))
-        rows = [emit_load(b, byte_vector(kind), b.add(codes_at, I64(16 * pair))) for pair in row_pairs]
+        rows = [emit_load(b, byte_vector(kind), b.add(codes_at, I64(16 * pair))) for pair in range(block.rows // 2)]
         for pair, pair_sums in enumerate(acc):
             tokens = emit_load(b, byte_vector(kind), b.add(x_at, I64(16 * pair)))
-            acc[pair] = [usmmla(b, s, row, tokens) for s, row in zip(pair_sums, rows, strict=True)]
-    return [b.add(s, every_second_lane(b, concat_all(b, acc[t // 2]), t % 2)) for t, s in enumerate(sums)]
+            acc[pair] = [emit_smmla(b, s, row, tokens) for s, row in zip(pair_sums, rows, strict=True)]
+    return [concat_all(b, vectors) for vectors in acc]
 
 
-def usmmla(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
-    """Emit the usmmla instruction."""
-    return call_intrinsic(b, "llvm.aarch64.neon.usmmla.v4i32.v16i8", acc.type, [acc, codes, x])
+def emit_smmla(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """Emit the smmla instruction."""
+    return call_intrinsic(b, "llvm.aarch64.neon.smmla.v4i32.v16i8", acc.type, [acc, codes, x])
 
 
 DOT_BLOCKS = {
     "avx512": dot_block_by_pairs,
     "avx2": dot_block_by_pairs,
     "neon-dotprod": dot_block_by_sdot,
-    "neon-i8mm": dot_block_by_usmmla,
+    "neon-i8mm": dot_block_by_smmla,
 }
 
 

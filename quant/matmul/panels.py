@@ -35,10 +35,23 @@ from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
 
 def format_tile(spec: FormatSpec, passes: int) -> Tile:
     """Return the full register tile of a format."""
-    here = target()
-    moved = spec.zero_point > 0 and here.has_exact_u8_dot
-    bits, zero = (8, PANEL_ZERO_POINT) if moved else (spec.bits, spec.zero_point)
-    return Tile(here.rows, here.tokens, here.rows, here.tokens, passes, spec.group_size, bits, zero)
+    here, bits, zero = target(), spec.bits, spec.zero_point
+    if here.has_signed_panels:
+        zero = 0
+    elif zero and here.has_exact_u8_dot:
+        bits, zero = 8, PANEL_ZERO_POINT
+    return Tile(
+        rows=here.rows,
+        tokens=here.tokens,
+        panel_rows=here.rows,
+        record_tokens=here.tokens,
+        passes=passes,
+        group_size=spec.group_size,
+        bits=bits,
+        zero_point=zero,
+        code_shift=zero - spec.zero_point,
+        has_mins=spec.mins is not None,
+    )
 
 
 def make_position_sums(shape: Tile, group: int) -> Any:

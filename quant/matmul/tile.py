@@ -23,9 +23,9 @@ from llvmlite import ir
 from numba import types
 
 from quant.jit.cpu import target
-from quant.jit.emit import I64, constant, emit_load, emit_splat
+from quant.jit.emit import I64, constant, emit_load, emit_splat, every_second_lane
 from quant.jit.emit_numeric import emit_accumulation_loop
-from quant.jit.simd import DotBlock, code_offset_of_block, emit_dot_block, emit_fma
+from quant.jit.simd import DotBlock, emit_dot_block, emit_fma
 from quant.jit.vectors import Vector, intrinsic, lowering
 from quant.matmul.layout import (
     MAGIC_BITS,
@@ -38,6 +38,7 @@ from quant.matmul.layout import (
     record_bytes,
     starts_with_magic,
 )
+from quant.matmul.reductions import emit_shuffle
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Tile:
     """A register tile of `rows` by `tokens` sums, for panels of `panel_rows` rows and activation records of
     `record_tokens` tokens.
 
-    Every `group_size` columns share a scale, and a min unless there is a `zero_point`. Codes are below 2**bits.
+    Every `group_size` columns share a scale, and a min if the format has mins. Codes are below 2**bits, or signed bytes
+    if `target().has_signed_dot`. They have the zero point `zero_point`, after `code_shift` was added to the format's.
     """
 
     rows: int
@@ -56,6 +58,8 @@ class Tile:
     group_size: int
     bits: int
     zero_point: int
+    code_shift: int
+    has_mins: bool
 
     @property
     def groups_per_record(self) -> int:
@@ -65,38 +69,54 @@ class Tile:
     @property
     def panel_record_bytes(self) -> int:
         """The size of a weight record in bytes."""
-        return 32 * self.panel_rows + 4 * self.panel_rows * self.groups_per_record * (1 if self.zero_point else 2)
+        return 32 * self.panel_rows + 4 * self.panel_rows * self.groups_per_record * (2 if self.has_mins else 1)
+
+    @property
+    def vectors(self) -> range:
+        """The numbers of the vectors of sums."""
+        return range(self.tokens // target().tokens_per_vector)
 
     @property
     def float_vector(self) -> ir.VectorType:
-        """The LLVM type with a float for every row."""
-        return Vector(types.float32, self.rows).llvm
+        """The LLVM type of a vector of sums: a float for every row, of one token or of two in turns."""
+        return Vector(types.float32, self.rows * target().tokens_per_vector).llvm
 
     @property
     def int_vector(self) -> ir.VectorType:
-        """The LLVM type with an integer for every row."""
-        return Vector(types.int32, self.rows).llvm
+        """The LLVM type of a vector of integer sums."""
+        return Vector(types.int32, self.rows * target().tokens_per_vector).llvm
 
     def starts_row(self, group: int) -> int:
         """Return the row of the activation record with a group's start values."""
         return STARTS32 if self.groups_per_record == 1 else STARTS16 + group
 
-    def emit_broadcast(self, b: ir.IRBuilder, kind: ir.VectorType, x: ir.Value, row: int, token: int) -> ir.Value:
-        """Load a token's number from a row of the record, and broadcast it to all rows of weights."""
-        at = b.add(x, I64(4 * self.record_tokens * (8 * self.passes + row) + 4 * token))
-        return emit_splat(b, kind, emit_load(b, kind.element, at))
+    def emit_broadcast(self, b: ir.IRBuilder, kind: ir.VectorType, x: ir.Value, row: int, vector: int) -> ir.Value:
+        """Load the numbers of a vector's tokens from a row of the record, and broadcast them to all rows of weights."""
+        together = target().tokens_per_vector
+        at = b.add(x, I64(4 * self.record_tokens * (8 * self.passes + row) + 4 * together * vector))
+        if together == 1:
+            return emit_splat(b, kind, emit_load(b, kind.element, at))
+        pairs = ir.VectorType(I64, self.rows)
+        return b.bitcast(emit_splat(b, pairs, emit_load(b, I64, at)), kind)
+
+    def emit_load_rows(self, b: ir.IRBuilder, at: ir.Value) -> ir.Value:
+        """Load a number for each row, and repeat it for the tokens of a vector."""
+        together = target().tokens_per_vector
+        numbers = emit_load(b, Vector(types.float32, self.rows).llvm, at)
+        if together == 1:
+            return numbers
+        return emit_shuffle(b, numbers, [lane // together for lane in range(self.rows * together)])
 
     def emit_starts(self, b: ir.IRBuilder, x: ir.Value, group: int) -> list[ir.Value]:
-        """Return the start value of the last pass for each token: the zero point's contribution, plus MAGIC."""
+        """Return the start values of the last pass for each vector: the zero point's contribution, plus MAGIC."""
         bias = constant(self.int_vector, MAGIC_BITS if starts_with_magic(self.passes) else 0)
-        zero_shift = self.zero_point - code_offset_of_block(self.bits)
-        if not zero_shift:
-            return [bias] * self.tokens
+        if not self.zero_point:
+            return [bias] * len(self.vectors)
         row = self.starts_row(group)
-        starts = [self.emit_broadcast(b, self.int_vector, x, row, token) for token in range(self.tokens)]
+        starts = [self.emit_broadcast(b, self.int_vector, x, row, vector) for vector in self.vectors]
         if target().has_exact_u8_dot:
             return starts
-        return [b.sub(bias, b.mul(total, constant(self.int_vector, zero_shift))) for total in starts]
+        return [b.sub(bias, b.mul(total, constant(self.int_vector, self.zero_point))) for total in starts]
 
     def emit_dots(
         self, b: ir.IRBuilder, sums: list[ir.Value], panel: ir.Value, x: ir.Value, one_pass: int, group: int
@@ -115,28 +135,28 @@ class Tile:
         """Return the exact dot products over a group of the record as floats, times the activations' scales."""
         starts = self.emit_starts(b, x, group)
         if self.passes == 2:
-            high = self.emit_dots(b, [constant(self.int_vector, 0)] * self.tokens, panel, x, 0, group)
+            high = self.emit_dots(b, [constant(self.int_vector, 0)] * len(self.vectors), panel, x, 0, group)
             seven = constant(self.int_vector, 7)
             starts = [b.add(start, b.shl(s, seven)) for start, s in zip(starts, high, strict=True)]
         sums = self.emit_dots(b, starts, panel, x, self.passes - 1, group)
-        return [self.emit_scaled(b, s, x, token) for token, s in enumerate(sums)]
+        return [self.emit_scaled(b, s, x, vector) for vector, s in enumerate(sums)]
 
-    def emit_scaled(self, b: ir.IRBuilder, total: ir.Value, x: ir.Value, token: int) -> ir.Value:
-        """Return a token's integer sum times its scale, rounded once."""
-        scale = self.emit_broadcast(b, self.float_vector, x, SCALE, token)
+    def emit_scaled(self, b: ir.IRBuilder, total: ir.Value, x: ir.Value, vector: int) -> ir.Value:
+        """Return a vector of integer sums times their tokens' scales, rounded once."""
+        scale = self.emit_broadcast(b, self.float_vector, x, SCALE, vector)
         if starts_with_magic(self.passes):
             return emit_fma(
                 b,
                 b.bitcast(total, self.float_vector),
                 scale,
-                self.emit_broadcast(b, self.float_vector, x, SHIFT, token),
+                self.emit_broadcast(b, self.float_vector, x, SHIFT, vector),
             )
         return b.fmul(b.sitofp(total, self.float_vector), scale)
 
     def emit_group(
         self, b: ir.IRBuilder, acc: Sequence[ir.Value], panel: ir.Value, x: ir.Value, group: int
     ) -> list[ir.Value]:
-        """Add one group of a record to the accumulators of all tokens."""
+        """Add one group of a record to the accumulators of all vectors."""
         return self.emit_weighted(b, self.emit_group_sums(b, panel, x, group), acc, panel, x, group)
 
     def emit_weighted(
@@ -148,15 +168,14 @@ class Tile:
         x: ir.Value,
         group: int,
     ) -> list[ir.Value]:
-        """Add a group's sums, times the scales of the rows, to the accumulators of all tokens, and then its mins."""
-        scale = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.panel_rows * (8 + group))))
+        """Add a group's sums, times the scales of the rows, to the accumulators of all vectors, and then its mins."""
+        scale = self.emit_load_rows(b, b.add(panel, I64(4 * self.panel_rows * (8 + group))))
         acc = [emit_fma(b, scaled, scale, so_far) for scaled, so_far in zip(sums, acc, strict=True)]
-        if self.zero_point:
+        if not self.has_mins:
             return acc
-        min_at = b.add(panel, I64(4 * self.panel_rows * (8 + self.groups_per_record + group)))
-        least = emit_load(b, self.float_vector, min_at)
+        least = self.emit_load_rows(b, b.add(panel, I64(4 * self.panel_rows * (8 + self.groups_per_record + group))))
         row = SUMS32 if self.groups_per_record == 1 else SUMS16 + group
-        return [emit_fma(b, least, self.emit_broadcast(b, self.float_vector, x, row, t), a) for t, a in enumerate(acc)]
+        return [emit_fma(b, least, self.emit_broadcast(b, self.float_vector, x, row, v), a) for v, a in enumerate(acc)]
 
     def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value], group: int) -> ir.Value:
         """Emit the loop over the records of a position."""
@@ -167,11 +186,12 @@ class Tile:
             panel_at, x_at = b.add(panel, b.mul(i, I64(self.panel_record_bytes))), b.add(x, b.mul(i, I64(x_record)))
             return self.emit_group(b, acc, panel_at, x_at, group)
 
-        for token, acc in enumerate(
-            emit_accumulation_loop(b, records, [constant(self.float_vector, 0.0)] * self.tokens, step)
-        ):
-            at = b.add(out, I64(4 * self.rows * token))
-            b.store(acc, b.inttoptr(at, self.float_vector.as_pointer()), align=4)
+        together, start = target().tokens_per_vector, [constant(self.float_vector, 0.0)] * len(self.vectors)
+        for vector, acc in enumerate(emit_accumulation_loop(b, records, start, step)):
+            for i in range(together):
+                sums = acc if together == 1 else every_second_lane(b, acc, i)
+                at = b.add(out, I64(4 * self.rows * (together * vector + i)))
+                b.store(sums, b.inttoptr(at, sums.type.as_pointer()), align=4)
         return out
 
 

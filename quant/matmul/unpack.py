@@ -34,13 +34,13 @@ class PanelRows(NamedTuple):
 # --- unpacked rows ------------------------------------------------------------------------------------------------
 
 
-def make_write_codes(spec: FormatSpec, zero_point: int) -> Any:
+def make_write_codes(spec: FormatSpec, code_shift: int) -> Any:
     """Return the inlined function write_codes(row, first, end, codes): unpack the codes of columns first .. end.
 
-    The codes are shifted to the zero point `zero_point`.
+    `code_shift` is added to all codes.
     """
     codes64, codes32, superblock_bytes = spec.codes64, spec.codes32, spec.superblock_bytes
-    moved = uint8(zero_point - spec.zero_point)
+    moved = uint8(code_shift % 256)
 
     @inline
     def superblocks(row: int, first: int, end: int, codes: int) -> None:
@@ -58,20 +58,20 @@ def make_write_codes(spec: FormatSpec, zero_point: int) -> Any:
     return superblocks if codes32 is None else with_rest
 
 
-def make_write_scales(spec: FormatSpec, zero_point: int) -> Any:
+def make_write_scales(spec: FormatSpec) -> Any:
     """Return the inlined function write_scales(row, first, end, scales, mins): unpack those of columns first .. end.
 
-    Mins are not written in a format with a zero point.
+    Mins are written if the format has mins.
     """
     scales_of, mins_of, group_scale_of, group_min_of = spec.scales, spec.mins, spec.group_scale, spec.group_min
-    superblock_bytes, groups, group = spec.superblock_bytes, spec.n_groups, spec.group_size
+    superblock_bytes, groups, group, has_mins = spec.superblock_bytes, spec.n_groups, spec.group_size, bool(spec.mins)
 
     @inline
     def superblocks(row: int, first: int, end: int, scales: int, mins: int) -> None:
         for block in range(first // 256, end // 256):
             at, number = row + block * superblock_bytes, block - first // 256
             store(scales + 4 * groups * number, scales_of(at))
-            if not zero_point:
+            if has_mins:
                 store(mins + 4 * groups * number, mins_of(at))
 
     @inline
@@ -79,7 +79,7 @@ def make_write_scales(spec: FormatSpec, zero_point: int) -> Any:
         superblocks(row, first, end, scales, mins)
         for g in range(end // 256 * groups, end // group):
             store(scales + 4 * (g - first // group), group_scale_of(row, g))
-            if not zero_point:
+            if has_mins:
                 store(mins + 4 * (g - first // group), group_min_of(row, g))
 
     return superblocks if group_scale_of is None else with_rest
@@ -152,7 +152,7 @@ def make_pack_row_codes(spec: FormatSpec, shape: Tile) -> Any:
     EARLY_PREFETCH_SHARE.
     """
     rows, record, superblock_bytes = shape.rows, shape.panel_record_bytes, spec.superblock_bytes
-    write_codes, pack_codes = make_write_codes(spec, shape.zero_point), make_pack_codes(rows)
+    write_codes, pack_codes = make_write_codes(spec, shape.code_shift), make_pack_codes(rows)
 
     @inline
     def pack_row_codes(
@@ -183,7 +183,7 @@ def make_pack_code_runs(spec: FormatSpec, layout: CodeLayout, shape: Tile) -> An
     rows, record, superblock_bytes = shape.rows, shape.panel_record_bytes, spec.superblock_bytes
     halves, multiples = layout.leading_halves, len(spec.scale_layouts)
     store_scales = make_store_scales(spec.scale_layouts, shape.groups_per_record, rows) if multiples else no_scales
-    store_codes = make_store_codes(layout, rows, shape.zero_point - spec.zero_point)
+    store_codes = make_store_codes(layout, rows, shape.code_shift)
     store_halves = make_store_halves(max(1, halves), rows)
     of_superblock, run_step, groups = 256 // layout.columns, layout.run_bytes, layout.columns // 32
 
@@ -219,8 +219,8 @@ def make_unpack(spec: FormatSpec, shape: Tile) -> Any:
 
     It prefetches the beginning of the following rows.
     """
-    rows, record, zero_point, group = shape.rows, shape.panel_record_bytes, shape.zero_point, shape.group_size
-    write_scales, pack_scales = make_write_scales(spec, zero_point), make_pack_scales(shape)
+    rows, record, has_mins, group = shape.rows, shape.panel_record_bytes, shape.has_mins, shape.group_size
+    write_scales, pack_scales = make_write_scales(spec), make_pack_scales(shape)
     layout = spec.code_layout if target().depth == 4 else None
     pack_codes = make_pack_code_runs(spec, layout, shape) if layout else make_pack_row_codes(spec, shape)
     scales_in_layout = layout is not None and layout.leading_halves + len(spec.scale_layouts) > 0
@@ -246,7 +246,7 @@ def make_unpack(spec: FormatSpec, shape: Tile) -> Any:
             groups = (end - first) // group
             if not scales_in_layout:
                 pack_scales(unpacked + scales_at, groups, out + 32 * rows, position_records)
-            if not scales_in_layout and not zero_point:
+            if not scales_in_layout and has_mins:
                 pack_scales(unpacked + mins_at, groups, out + 32 * rows + 4 * rows * (32 // group), position_records)
 
     return unpack

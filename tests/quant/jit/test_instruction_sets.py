@@ -56,7 +56,7 @@ LINUX = "x86_64-unknown-linux-gnu"
     [
         (DARWIN, "apple-m1", "Q4_K", "matmul", "sdot"),
         (DARWIN, "apple-m2", "Q4_K", "matvec", "usdot"),
-        (DARWIN, "apple-m2", "Q4_K", "matmul", "usmmla"),
+        (DARWIN, "apple-m2", "Q4_K", "matmul", "smmla"),
         (LINUX, "alderlake", "Q4_K", "matmul", "{vex}\tvpdpbusd"),
         (LINUX, "sapphirerapids", "BF16", "matmul", "vdpbf16ps"),
         (DARWIN, "apple-m2", "BF16", "matmul", "fmla"),

@@ -11,7 +11,14 @@ from llvmlite import ir
 
 from quant.jit.cpu import target
 from quant.jit.emit import I8, I32, I64, constant, emit_load
-from quant.jit.simd import DotBlock, code_offset_of_block, emit_dot4, emit_dot_block, emit_gather_pieces, emit_lookup256
+from quant.jit.simd import (
+    DotBlock,
+    emit_dot4,
+    emit_dot_block,
+    emit_gather_pieces,
+    emit_lookup256,
+    emit_sdot,
+)
 from quant.jit.sme import SIDE, SUMS_BYTES, OuterSums, emit_outer_sums
 
 BITS = range(1, 9)
@@ -101,16 +108,17 @@ def test_dot_block(peak: int, columns: int) -> None:
     here = target()
     rows, width, depth = here.rows, here.tokens, here.depth
     tokens = width // 3 if width % 3 == 0 else width
-    kind = ir.VectorType(I32, rows)
+    together = here.tokens_per_vector
+    kind, vectors = ir.VectorType(I32, together * rows), tokens // together
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         out, codes_at, x_at = args
         for i, bits in enumerate(BITS):
             block = DotBlock(rows, tokens, width, columns // depth, bits, peak)
             operands = b.add(codes_at, I64(rows * columns * i)), b.add(x_at, I64(width * columns * i))
-            sums = emit_dot_block(b, [constant(kind, 7 * token) for token in range(tokens)], *operands, block)
-            for token, total in enumerate(sums):
-                address = b.add(out, I64(4 * rows * (tokens * i + token)))
+            sums = emit_dot_block(b, [constant(kind, 7 * vector) for vector in range(vectors)], *operands, block)
+            for vector, total in enumerate(sums):
+                address = b.add(out, I64(4 * rows * (tokens * i + together * vector)))
                 b.store(total, b.inttoptr(address, kind.as_pointer()), align=1)
         return out
 
@@ -120,8 +128,9 @@ def test_dot_block(peak: int, columns: int) -> None:
         codes = np.stack([interleave_steps(c, depth, np.uint8) for c, _ in cases])
         run(out, codes, np.stack([interleave_steps(a, depth, np.int8) for _, a in cases]))
         for actual, bits, (c, a) in zip(out, BITS, cases, strict=True):
-            products = a[:tokens] @ (c - code_offset_of_block(bits)).T
-            assert (actual == products + 7 * np.arange(tokens)[:, None]).all(), bits
+            products = a[:tokens] @ (c.astype(np.int8) if here.has_signed_dot else c).astype(np.int64).T
+            sums = actual.reshape(vectors, rows, together).swapaxes(1, 2).reshape(tokens, rows)
+            assert (sums == products + 7 * (np.arange(tokens) // together)[:, None]).all(), bits
 
 
 @pytest.mark.skipif(not target().has_outer_products, reason="this instruction set has no outer products")
@@ -152,3 +161,17 @@ def test_outer_sums(columns: int, start: int | None) -> None:
     expected = (starts if start is None else np.full_like(starts, start))[:, :, None] + x @ codes.swapaxes(1, 2)
     assert (sums == expected).all()
     assert (out[:, SUMS_BYTES:] == 7).all()
+
+
+@pytest.mark.skipif(not target().has_signed_dot, reason="this instruction set multiplies unsigned bytes")
+def test_sdot() -> None:
+    codes, x = (np.random.default_rng(seed).integers(-128, 128, 16).astype(np.int8) for seed in range(2))
+    sums = np.arange(4, dtype=np.int32)
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        kind, pointer = ir.VectorType(I32, 4), b.inttoptr(args[0], ir.VectorType(I32, 4).as_pointer())
+        operands = (emit_load(b, ir.VectorType(I8, 16), at) for at in args[1:])
+        return b.store(emit_sdot(b, emit_load(b, kind, args[0]), *operands), pointer, align=1)
+
+    compiled(emit)(sums, codes, x)
+    assert (sums == np.arange(4) + (codes.astype(int) * x).reshape(4, 4).sum(axis=1)).all()
