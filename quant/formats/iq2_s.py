@@ -23,19 +23,32 @@ D, QS, SIGNS, QH, SCALES, SIZE = 0, 2, 34, 66, 74, 82
 # Byte i of qs and two bits of byte i // 4 of qh, the first in the lowest, are the index of a codebook row. Byte i of
 # signs has a bit for each of its columns.
 CODEBOOK, FACTOR, ZERO_POINT = load_codebook("iq2_s"), 1 / 8, 64
-entries = make_split_codebook_lookup(ZERO_POINT + CODEBOOK, bits=2)
 
 
-@inline
-def codes64(block: int, j: int) -> Any:
-    low, high = block + QS + 8 * j, block + QH + 2 * j
-    first = entries(load(uint32, low), load(uint8, high))
-    codes = concat(first, entries(load(uint32, low + 4), load(uint8, high + 1)))
-    return apply_signs(codes, ZERO_POINT, load(uint64, block + SIGNS + 8 * j))
+def make_codes64(zero_point: int) -> Any:
+    """Return the inlined function codes64(block, j): the codes of columns 64j .. 64j+63 with a zero point."""
+    entries = make_split_codebook_lookup(zero_point + CODEBOOK, bits=2)
+
+    @inline
+    def codes64(block: int, j: int) -> Any:
+        low, high = block + QS + 8 * j, block + QH + 2 * j
+        first = entries(load(uint32, low), load(uint8, high))
+        codes = concat(first, entries(load(uint32, low + 4), load(uint8, high + 1)))
+        return apply_signs(codes, zero_point, load(uint64, block + SIGNS + 8 * j))
+
+    return codes64
 
 
 scales = make_nibble_scales(D, SCALES, 16, FACTOR)
-SPEC = FormatSpec(bits=7, group_size=16, superblock_bytes=SIZE, codes64=codes64, scales=scales, zero_point=ZERO_POINT)
+SPEC = FormatSpec(
+    bits=7,
+    group_size=16,
+    superblock_bytes=SIZE,
+    codes64=make_codes64(ZERO_POINT),
+    signed_codes=make_codes64(0),
+    scales=scales,
+    zero_point=ZERO_POINT,
+)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------

@@ -22,19 +22,32 @@ D, QS, SCALES, SIZE = 0, 2, 66, 74
 
 # qs:  nine bits are the index of a codebook row, seven are the signs of its columns, the first in the lowest
 CODEBOOK, FACTOR, ZERO_POINT = load_codebook("iq2_xs"), 1 / 8, 64
-entries = make_codebook_lookup(ZERO_POINT + CODEBOOK, bits=16)
 
 
-@inline
-def codes64(block: int, j: int) -> Any:
-    at = block + QS + 16 * j
-    codes = concat(entries(load(uint64, at)), entries(load(uint64, at + 8)))
-    sevens = convert(u8x32, load(u16x32, block + QS) >> splat(u16x32, uint16(9)))
-    return apply_signs(codes, ZERO_POINT, unpack_signs(sevens, j))
+def make_codes64(zero_point: int) -> Any:
+    """Return the inlined function codes64(block, j): the codes of columns 64j .. 64j+63 with a zero point."""
+    entries = make_codebook_lookup(zero_point + CODEBOOK, bits=16)
+
+    @inline
+    def codes64(block: int, j: int) -> Any:
+        at = block + QS + 16 * j
+        codes = concat(entries(load(uint64, at)), entries(load(uint64, at + 8)))
+        sevens = convert(u8x32, load(u16x32, block + QS) >> splat(u16x32, uint16(9)))
+        return apply_signs(codes, zero_point, unpack_signs(sevens, j))
+
+    return codes64
 
 
 scales = make_nibble_scales(D, SCALES, 16, FACTOR)
-SPEC = FormatSpec(bits=7, group_size=16, superblock_bytes=SIZE, codes64=codes64, scales=scales, zero_point=ZERO_POINT)
+SPEC = FormatSpec(
+    bits=7,
+    group_size=16,
+    superblock_bytes=SIZE,
+    codes64=make_codes64(ZERO_POINT),
+    signed_codes=make_codes64(0),
+    scales=scales,
+    zero_point=ZERO_POINT,
+)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ D, SCALES_H, SCALES_L, QS, SIZE = 0, 2, 4, 8, 136
 # qs:        byte 16k + i holds column 32k + i in its low nibble and column 32k + 16 + i in its high one
 # scales_l:  nibble k, the low one of a byte first, holds the four low bits of scale k
 # scales_h:  bits 2k and 2k + 1 are the two high bits of scale k
-code_of, halves = make_lookup16(CODES), make_nibbles_in_halves(QS)
+code_of, number_of, halves = make_lookup16(CODES), make_lookup16(KVALUES), make_nibbles_in_halves(QS)
 low_shifts, high_shifts = make_constant(u32x8, range(0, 32, 4)), make_constant(u32x8, range(0, 16, 2))
 
 
@@ -49,6 +49,11 @@ def codes64(block: int, j: int) -> Any:
 @inline
 def ordered(block: int, j: int) -> Any:
     return code_of(halves(block, j))
+
+
+@inline
+def signed_codes(block: int, j: int) -> Any:
+    return number_of(halves(block, j))
 
 
 @inline
@@ -76,6 +81,7 @@ SPEC = FormatSpec(
     zero_point=ZERO_POINT,
     order="halves",
     ordered_codes=ordered,
+    signed_codes=signed_codes,
     table=KVALUES,
     code_layout=CodeLayout(((BitField(QS),), (BitField(QS, 4),)), 16, table=tuple(CODES)),
 )

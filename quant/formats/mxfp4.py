@@ -29,7 +29,7 @@ from quant.jit.vectors import (
     u8x16,
     u32x8,
 )
-from quant.packing.e2m1 import CODES, ZERO_POINT, nearest_e2m1
+from quant.packing.e2m1 import CODES, KVALUES, ZERO_POINT, nearest_e2m1
 from quant.packing.format_spec import FormatSpec
 from quant.packing.nibbles import make_table_codes, nibble_layout
 
@@ -63,7 +63,7 @@ def scale(row: int, g: int) -> Any:
     return extract(decode_e8m0(splat(u8x8, load(uint8, row + SIZE * g))), 0)
 
 
-codes64, codes32, ordered = make_table_codes(BLOCK, CODES)
+codes64, codes32, ordered, signed = make_table_codes(BLOCK, KVALUES, ZERO_POINT)
 SPEC = FormatSpec(
     bits=5,
     group_size=32,
@@ -75,6 +75,7 @@ SPEC = FormatSpec(
     zero_point=ZERO_POINT,
     order="halves",
     ordered_codes=ordered,
+    signed_codes=signed,
     code_layout=nibble_layout(BLOCK, CODES),
 )
 

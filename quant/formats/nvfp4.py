@@ -15,6 +15,7 @@ from quant.encoders.vector_math import safe_reciprocal
 from quant.jit.vectors import (
     absolute,
     bitcast,
+    concat,
     convert,
     extract,
     f32x16,
@@ -36,8 +37,9 @@ from quant.jit.vectors import (
     u8x64,
     u32x8,
     u32x16,
+    u64x4,
 )
-from quant.packing.e2m1 import CODES, ZERO_POINT, nearest_e2m1
+from quant.packing.e2m1 import CODES, KVALUES, ZERO_POINT, nearest_e2m1
 from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("d", "u1", 4), ("qs", "u1", 32)])
@@ -45,7 +47,8 @@ assert BLOCK.itemsize == 36
 QS, SIZE = 4, 36
 
 # qs: byte 8s + i holds columns 16s + i and 16s + 8 + i, i < 8, the first in its low nibble
-value_of = make_lookup16(CODES)
+in_turns = make_shuffle([lane // 2 + lane % 2 * 4 for lane in range(8)])
+code_of, number_of = make_lookup16(CODES), make_lookup16(KVALUES)
 twice = [8 * group + i for group in range(4) for _ in range(2) for i in range(8)]
 two_of_each, one_of_each = make_shuffle(twice), make_shuffle(twice[:32])
 low_then_high, low_then_high8 = make_constant(u32x16, [0, 0, 4, 4] * 4), make_constant(u32x8, [0, 0, 4, 4] * 2)
@@ -55,13 +58,20 @@ sixteen_scales = make_gather(u8x16, range(0, 4 * SIZE, SIZE), 4, 4 * SIZE)
 @inline
 def codes64(superblock: int, j: int) -> Any:
     pairs = bitcast(u32x16, two_of_each(load(u8x32, superblock + SIZE * j + QS)))
-    return value_of(bitcast(u8x64, pairs >> low_then_high()) & splat(u8x64, uint8(15)))
+    return code_of(bitcast(u8x64, pairs >> low_then_high()) & splat(u8x64, uint8(15)))
+
+
+@inline
+def signed_codes(superblock: int, j: int) -> Any:
+    both = load(u8x32, superblock + SIZE * j + QS)
+    low, high = bitcast(u64x4, both & splat(u8x32, uint8(15))), bitcast(u64x4, both >> splat(u8x32, uint8(4)))
+    return number_of(bitcast(u8x64, in_turns(concat(low, high))))
 
 
 @inline
 def codes32(row: int, k: int) -> Any:
     pairs = bitcast(u32x8, one_of_each(load(u8x16, row + SIZE * (k // 2) + QS + 16 * (k % 2))))
-    return value_of(bitcast(u8x32, pairs >> low_then_high8()) & splat(u8x32, uint8(15)))
+    return code_of(bitcast(u8x32, pairs >> low_then_high8()) & splat(u8x32, uint8(15)))
 
 
 @inline
@@ -69,9 +79,8 @@ def decode_e4m3(d: Any) -> Any:
     """Return the scales, f32x16, for a u8x16. The bits, moved into a float32, are the number times 2**-120, also if it
     is subnormal.
     """
-    bits = (convert(u32x16, d) & splat(u32x16, uint32(0x7F))) << splat(u32x16, uint32(20))
-    halved = bitcast(f32x16, bits) * splat(f32x16, float32(2.0**119))
-    return select(d == splat(u8x16, uint8(0x7F)), splat(f32x16, float32(0.0)), halved)
+    finite = select(d == splat(u8x16, uint8(0x7F)), splat(u8x16, uint8(0)), d) & splat(u8x16, uint8(0x7F))
+    return bitcast(f32x16, convert(u32x16, finite) << splat(u32x16, uint32(20))) * splat(f32x16, float32(2.0**119))
 
 
 @inline
@@ -89,6 +98,7 @@ SPEC = FormatSpec(
     group_size=16,
     superblock_bytes=4 * SIZE,
     codes64=codes64,
+    signed_codes=signed_codes,
     scales=scales,
     codes32=codes32,
     group_scale=scale,
@@ -124,7 +134,7 @@ def decode_scale(d: int) -> Any:
 @inline
 def table_values(q: Any) -> Any:
     """Return the table entries, f32x16, at the indices q."""
-    return convert(f32x16, convert(i32x16, value_of(convert(u8x16, q)))) - splat(f32x16, float32(ZERO_POINT))
+    return convert(f32x16, convert(i32x16, code_of(convert(u8x16, q)))) - splat(f32x16, float32(ZERO_POINT))
 
 
 def make_best_scale(neighbours: int) -> Any:

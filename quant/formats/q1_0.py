@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numba import float32, uint8, uint16, uint32, uint64
+from numba import float32, uint16, uint32, uint64
 
 from quant.encoders.searches.tiles import clamp_weights, importance_unit, load_normalized_importance
 from quant.encoders.vector_math import store_scale
+from quant.jit.bits import make_spread_bits
 from quant.jit.vectors import (
     absolute,
     bits_from_mask,
@@ -14,13 +15,9 @@ from quant.jit.vectors import (
     fma,
     inline,
     load,
-    mask_from_bits,
     reduce_sum,
-    select,
     splat,
     store,
-    u8x32,
-    u8x64,
 )
 from quant.packing.format_spec import FormatSpec
 from quant.packing.half_scales import make_half_scales
@@ -29,19 +26,21 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 18
 QS, SIZE = 2, 18
 
+twice_bit = make_spread_bits(1)
+
 # A code is 0 or 2, so that the zero point is 1. qs: bit i belongs to column i and is set for d.
 
 
 @inline
 def codes64(superblock: int, j: int) -> Any:
     bits = load(uint64, superblock + SIZE * (j // 2) + QS + 8 * (j % 2))
-    return select(mask_from_bits(bits), splat(u8x64, uint8(2)), splat(u8x64, uint8(0)))
+    return twice_bit(bits)
 
 
 @inline
 def codes32(row: int, k: int) -> Any:
     bits = load(uint32, row + SIZE * (k // 4) + QS + 4 * (k % 4))
-    return select(mask_from_bits(bits), splat(u8x32, uint8(2)), splat(u8x32, uint8(0)))
+    return twice_bit(bits)
 
 
 scales, group_scale = make_half_scales(BLOCK, groups=4)

@@ -7,9 +7,11 @@ from numba import float32, int64, uint8, uint32
 
 from quant.encoders.searches.tiles import clamp_weights, importance_unit, load_normalized_importance
 from quant.encoders.vector_math import broadcast, safe_reciprocal, store_scale
+from quant.jit.cpu import target
 from quant.jit.vectors import (
     absolute,
     bitcast,
+    concat,
     convert,
     f32x16,
     fma,
@@ -17,6 +19,7 @@ from quant.jit.vectors import (
     i32x16,
     inline,
     load,
+    make_shuffle,
     maximum,
     minimum,
     reduce_max,
@@ -28,6 +31,7 @@ from quant.jit.vectors import (
     u8x16,
     u8x32,
     u8x64,
+    u16x16,
     u32x8,
     u32x16,
 )
@@ -67,12 +71,26 @@ def codes32(row: int, k: int) -> Any:
     return bitcast(u8x32, unpack_2bit_x8(convert(u32x8, load(u8x8, row + SIZE * (k // 2) + QS + 8 * (k % 2)))))
 
 
+in_turns = make_shuffle([lane // 2 + lane % 2 * 16 for lane in range(32)])
+
+
+@inline
+def codes64_by_interleaving(superblock: int, j: int) -> Any:
+    """Return the codes of columns 64j .. 64j+63, for CPUs that shift bytes."""
+    packed, three = load(u8x16, superblock + SIZE * j + QS), splat(u8x16, uint8(3))
+    first, second = packed & three, (packed >> splat(u8x16, uint8(2))) & three
+    third, fourth = (packed >> splat(u8x16, uint8(4))) & three, packed >> splat(u8x16, uint8(6))
+    low, high = in_turns(concat(first, second)), in_turns(concat(third, fourth))
+    return bitcast(u8x64, in_turns(concat(bitcast(u16x16, low), bitcast(u16x16, high))))
+
+
 scales, group_scale = make_half_scales(BLOCK, groups=2)
 SPEC = FormatSpec(
     bits=2,
     group_size=32,
     superblock_bytes=4 * SIZE,
     codes64=codes64,
+    ordered_codes=codes64_by_interleaving if target().has_shift_insert else None,
     scales=scales,
     codes32=codes32,
     group_scale=group_scale,

@@ -7,6 +7,8 @@ from numba import uint8, uint32
 
 from quant.encoders.symmetric_superblocks import make_encode
 from quant.encoders.vector_math import store_scale
+from quant.jit.bits import make_shift_insert
+from quant.jit.cpu import target
 from quant.jit.vectors import (
     bitcast,
     concat,
@@ -60,6 +62,17 @@ def ordered(block: int, j: int) -> Any:
     return two_bits(block, j) | (third << splat(u8x64, uint8(2)))
 
 
+insert_third_bit = make_shift_insert("sli", 2)
+
+
+@inline
+def ordered_by_insertion(block: int, j: int) -> Any:
+    """Return `ordered_codes` for CPUs with `target().has_shift_insert`."""
+    mask, low = load(u8x32, block + HMASK), load(u8x64, block + QS) >> splat(u8x64, uint8(2 * j))
+    third = concat(mask >> splat(u8x32, uint8(j)), mask >> splat(u8x32, uint8(j + 4)))
+    return insert_third_bit(low, third) & splat(u8x64, uint8(7))
+
+
 @inline
 def scales(block: int) -> Any:
     pairs = load(u8x8, block + SCALES)
@@ -109,6 +122,6 @@ SPEC = FormatSpec(
     scales=scales,
     zero_point=4,
     order="pairs",
-    ordered_codes=ordered,
+    ordered_codes=ordered_by_insertion if target().has_shift_insert else ordered,
     code_layout=CodeLayout(tuple(CODE_FIELDS), SIZE),
 )

@@ -6,8 +6,10 @@ import numpy as np
 
 from quant.encoders.affine_superblocks import make_encode
 from quant.formats import q4_k
+from quant.jit.cpu import target
 from quant.jit.vectors import inline, load, u8x32
 from quant.packing.bit_planes import (
+    make_5bit_evens_by_insertion,
     make_bits_in_evens,
     make_nibbles_in_evens,
     make_store_nibble_pairs,
@@ -62,7 +64,7 @@ SPEC = FormatSpec(
     scales=q4_k.scales,
     mins=q4_k.mins,
     order="evens",
-    ordered_codes=ordered,
+    ordered_codes=make_5bit_evens_by_insertion(QS, QH) if target().has_shift_insert else ordered,
     code_layout=CodeLayout(tuple(CODE_FIELDS), SIZE),
     scale_layouts=q4_k.SCALE_LAYOUTS,
 )

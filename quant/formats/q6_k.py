@@ -9,7 +9,21 @@ from numba import uint8
 
 from quant.encoders.symmetric_superblocks import make_encode
 from quant.encoders.vector_math import store_scale
-from quant.jit.vectors import convert, f32x16, i8x16, inline, load, load_half, splat, store, u8x32, u8x64
+from quant.jit.bits import make_shift_insert
+from quant.jit.cpu import target
+from quant.jit.vectors import (
+    concat,
+    convert,
+    f32x16,
+    i8x16,
+    inline,
+    load,
+    load_half,
+    splat,
+    store,
+    u8x32,
+    u8x64,
+)
 from quant.packing.bit_planes import make_store_plane, make_two_planes
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec, ScaleLayout
 
@@ -28,6 +42,19 @@ def codes64(block: int, j: int) -> Any:
     pairs = load(u8x64, block + QL + 64 * (j // 2))
     low = (pairs >> splat(u8x64, uint8(4 * (j % 2)))) & splat(u8x64, uint8(15))
     return low | high_bits(load(u8x32, block + QH + 32 * (j // 2)), 4 * (j % 2))
+
+
+insert_above, insert_below = make_shift_insert("sli", 4), make_shift_insert("sri", 4)
+
+
+@inline
+def codes64_by_insertion(block: int, j: int) -> Any:
+    """Return the codes of columns 64j .. 64j+63. Requires `target().has_shift_insert`."""
+    pairs, high = load(u8x64, block + QL + 64 * (j // 2)), load(u8x32, block + QH + 32 * (j // 2))
+    moved = high >> splat(u8x32, uint8(2))
+    if j % 2 == 0:
+        return insert_above(pairs, concat(high, moved) & splat(u8x64, uint8(0x03)))
+    return insert_below(concat(high & splat(u8x32, uint8(0x30)), moved), pairs)
 
 
 @inline
@@ -73,6 +100,7 @@ SPEC = FormatSpec(
     codes64=codes64,
     scales=scales,
     zero_point=32,
+    ordered_codes=codes64_by_insertion if target().has_shift_insert else None,
     code_layout=CodeLayout(tuple(CODE_FIELDS), SIZE),
     scale_layouts=(SCALE_LAYOUT,),
 )

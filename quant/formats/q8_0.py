@@ -35,9 +35,14 @@ FLIP = uint8(128)
 
 
 @inline
-def codes64(block: int, j: int) -> Any:
+def signed_codes(block: int, j: int) -> Any:
     at = block + 2 * j * SIZE + QS
-    return concat(load(u8x32, at), load(u8x32, at + SIZE)) ^ splat(u8x64, FLIP)
+    return concat(load(u8x32, at), load(u8x32, at + SIZE))
+
+
+@inline
+def codes64(block: int, j: int) -> Any:
+    return signed_codes(block, j) ^ splat(u8x64, FLIP)
 
 
 @inline
@@ -82,6 +87,7 @@ SPEC = FormatSpec(
     group_size=32,
     superblock_bytes=8 * SIZE,
     codes64=codes64,
+    signed_codes=signed_codes,
     scales=scales,
     codes32=codes32,
     group_scale=group_scale,

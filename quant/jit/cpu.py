@@ -114,6 +114,19 @@ class Target:
         return self.isa in ("neon-dotprod", "neon-i8mm")
 
     @property
+    def has_shift_insert(self) -> bool:
+        """Whether instructions shift bytes and insert the result into other bytes (sli, sri)."""
+        return self.isa.startswith("neon")
+
+    @property
+    def multiplies_row_pairs(self) -> bool:
+        """Whether a token is multiplied by two rows at a time, whose loads of activations count on this CPU.
+
+        NEON registers are small, so that a superblock of activations takes sixteen loads.
+        """
+        return self.isa.startswith("neon")
+
+    @property
     def has_fma(self) -> bool:
         """Whether the CPU has a fused multiply-add instruction. Without one, LLVM would call a slow function."""
         return self.isa != "generic"

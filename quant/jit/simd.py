@@ -33,7 +33,16 @@ from quant.jit.emit import (
     slice_lanes,
     split_halves,
 )
-from quant.jit.portable import dot4_by_strides, f16_to_f32_by_integers, f32_to_f16_by_integers, lookup16_by_bits
+from quant.jit.portable import (
+    bytes_of_bits,
+    dot4_by_strides,
+    f16_to_f32_by_integers,
+    f32_to_f16_by_integers,
+    gather_by_shuffle,
+    gather_by_words,
+    lookup16_by_bits,
+    mask_from_bits_by_lanes,
+)
 
 # --- floats -------------------------------------------------------------------------------------------------------
 
@@ -80,7 +89,9 @@ def emit_gather_pieces(
     wide, even = target().isa in ("avx512vnni", "avx512"), all(offset % 2 == 0 for offset in (*offsets, size))
     if wide and even and readable_bytes >= 64:
         pairs = [offset + byte for offset in offsets for byte in range(0, size, 2)]
-        return emit_gather_by_shuffle(b, address, pairs, readable_bytes)
+        return gather_by_shuffle(b, address, pairs, readable_bytes)
+    if size <= 4 and target().has_signed_dot:
+        return gather_by_words(b, address, offsets, size)
     kind = ir.VectorType(I8, size) if size > 4 else ir.IntType(8 * size)
     loads = [emit_load(b, kind, b.add(address, I64(offset))) for offset in offsets]
     if size > 4:
@@ -89,24 +100,6 @@ def emit_gather_pieces(
     for lane, loaded in enumerate(loads):
         combined = b.insert_element(combined, loaded, I32(lane))
     return b.bitcast(combined, ir.VectorType(I8, size * len(loads)))
-
-
-def emit_gather_by_shuffle(b: ir.IRBuilder, address: ir.Value, offsets: Sequence[int], readable_bytes: int) -> ir.Value:
-    """Load the two bytes at each offset by shuffling whole registers, each merged into the result of the previous
-    ones.
-    """
-    register, picks = ir.VectorType(I16, 32), ir.VectorType(I32, 32)
-    in_register = [min(offset // 64 * 64, readable_bytes - 64) for offset in offsets]
-    found = ir.Constant(register, ir.Undefined)
-    for start in sorted(set(in_register)):
-        loaded = emit_load(b, register, b.add(address, I64(start)))
-        chosen = [
-            32 + (offset - start) // 2 if at == start else lane
-            for lane, (offset, at) in enumerate(zip(offsets, in_register, strict=True))
-        ]
-        chosen += range(len(offsets), 32)
-        found = b.shuffle_vector(found, loaded, ir.Constant(picks, chosen))
-    return b.bitcast(slice_lanes(b, found, 0, len(offsets)), ir.VectorType(I8, 2 * len(offsets)))
 
 
 # --- the dot product of four bytes --------------------------------------------------------------------------------
@@ -399,6 +392,37 @@ def emit_lookup256(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> ir
         for first, second in zip(quarters[::2], quarters[1::2], strict=True)
     )
     return b.select(b.icmp_signed("<", index, constant(kind, 0)), high, low)
+
+
+def emit_shift_insert(b: ir.IRBuilder, name: str, into: ir.Value, source: ir.Value, shift: int) -> ir.Value:
+    """Emit sli or sri: shift bytes, and keep those bits of `into` that the shift would clear. Requires
+    `target().has_shift_insert`.
+    """
+    if into.type.count > 16:
+        sides = zip(split_halves(b, into), split_halves(b, source), strict=True)
+        return concat_lanes(b, *(emit_shift_insert(b, name, *side, shift) for side in sides))
+    return call_intrinsic(b, f"llvm.aarch64.neon.v{name}.v16i8", into.type, [into, source, I32(shift)])
+
+
+def emit_mask_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """Return a boolean for each bit of an integer, the lowest first. x86 has instructions for this."""
+    return (
+        mask_from_bits_by_lanes(b, bits)
+        if is_arm64(b)
+        else b.bitcast(bits, ir.VectorType(ir.IntType(1), bits.type.width))
+    )
+
+
+def emit_spread_bits(b: ir.IRBuilder, bits: ir.Value, target_bit: int) -> ir.Value:
+    """Return a byte for each bit of an integer, the lowest first. The bit becomes bit `target_bit` of its byte."""
+    kind = ir.VectorType(I8, bits.type.width)
+    if not is_arm64(b) or kind.count < 16:
+        return b.select(emit_mask_from_bits(b, bits), constant(kind, 1 << target_bit), constant(kind, 0))
+    bytes_, ways = bytes_of_bits(b, bits), [target_bit - lane % 8 for lane in range(16)]
+    sixteens = [slice_lanes(b, bytes_, first, 16) for first in range(0, kind.count, 16)]
+    ways = ir.Constant(sixteens[0].type, ways)
+    moved = [call_intrinsic(b, "llvm.aarch64.neon.ushl.v16i8", ways.type, [each, ways]) for each in sixteens]
+    return b.and_(concat_all(b, moved), constant(kind, 1 << target_bit))
 
 
 def is_arm64(b: ir.IRBuilder) -> bool:

@@ -29,6 +29,7 @@ from quant.jit.simd import (
     emit_gather_pieces,
     emit_lookup16,
     emit_lookup256,
+    emit_mask_from_bits,
 )
 
 # This must be set before numba creates its compiler, so that it compiles for the CPU for which `quant.jit.simd` emits
@@ -417,7 +418,7 @@ def mask_from_bits(typingctx: Any, bits: Any) -> Any:
     """Return a mask with one lane for each bit of an integer, lowest bit first."""
     count = LLVM_TYPES[bits].width
     mask = Vector(types.boolean, count)
-    return lowering(mask, [bits], lambda b, args: b.bitcast(args[0], mask.llvm))
+    return lowering(mask, [bits], lambda b, args: emit_mask_from_bits(b, args[0]))
 
 
 @intrinsic

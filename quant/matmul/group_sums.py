@@ -1,20 +1,40 @@
 """Integer dot products of a superblock's codes and activations: one sum for each group of columns."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from llvmlite import ir
 from numba import int32
 
-from quant.jit.vectors import i8x64, i32x16, inline, load, make_dot4, make_shuffle, splat
+from quant.jit.cpu import target
+from quant.jit.emit import I32, I64, concat_all, constant, emit_load, slice_lanes
+from quant.jit.simd import emit_dot4, emit_pair_sums, emit_sdot
+from quant.jit.vectors import (
+    Vector,
+    i8x64,
+    i32x16,
+    inline,
+    intrinsic,
+    load,
+    lowering,
+    make_dot4,
+    make_shuffle,
+    splat,
+)
 from quant.matmul.reductions import make_quarter_sums, make_sums_of_eights, make_sums_of_two_vectors
 from quant.packing.format_spec import FormatSpec
 
 
-def make_dot(kind: Any, x_kind: Any, bits: int, passes: int) -> Any:
+def multiplies_signed_codes(spec: FormatSpec) -> bool:
+    """Return whether the dot products are those of codes minus the zero point."""
+    return spec.signed_codes is not None and target().has_signed_dot
+
+
+def make_dot(kind: Any, x_kind: Any, dot4_: Any, passes: int) -> Any:
     """Return the inlined function dot(codes, x, n): products of codes and activations, four columns per lane.
 
     The activations of the two passes lie n bytes apart.
     """
-    dot4_ = make_dot4(bits)
 
     @inline
     def once(codes: Any, x: int, n: int) -> Any:
@@ -28,11 +48,10 @@ def make_dot(kind: Any, x_kind: Any, bits: int, passes: int) -> Any:
     return {1: once, 2: twice}[passes]
 
 
-def make_dot128(bits: int, passes: int) -> Any:
+def make_dot128(dot4_: Any, passes: int) -> Any:
     """Return the inlined function two_dots(a, b, x, n): products of 128 codes and activations, eight
     columns per lane.
     """
-    dot4_ = make_dot4(bits)
 
     @inline
     def add(start: Any, a: Any, b: Any, x: int) -> Any:
@@ -64,12 +83,64 @@ GROUP32_SOURCES = {
 }
 
 
+# The pieces of each group of 32 columns for registers of sixteen bytes: the quarter of the superblock, and the sixteen
+# columns of it.
+GROUP32_PIECES = {
+    "columns": [[(group // 2, group % 2 * 2 + half) for half in range(2)] for group in range(8)],
+    "halves": [[(group // 4 * 2 + half, group % 4) for half in range(2)] for group in range(8)],
+    "evens": [[(group % 2 * 2 + half, group // 2) for half in range(2)] for group in range(8)],
+    "pairs": [[(group % 4, group // 4 * 2 + half) for half in range(2)] for group in range(8)],
+}
+
+
+def make_sums_by_register(spec: FormatSpec, passes: int) -> Any:
+    """Return the inlined function of `make_group_sums` for registers of sixteen bytes.
+
+    The sums of a group stay in one register. Adding up neighbours in pairs of groups leaves the groups in order.
+    """
+    signed = multiplies_signed_codes(spec)
+    ordered = spec.signed_codes if signed else spec.ordered_codes or spec.codes64
+    sixteens = [[source] for source in GROUP16_SOURCES.get(spec.order, [])]
+    pieces = sixteens if spec.group_size == 16 else GROUP32_PIECES[spec.order]
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        *quarters, x, n = args
+
+        def add_products(acc: ir.Value, quarter: int, piece: int, distance: ir.Value) -> ir.Value:
+            codes = slice_lanes(b, quarters[quarter], 16 * piece, 16)
+            values = emit_load(b, codes.type, b.add(x, b.add(distance, I64(64 * quarter + 16 * piece))))
+            return emit_sdot(b, acc, codes, values) if signed else emit_dot4(b, acc, codes, values, spec.bits)
+
+        sums = []
+        for sources in pieces:
+            acc = constant(ir.VectorType(I32, 4), 0)
+            for one_pass in range(passes):
+                acc = b.shl(acc, constant(acc.type, 7)) if one_pass else acc
+                for quarter, piece in sources:
+                    acc = add_products(acc, quarter, piece, n if one_pass else I64(0))
+            sums.append(acc)
+        pairs = [emit_pair_sums(b, v, w, 1 << 31) for v, w in zip(sums[::2], sums[1::2], strict=True)]
+        return concat_all(b, [emit_pair_sums(b, v, w, 1 << 31) for v, w in zip(pairs[::2], pairs[1::2], strict=True)])
+
+    @intrinsic
+    def dots(typingctx: Any, q0: Any, q1: Any, q2: Any, q3: Any, x: Any, n: Any) -> Any:
+        return lowering(Vector(int32, len(pieces)), [q0, q1, q2, q3, x, n], emit)
+
+    @inline
+    def sums(block: int, x: int, n: int) -> Any:
+        return dots(ordered(block, 0), ordered(block, 1), ordered(block, 2), ordered(block, 3), x, n)
+
+    return sums
+
+
 def make_group_sums(spec: FormatSpec, passes: int) -> Any:
     """Return the inlined function sums(superblock, x, n): the exact dot product of each group's codes, one group per
-    lane.
+    lane. The codes are signed if `multiplies_signed_codes` says so.
     """
-    dot, ordered = make_dot(i32x16, i8x64, spec.bits, passes), spec.ordered_codes or spec.codes64
-    two_dots = make_dot128(spec.bits, passes)
+    if target().has_signed_dot:
+        return make_sums_by_register(spec, passes)
+    dot4_, ordered = make_dot4(spec.bits), spec.ordered_codes or spec.codes64
+    dot, two_dots = make_dot(i32x16, i8x64, dot4_, passes), make_dot128(dot4_, passes)
     peak = 4 * (2**spec.bits - 1) * 128 if passes == 1 else 1 << 31
     sixteen_sums = make_quarter_sums(GROUP16_SOURCES[spec.order if spec.group_size == 16 else "columns"], peak)
     eight_sums, two_sums = (

@@ -9,8 +9,6 @@ This module does not import numba.
 
 from typing import NamedTuple
 
-from quant.jit.cpu import target
-
 
 class RowAccess(NamedTuple):
     """A way to read the rows of a chunk: two int64 numbers, which kernels read from the address `access`.
@@ -46,4 +44,4 @@ def default_row_access() -> RowAccess:
 
     Four streams were never far from the fastest on the x86 CPUs that were measured.
     """
-    return ROW_BY_ROW if target().isa.startswith("neon") else FOUR_STREAMS
+    return FOUR_STREAMS

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from numba import int64, uint8
 
+from quant.jit.cpu import target
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import inline, load, prefetch_l2, store
 from quant.matmul.activations import count_superblocks
@@ -51,6 +52,44 @@ def make_pad_row(spec: FormatSpec) -> Any:
     return pad_row
 
 
+def make_add_streams(spec: FormatSpec, add: Any, add_two: Any, count: int) -> Any:
+    """Return the inlined function add_streams(first, block, streams, x, x_stride, columns, sums): add superblock number
+    `block` of each stream's row to its sums. `first` is the address of the first stream's superblock.
+
+    If loads of activations count on this CPU, a single token is multiplied by the rows of two streams at a time.
+    """
+    lines, sums_bytes = -(-spec.superblock_bytes // 64), 4 * spec.n_groups * count
+
+    @inline
+    def prefetch(at: int) -> None:
+        for line in range(lines):  # also at distance 0, where a test would cost more than the prefetches
+            prefetch_l2(at + 64 * line)
+
+    @inline
+    def one_by_one(first: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int) -> None:
+        for stream in range(streams.n_streams):
+            at = first + streams.stride * stream
+            prefetch(at + streams.prefetch)
+            add(at, block, x, x_stride, columns, sums + sums_bytes * stream)
+
+    @inline
+    def in_pairs(first: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int) -> None:
+        for stream in range(0, streams.n_streams, 2):
+            at = first + streams.stride * stream
+            prefetch(at + streams.prefetch)
+            prefetch(at + streams.stride + streams.prefetch)
+            add_two(at, at + streams.stride, block, x, x_stride, columns, sums + sums_bytes * stream)
+
+    @inline
+    def either(first: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int) -> None:
+        if streams.n_streams % 2:
+            one_by_one(first, block, streams, x, x_stride, columns, sums)
+        else:
+            in_pairs(first, block, streams, x, x_stride, columns, sums)
+
+    return either if count == 1 and target().multiplies_row_pairs else one_by_one
+
+
 def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
     """Return the inlined function dots(row, streams, args, x, x_stride, y, sums): a row of each stream times `count`
     flat tokens.
@@ -62,9 +101,9 @@ def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
     Each position of a group in a superblock has its own sum: a lane here, a pass in `quant.matmul.tile`. Both add them
     in the same order, so a token's result is the same to the last bit alone and in a batch.
     """
-    clear, add, store_totals = make_token_sums(spec, passes, count)
+    clear, add, add_two, store_totals = make_token_sums(spec, passes, count)
+    add_streams = make_add_streams(spec, add, add_two, count)
     superblock_bytes, sums_bytes = spec.superblock_bytes, 4 * spec.n_groups * count
-    lines = -(-superblock_bytes // 64)
 
     @inline
     def dots(row: int, streams: Streams, args: Any, x: int, x_stride: int, y: int, sums: int) -> None:
@@ -73,11 +112,7 @@ def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
             clear(sums + sums_bytes * stream)
         for block in range(columns // 256):
             first = row + min(block * superblock_bytes, row_bytes - superblock_bytes)
-            for stream in range(streams.n_streams):
-                at = first + streams.stride * stream
-                for line in range(lines):  # also at distance 0, where a test would cost more than the prefetches
-                    prefetch_l2(at + streams.prefetch + 64 * line)
-                add(at, block, x, x_stride, columns, sums + sums_bytes * stream)
+            add_streams(first, block, streams, x, x_stride, columns, sums)
         for stream in range(streams.n_streams):
             store_totals(sums + sums_bytes * stream, y + streams.y_stride * stream, args.y_stride, args.base)
 

@@ -7,7 +7,7 @@ from typing import Any
 from numba import float32, int32
 
 from quant.jit.vectors import convert, f32x8, fma, inline, load, make_shuffle, reduce_sum, splat, store
-from quant.matmul.group_sums import make_group_sums
+from quant.matmul.group_sums import make_group_sums, multiplies_signed_codes
 from quant.matmul.layout import ORDERS
 from quant.packing.format_spec import FormatSpec
 
@@ -16,7 +16,8 @@ def make_add_superblock(spec: FormatSpec) -> Any:
     """Return the inlined function superblock(at, products, x_scale, x_sums, x_totals, acc): add a superblock's groups
     to the sums.
     """
-    scales, mins, kind, zero = spec.scales, spec.mins, spec.scales_type, spec.zero_point
+    scales, mins, kind = spec.scales, spec.mins, spec.scales_type
+    zero = 0 if multiplies_signed_codes(spec) else spec.zero_point
     int_kind = kind.with_element(int32)
 
     @inline
@@ -29,7 +30,13 @@ def make_add_superblock(spec: FormatSpec) -> Any:
         acc = fma(convert(kind, products) * x_scale, scales(at), acc)
         return fma(mins(at), load(kind, x_sums), acc)
 
-    return with_zero if zero else with_mins
+    @inline
+    def without_zero(at: int, products: Any, x_scale: Any, x_sums: int, x_totals: int, acc: Any) -> Any:
+        return fma(convert(kind, products) * x_scale, scales(at), acc)
+
+    if mins:
+        return with_mins
+    return with_zero if zero else without_zero
 
 
 @cache
@@ -52,11 +59,12 @@ def make_add_token(spec: FormatSpec, passes: int) -> Any:
     return add
 
 
-def make_token_sums(spec: FormatSpec, passes: int, count: int) -> tuple[Any, Any, Any]:
-    """Return three inlined functions for `count` tokens, whose sums are vectors in memory, at the address `sums`.
+def make_token_sums(spec: FormatSpec, passes: int, count: int) -> tuple[Any, Any, Any, Any]:
+    """Return four inlined functions for `count` tokens, whose sums are vectors in memory, at the address `sums`.
 
-    clear(sums) stores zeros, add(at, block, x, x_stride, columns, sums) adds a superblock, and store_totals(sums, y,
-    y_stride, add) stores or adds the total of each token.
+    clear(sums) stores zeros, add(at, block, x, x_stride, columns, sums) adds a superblock, add_two(at, other, block, x,
+    x_stride, columns, sums) adds superblocks of two rows to neighbouring sums, and store_totals(sums, y, y_stride, add)
+    stores or adds the total of each token.
     """
     kind, updated = spec.scales_type, make_updated_sums(spec, passes, count)
     store_sums, size = make_store_sums(count), 4 * kind.lanes
@@ -71,12 +79,19 @@ def make_token_sums(spec: FormatSpec, passes: int, count: int) -> tuple[Any, Any
         store_sums(updated(at, block, x, x_stride, columns, sums), sums, size)
 
     @inline
+    def add_two(at: int, other: int, block: int, x: int, x_stride: int, columns: int, sums: int) -> None:
+        first = updated(at, block, x, x_stride, columns, sums)
+        second = updated(other, block, x, x_stride, columns, sums + size * count)
+        store_sums(first, sums, size)
+        store_sums(second, sums + size * count, size)
+
+    @inline
     def store_totals(sums: int, y: int, y_stride: int, add: int) -> None:
         for token in range(count):
             result, out = reduce_sum(load(kind, sums + size * token)), y + token * y_stride
             store(out, result + load(float32, out) if add else result)
 
-    return clear, add, store_totals
+    return clear, add, add_two, store_totals
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 
 from numba import uint8, uint32
 
+from quant.jit.bits import make_shift_insert
 from quant.jit.vectors import (
     bitcast,
     concat,
@@ -108,6 +109,30 @@ def make_bits_in_evens(qh: int, target_bit: int) -> Any:
         half = load(u8x16, block + qh + 16 * (j % 2))
         four_halves = bitcast(u32x16, concat(concat(half, half), concat(half, half)))
         return bitcast(u8x64, rotated(four_halves, even_rotations() if j < 2 else odd_rotations())) & splat(u8x64, mask)
+
+    return ordered
+
+
+def make_5bit_evens_by_insertion(qs: int, qh: int) -> Any:
+    """Return `ordered_codes` in the order "evens" for nibbles at offset `qs` with fifth bits in 1-bit planes at offset
+    `qh`. Requires `target().has_shift_insert`.
+    """
+    insert_above, insert_below = make_shift_insert("sli", 4), make_shift_insert("sri", 4)
+    even_bits, odd_falls, odd_rises = (
+        make_constant(u8x64, [shift for shift in shifts for _ in range(16)])
+        for shifts in ((0, 2, 4, 6), (0, 0, 1, 3), (3, 1, 0, 0))
+    )
+
+    @inline
+    def ordered(block: int, j: int) -> Any:
+        every = concat(load(u8x64, block + qs), load(u8x64, block + qs + 64))
+        nibbles = even_quarters(every) if j % 2 == 0 else odd_quarters(every)
+        half = load(u8x16, block + qh + j % 2 * 16)
+        bits = concat(concat(half, half), concat(half, half))
+        if j < 2:
+            return insert_above(nibbles, (bits >> even_bits()) & splat(u8x64, uint8(1)))
+        moved = (bits >> odd_falls()) << odd_rises()
+        return insert_below(moved & splat(u8x64, uint8(16)), nibbles)
 
     return ordered
 

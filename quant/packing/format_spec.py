@@ -97,6 +97,8 @@ class FormatSpec:
       codes64(superblock, j)                u8x64: the codes of columns 64j .. 64j+63
       scales(superblock), mins(superblock)  f32x8 (group_size 32) or f32x16 (group_size 16)
       ordered_codes(superblock, j)          u8x64: quarter j of the codes in `order` (quant.matmul.layout.ORDERS)
+      signed_codes(superblock, j)           u8x64: the same minus the zero point, as signed bytes. CPUs that multiply
+                                            signed bytes then need no zero point; absent where it would cost more
       codes32(row, k)                       u8x32: the codes of columns 32k .. 32k+31; absent in k-quants
       group_scale(row, g), group_min(row, g)  float32 of group g; absent in k-quants
 
@@ -116,6 +118,7 @@ class FormatSpec:
     zero_point: int = 0
     order: str = "columns"
     ordered_codes: Any = None
+    signed_codes: Any = None
     table: Sequence[int] = ()
     code_layout: CodeLayout | None = None
     scale_layouts: tuple[ScaleLayout, ...] = ()

@@ -13,6 +13,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types, uint8, uint16, uint32, uint64
 
+from quant.jit.bits import make_shift_insert, make_spread_bits
+from quant.jit.cpu import target
 from quant.jit.emit import I32, constant
 from quant.jit.vectors import (
     Vector,
@@ -27,8 +29,6 @@ from quant.jit.vectors import (
     make_gather,
     make_lookup16,
     make_shuffle,
-    mask_from_bits,
-    select,
     splat,
     store,
     u8x16,
@@ -47,6 +47,8 @@ from quant.packing.format_spec import (
 )
 from quant.packing.half_scales import make_half_scales, make_half_scales_and_mins
 
+lowest, fifths = make_spread_bits(0), make_spread_bits(4)
+insert_above, insert_below = make_shift_insert("sli", 4), make_shift_insert("sri", 4)
 low_then_high = make_constant(u32x16, ([0] * 4 + [4] * 4) * 2)
 first_half, second_half = make_shuffle(range(16)), make_shuffle(range(16, 32))
 
@@ -106,29 +108,38 @@ def make_5bit_codes(block: Block) -> tuple[InlinedFunction, InlinedFunction, Inl
     """Return the inlined functions codes64, codes32 and ordered_codes (order "halves") for nibbles with separate fifth
     bits.
     """
-    size, qh = block.itemsize, field_offset(block, "qh")
+    size, qs, qh = block.itemsize, field_offset(block, "qs"), field_offset(block, "qh")
     low64, low32, low_ordered = make_4bit_codes(block)
 
     @inline
     def codes64(superblock: int, j: int) -> Any:
         at = superblock + 2 * j * size + qh
-        fifths = mask_from_bits(uint64(load(uint32, at)) | (uint64(load(uint32, at + size)) << uint64(32)))
-        return low64(superblock, j) | select(fifths, splat(u8x64, uint8(16)), splat(u8x64, uint8(0)))
+        bits = uint64(load(uint32, at)) | (uint64(load(uint32, at + size)) << uint64(32))
+        return low64(superblock, j) | fifths(bits)
 
     @inline
     def codes32(row: int, k: int) -> Any:
-        fifths = mask_from_bits(load(uint32, row + k * size + qh))
-        return low32(row, k) | select(fifths, splat(u8x32, uint8(16)), splat(u8x32, uint8(0)))
+        return low32(row, k) | fifths(load(uint32, row + k * size + qh))
 
     @inline
-    def ordered(superblock: int, j: int) -> Any:
+    def fifth_bits(superblock: int, j: int) -> Any:
         at, bits = superblock + (j // 2 * 4) * size + qh + 2 * (j % 2), uint64(0)
         for block in range(4):
             bits |= uint64(load(uint16, at + block * size)) << uint64(16 * block)
-        fifths = select(mask_from_bits(bits), splat(u8x64, uint8(16)), splat(u8x64, uint8(0)))
-        return low_ordered(superblock, j) | fifths
+        return bits
 
-    return codes64, codes32, ordered
+    @inline
+    def ordered(superblock: int, j: int) -> Any:
+        return low_ordered(superblock, j) | fifths(fifth_bits(superblock, j))
+
+    four_blocks = make_gather(u8x64, range(qs, 4 * size, size), 16, 4 * size)
+
+    @inline
+    def ordered_by_insertion(superblock: int, j: int) -> Any:
+        both, bits = four_blocks(superblock + j // 2 * 4 * size), fifth_bits(superblock, j)
+        return insert_above(both, lowest(bits)) if j % 2 == 0 else insert_below(fifths(bits), both)
+
+    return codes64, codes32, ordered_by_insertion if target().has_shift_insert else ordered
 
 
 def make_store_codes32(block: Block) -> InlinedFunction:
@@ -148,12 +159,14 @@ def make_store_codes32(block: Block) -> InlinedFunction:
     return store_codes32
 
 
-def make_table_codes(block: Block, table: Sequence[int]) -> tuple[InlinedFunction, InlinedFunction, InlinedFunction]:
-    """Return the inlined functions codes64, codes32 and ordered_codes (order "halves") for nibbles that index a table
-    of 16 codes.
+def make_table_codes(
+    block: Block, table: Sequence[int], zero_point: int
+) -> tuple[InlinedFunction, InlinedFunction, InlinedFunction, InlinedFunction]:
+    """Return the inlined functions codes64, codes32, ordered_codes and signed_codes (both in the order "halves") for
+    nibbles that index a table of 16 numbers. A code is a number plus the zero point.
     """
     low64, low32, low_ordered = make_4bit_codes(block)
-    look_up = make_lookup16(table)
+    look_up, look_up_number = make_lookup16([number + zero_point for number in table]), make_lookup16(table)
 
     @inline
     def codes64(superblock: int, j: int) -> Any:
@@ -167,7 +180,11 @@ def make_table_codes(block: Block, table: Sequence[int]) -> tuple[InlinedFunctio
     def ordered(superblock: int, j: int) -> Any:
         return look_up(low_ordered(superblock, j))
 
-    return codes64, codes32, ordered
+    @inline
+    def signed(superblock: int, j: int) -> Any:
+        return look_up_number(low_ordered(superblock, j))
+
+    return codes64, codes32, ordered, signed
 
 
 def nibble_layout(block: Block, table: Sequence[int] = ()) -> CodeLayout:
@@ -188,9 +205,9 @@ def make_nibble_spec(block: Block, bits: int, zero_point: int, table: Sequence[i
 
     If `table` is not empty, nibbles index it, and its numbers plus `zero_point` are the codes.
     """
-    fields, codes = block.names or (), [number + zero_point for number in table]
+    fields, codes, signed = block.names or (), [number + zero_point for number in table], None
     if table:
-        codes64, codes32, ordered = make_table_codes(block, codes)
+        codes64, codes32, ordered, signed = make_table_codes(block, table, zero_point)
     else:
         codes64, codes32, ordered = make_5bit_codes(block) if "qh" in fields else make_4bit_codes(block)
     mins, group_min = None, None
@@ -211,6 +228,7 @@ def make_nibble_spec(block: Block, bits: int, zero_point: int, table: Sequence[i
         zero_point=zero_point,
         order="halves",
         ordered_codes=ordered,
+        signed_codes=signed,
         table=table,
         code_layout=nibble_layout(block, codes),
     )

@@ -18,6 +18,8 @@ from quant.jit.simd import (
     emit_gather_pieces,
     emit_lookup256,
     emit_sdot,
+    emit_shift_insert,
+    emit_spread_bits,
 )
 from quant.jit.sme import SIDE, SUMS_BYTES, OuterSums, emit_outer_sums
 
@@ -161,6 +163,36 @@ def test_outer_sums(columns: int, start: int | None) -> None:
     expected = (starts if start is None else np.full_like(starts, start))[:, :, None] + x @ codes.swapaxes(1, 2)
     assert (sums == expected).all()
     assert (out[:, SUMS_BYTES:] == 7).all()
+
+
+@pytest.mark.parametrize("count", [8, 16, 64])
+def test_spread_bits(count: int) -> None:
+    rng, targets = np.random.default_rng(count), range(8)
+    bits, out = rng.integers(0, 256, count // 8, np.uint8), np.zeros((len(targets), count), np.uint8)
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        for bit in targets:
+            spread = emit_spread_bits(b, emit_load(b, ir.IntType(count), args[0]), bit)
+            b.store(spread, b.inttoptr(b.add(args[1], I64(count * bit)), spread.type.as_pointer()), align=1)
+        return args[0]
+
+    compiled(emit)(bits, out, out)
+    set_bits = np.unpackbits(bits, bitorder="little")
+    assert (out == set_bits << np.arange(8, dtype=np.uint8)[:, None]).all()
+
+
+@pytest.mark.skipif(not target().has_shift_insert, reason="this instruction set cannot shift and insert")
+@pytest.mark.parametrize(("name", "expected"), [("sli", 0xB3), ("sri", 0xAE)])
+def test_shift_insert(name: str, expected: int) -> None:
+    kind, out = ir.VectorType(I8, 32), np.zeros(32, np.uint8)
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        into, source = emit_load(b, kind, args[0]), emit_load(b, kind, args[1])
+        actual = emit_shift_insert(b, name, into, source, 4)
+        return b.store(actual, b.inttoptr(args[2], kind.as_pointer()), align=1)
+
+    compiled(emit)(np.full(32, 0xA3, np.uint8), np.full(32, 0xEB, np.uint8), out)
+    assert (out == expected).all()
 
 
 @pytest.mark.skipif(not target().has_signed_dot, reason="this instruction set multiplies unsigned bytes")
