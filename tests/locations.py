@@ -10,6 +10,6 @@ DATA = TESTS / "data"
 FAKE_CLI = [sys.executable, str(TESTS / "harness" / "fake_model.py")]  # the command line with a fake model
 
 PYTEST = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]
-BENCHMARKS = [f"tests/benchmarks{folder}" for folder in ("", "/accuracy", "/checks", "/shapes")]
+BENCHMARKS = [f"tests/benchmarks{folder}" for folder in ("", "/accuracy", "/checks", "/cycles", "/shapes")]
 # For scripts: the module search path of pytest, behind the checkout.
 PYTHONPATH = [str(CHECKOUT), *(str(CHECKOUT / folder) for folder in [*PYTEST["pythonpath"], *BENCHMARKS])]

@@ -18,9 +18,13 @@ from localinfer.gguf.source import SourceTensor
 BENCHMARKS = TESTS / "benchmarks"
 sys.path += PYTHONPATH
 
+import assembly_loops  # noqa: E402
 import calibration  # noqa: E402
 import dense  # noqa: E402
 import dither  # noqa: E402
+import hot_loops  # noqa: E402
+import llama_cpp_kernels  # noqa: E402
+import llvm_mca  # noqa: E402
 import ratios  # noqa: E402
 import regress  # noqa: E402
 import synthetic  # noqa: E402
@@ -166,3 +170,55 @@ def test_quality_rows_are_restored_and_compared_with_baselines(tmp_path: Path) -
         "| with importance to without | 1 | **0.250** | 0.250 ± 0.173 | model Q4_K_M, 4 chunks "
         "| 0.250 ± 0.173 | model Q4_K_M, 4 chunks, prose |"
     )
+
+
+# Two loops of unknown length around one that runs four times, and a loop that does not multiply.
+ASSEMBLY = """
+\t.type\tggml_gemv_q8_0_4x4_q8_0,@function
+ggml_gemv_q8_0_4x4_q8_0:
+\tmov\tx9, x1
+.LBB0_1:
+\tmov\tx10, x2
+.LBB0_2:                                // =>  This Loop Header: Depth=2
+\tmov\tx8, #0
+\tmovi\tv0.2d, #0000000000000000
+.LBB0_3:
+\tldr\tq1, [x0], #16
+\tsdot\tv0.4s, v1.16b, v2.16b
+\tadd\tx8, x8, #16
+\tcmp\tx8, #64
+\tb.ne\t.LBB0_3
+\tsubs\tx10, x10, #1
+\tb.ne\t.LBB0_2
+\tsubs\tx9, x9, #1
+\tb.ne\t.LBB0_1
+.LBB0_4:
+\tsubs\tx3, x3, #1
+\tb.ne\t.LBB0_4
+\tret
+\t.size\tggml_gemv_q8_0_4x4_q8_0, .Lfunc_end0-ggml_gemv_q8_0_4x4_q8_0
+"""
+
+
+def test_an_iteration_repeats_inner_loops_as_often_as_they_run() -> None:
+    [(name, lines)] = assembly_loops.functions(ASSEMBLY)
+    [loop] = hot_loops.hot_loops(name, lines)
+    assert loop.products == 4 * 16
+    assert [each.name for each in loop.instructions] == [
+        "mov", "movi", *["ldr", "sdot", "add", "cmp", "b.ne"] * 4, "subs", "b.ne"
+    ]  # fmt: skip
+    [outer] = hot_loops.hot_loops(name, lines, inner_trips=3)
+    assert outer.products == 3 * loop.products
+    assert len(outer.instructions) == 3 * len(loop.instructions) + 3
+
+
+def test_kernels_of_llama_cpp_are_found_by_name() -> None:
+    [(kind, name, loop)] = llama_cpp_kernels.kernel_loops(ASSEMBLY)
+    assert (kind, name) == ("gemv", "Q8_0")
+    assert llama_cpp_kernels.superblocks(name, loop) == 64 / 256
+
+
+@pytest.mark.skipif(llvm_mca.find_tool("llvm-mca") is None, reason="llvm-mca is not installed")
+def test_cycles_of_a_dependent_chain() -> None:
+    chain = [assembly_loops.Instruction("fadd", "v0.4s, v0.4s, v1.4s")]
+    assert llvm_mca.cycles(str(llvm_mca.find_tool("llvm-mca")), "apple-m1", chain * 4) >= 4 * 2

@@ -244,7 +244,7 @@ def split_to_native(b: ir.IRBuilder, sums: ir.Value) -> list[ir.Value]:
 class DotBlock:
     """The shape of a block of products: codes[steps][rows][depth] times the first `tokens` of x[steps][width][depth].
 
-    Codes are below 2**bits; if `target().has_signed_dot`, they are signed bytes. Activations are from -peak to peak.
+    Codes are below 2**bits; if `target().has_signed_panels`, they are signed bytes. Activations are from -peak to peak.
     """
 
     rows: int

@@ -47,7 +47,8 @@ class Tile:
     `record_tokens` tokens.
 
     Every `group_size` columns share a scale, and a min if the format has mins. Codes are below 2**bits, or signed bytes
-    if `target().has_signed_dot`. They have the zero point `zero_point`, after `code_shift` was added to the format's.
+    if `target().has_signed_panels`. They have the zero point `zero_point`, after `code_shift` was added to that of the
+    format.
     """
 
     rows: int

@@ -130,7 +130,7 @@ def test_dot_block(peak: int, columns: int) -> None:
         codes = np.stack([interleave_steps(c, depth, np.uint8) for c, _ in cases])
         run(out, codes, np.stack([interleave_steps(a, depth, np.int8) for _, a in cases]))
         for actual, bits, (c, a) in zip(out, BITS, cases, strict=True):
-            products = a[:tokens] @ (c.astype(np.int8) if here.has_signed_dot else c).astype(np.int64).T
+            products = a[:tokens] @ (c.astype(np.int8) if here.has_signed_panels else c).astype(np.int64).T
             sums = actual.reshape(vectors, rows, together).swapaxes(1, 2).reshape(tokens, rows)
             assert (sums == products + 7 * (np.arange(tokens) // together)[:, None]).all(), bits
 
