@@ -11,7 +11,7 @@ import stat
 import sys
 from pathlib import Path
 
-from cli import screen
+from cli import screen, windows_console
 from localinfer.errors import LocalInferError
 
 TEXT_LIMIT = 64 << 20  # bytes; much more than the longest context
@@ -66,11 +66,11 @@ def is_shared_with_shell() -> bool:
 
 
 def has_input(seconds: float) -> bool:
-    """Return whether stdin has data or ends within `seconds`; True on systems that cannot poll it."""
+    """Return whether stdin has data or ends within `seconds`; True if that cannot be known."""
     try:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
     except (OSError, ValueError):  # Windows can only poll sockets
-        return True
+        return windows_console.has_input(sys.stdin.fileno(), seconds)
 
 
 def check_size(content: bytes, name: str) -> bytes:

@@ -4,6 +4,7 @@ import ctypes
 import io
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,22 @@ def test_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_escape_sequences(monkeypatch: pytest.MonkeyPatch, kernel32: Kernel32) -> None:
     on_windows(monkeypatch, kernel32)
     assert not screen.is_redrawable()
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [([(1, 5)], True), ([(1, 0), (1, 0), (1, 5)], True), ([(1, 0), (0, 0)], True), ([(0, 0)], True), (None, False)],
+    ids=["data", "data later", "end of the pipe", "a file", "nothing"],
+)
+def test_input_of_pipes(answers: list[tuple[int, int]] | None, expected: bool) -> None:
+    def peek(handle: int, *arguments: Any) -> int:
+        assert handle == 77
+        result, arguments[3]._obj.value = answers.pop(0) if answers else (1, 0)
+        return result
+
+    kernel32 = SimpleNamespace(PeekNamedPipe=Function(peek))
+    assert windows_console.pipe_has_input(kernel32, 77, 30 if answers else 0.05) == expected
+    assert not answers
 
 
 def test_other_systems_need_a_name_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

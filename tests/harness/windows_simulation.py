@@ -133,7 +133,7 @@ def simulate() -> None:
         setattr(os, name, refuse_open_files(getattr(os, name)))
     ctypes.WinDLL = System
     REPLACED["select"]["select"] = fail
-    SIMULATED["msvcrt"] = types.SimpleNamespace(locking=lock, LK_NBLCK=2)
+    SIMULATED["msvcrt"] = types.SimpleNamespace(locking=lock, LK_NBLCK=2, get_osfhandle=int)
     SIMULATED["winreg"] = types.SimpleNamespace(OpenKey=fail, HKEY_LOCAL_MACHINE=0)
     builtins.__import__ = import_as_on_windows
 
