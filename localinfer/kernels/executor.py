@@ -18,6 +18,7 @@ from numba import int64
 from localinfer.kernels.layout import (
     SYNC_ENTERED,
     SYNC_FINISHED,
+    SYNC_GROUP,
     SYNC_LINE_BYTES,
     SYNC_STAGE,
     SYNC_THREADS,
@@ -73,6 +74,26 @@ def wait(sync: int, stage: int, stop: int) -> Any:
         if turns > SPIN_ITERATIONS:
             yield_thread()
     return atomic_load(sync + SYNC_STAGE)
+
+
+@inline
+def count_finished(sync: int, owner: int, finished: int, each: int, n_threads: int) -> Any:
+    """Count finished chunks of those that belong to a thread, `each` per thread; return whether all chunks of the stage
+    are finished.
+
+    Groups of threads have counters of their own, because a counter moves from core to core with each addition. Who
+    completes a group clears its counter for the next stage and counts the group.
+    """
+    group, n_groups = owner // SYNC_GROUP, (n_threads + SYNC_GROUP - 1) // SYNC_GROUP
+    counter = sync + SYNC_THREADS + SYNC_LINE_BYTES * (n_threads + group)
+    in_group = min(SYNC_GROUP, n_threads - SYNC_GROUP * group)
+    if atomic_add(counter, finished) + finished < each * in_group:
+        return False
+    atomic_store(counter, 0)
+    if n_groups > 1 and atomic_add(sync + SYNC_FINISHED, 1) + 1 < n_groups:
+        return False
+    atomic_store(sync + SYNC_FINISHED, 0)
+    return True
 
 
 @inline
@@ -150,6 +171,37 @@ def make_stage_functions(max_small_batch: int) -> Any:
     return chunks_in_stage, run_chunk
 
 
+def make_run_chunks(max_small_batch: int) -> Any:
+    """Make run_chunks(first, last, stage, sync, stop, chunk_index, n_chunks, thread), with the op records from address
+    `first` up to `last`: run chunks of a stage until none is left; return whether the last one that was finished is
+    among them.
+
+    Chunks are counted before the thread looks for those of the next thread, which takes time: each claim counter is in
+    the cache of another core.
+    """
+    chunks_in_stage, run_chunk = make_stage_functions(max_small_batch)
+
+    @inline
+    def run_chunks(
+        first: int, last: int, stage: int, sync: int, stop: int, chunk_index: int, n_chunks: int, thread: Thread
+    ) -> Any:
+        each, is_last = chunks_in_stage(first, last), False
+        for step in range(n_chunks):
+            if is_last or atomic_load(sync + SYNC_STAGE) != stage:
+                break
+            owner, finished = (chunk_index + step) % n_chunks, 0
+            number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * owner, stage, each)
+            while number < each and not atomic_load(stop):
+                run_chunk(first, last, owner, number, n_chunks, thread)
+                finished += 1
+                number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * owner, stage, each)
+            if finished:
+                is_last = count_finished(sync, owner, finished, each, n_chunks)
+        return is_last
+
+    return run_chunks
+
+
 def execute(max_small_batch: int) -> Body:
     """Make the kernel that runs the ops first .. end - 1; `chunk_index` of `n_chunks` is the thread's number in the
     pool.
@@ -158,7 +210,8 @@ def execute(max_small_batch: int) -> Body:
     `timestamps` is not 0, it writes timestamps of all chunks: see `localinfer.runtime.timestamps`.
     """
     _, run = make_op_functions(max_small_batch)
-    chunks_in_stage, run_chunk = make_stage_functions(max_small_batch)
+    chunks_in_stage, _ = make_stage_functions(max_small_batch)
+    run_chunks = make_run_chunks(max_small_batch)
 
     @inline
     def run_serial_ops(op_records: int, op: int, end: int, stop: int, thread: Thread) -> Any:
@@ -173,28 +226,12 @@ def execute(max_small_batch: int) -> Body:
             op = after
         return op
 
-    @inline
-    def run_chunks(
-        first: int, last: int, stage: int, sync: int, stop: int, chunk_index: int, n_chunks: int, thread: Thread
-    ) -> Any:
-        """Run chunks of a stage until none is left; return how many."""
-        finished, each = 0, chunks_in_stage(first, last)
-        for step in range(n_chunks):
-            owner = (chunk_index + step) % n_chunks
-            number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * owner, stage, each)
-            while number < each and not atomic_load(stop):
-                run_chunk(first, last, owner, number, n_chunks, thread)
-                finished += 1
-                number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * owner, stage, each)
-        return finished
-
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         sync, stop, thread = args.sync, args.stop, Thread(scratch, args.timestamps)
         after, is_last = args.first, atomic_add(sync + SYNC_ENTERED, 1) == 0
         while True:
             if is_last:
                 stage = run_serial_ops(args.op_records, after, args.end, stop, thread)
-                atomic_store(sync + SYNC_FINISHED, 0)
                 atomic_store(sync + SYNC_STAGE, stage)
             else:
                 stage = wait(sync, after, stop)
@@ -203,8 +240,6 @@ def execute(max_small_batch: int) -> Body:
             record = args.op_records + RECORD_BYTES * stage
             after = load(int64, record + NEXT_STAGE_OFFSET)
             last = args.op_records + RECORD_BYTES * after
-            finished = run_chunks(record, last, stage, sync, stop, chunk_index, n_chunks, thread)
-            whole = chunks_in_stage(record, last) * n_chunks
-            is_last = finished > 0 and atomic_add(sync + SYNC_FINISHED, finished) + finished == whole
+            is_last = run_chunks(record, last, stage, sync, stop, chunk_index, n_chunks, thread)
 
     return body
