@@ -56,6 +56,7 @@ def run_product(args: Any, run: int, x_row_bytes: int, row: int, n_rows: int) ->
         base_stride=0,
         y=args.y + args.y_row * first + args.y_matrix * matrix + 4 * row,
         y_stride=args.y_stride,
+        token_parts=args.token_parts,
         access=args.access,
         stop=args.stop,
     )

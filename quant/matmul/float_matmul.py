@@ -31,6 +31,7 @@ from quant.matmul.layout import PANEL_CACHE_BYTES
 from quant.matmul.load_access import load_access
 from quant.matmul.output_init import init_output
 from quant.matmul.reductions import emit_reduce_four, emit_shuffle
+from quant.matmul.work_division import make_divided_kernel
 
 KernelBody = Callable[..., None]
 Prefetches = Sequence[tuple[int, int]]  # multiples of a row access's prefetch distance, each with the cache level
@@ -257,7 +258,7 @@ def matvec(format_module: str, activation_type: str) -> KernelBody:
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
         count, access = load(int64, args.tokens), load_access(args.access)
-        init_output(args, first, end)
+        init_output(args, first, end, 0, count)
         if count > 1:
             first = read_tokens(args, first, end, count, access.prefetch, scratch)
         elif access.streams == 4:
@@ -334,12 +335,14 @@ def matmul(format_module: str, activation_type: str) -> KernelBody:
                 token = Output(y.address + j * y.token_stride, 4, y.token_stride, y.add)
                 narrow(valid, w, Rows(x.address + x.stride * j, x.stride), n, token, sums)
 
-    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+    @inline
+    def multiply_rows(args: Any, first: int, end: int, first_tile: int, end_tile: int, scratch: int) -> None:
+        """Multiply the rows first .. end - 1 by the tokens of the tiles first_tile .. end_tile - 1."""
         n_in, y_stride = args.n_in, args.y_stride
-        first, end = chunk_range(args.n_out, rows, chunk_index, n_chunks)
-        count, x_bytes, step = load(int64, args.tokens), x_size * n_in, x_size * min(n_in, COLUMN_CHUNK) + 64
+        first_token, end_token = width * first_tile, min(width * end_tile, load(int64, args.tokens))
+        x_bytes, step = x_size * n_in, x_size * min(n_in, COLUMN_CHUNK) + 64
         panel, block = scratch + SUMS_BYTES, PANEL_CACHE_BYTES // (step * rows) * rows
-        init_output(args, first, end)
+        init_output(args, first, end, first_token, end_token)
         for start in range(first, end, block):
             until = min(start + block, end)
             for column in range(0, n_in, COLUMN_CHUNK):
@@ -348,7 +351,7 @@ def matmul(format_module: str, activation_type: str) -> KernelBody:
                 n, add = min(COLUMN_CHUNK, n_in - column), args.base or column
                 for row in range(start, until + (start - until) % rows):
                     copy(args.w + min(row, until - 1) * args.row_bytes + size * column, n, panel + (row - start) * step)
-                for token in range(0, count, width):
+                for token in range(first_token, end_token, width):
                     x = Rows(args.x + x_bytes * token + x_size * column, x_bytes)
                     next_tile, fetch_bytes = x.address + width * x_bytes, x_size * n * rows // (until - start)
                     for row in range(start, until, rows):
@@ -356,6 +359,6 @@ def matmul(format_module: str, activation_type: str) -> KernelBody:
                         prefetch_tile(next_tile, x_bytes, fetched, fetched + fetch_bytes)
                         w = Rows(panel + (row - start) * step, step)
                         y = Output(args.y + token * y_stride + 4 * row, 4, y_stride, add)
-                        multiply_tile(count - token, min(rows, until - row), w, x, n, y, scratch)
+                        multiply_tile(end_token - token, min(rows, until - row), w, x, n, y, scratch)
 
-    return body
+    return make_divided_kernel(multiply_rows, rows, width)

@@ -6,18 +6,18 @@ of 576 columns in Q4_1, this made products a third slower.
 
 from typing import Any
 
-from numba import float32, int64
+from numba import float32
 
 from quant.jit.vectors import inline, load, store
 
 
 @inline
-def init_output(args: Any, first: int, end: int) -> None:
-    """Copy y[token][row] = base[token][row] of a `ProductArguments` for rows first .. end - 1, unless `base` is y
-    itself or 0 (none).
+def init_output(args: Any, first: int, end: int, first_token: int, end_token: int) -> None:
+    """Copy y[token][row] = base[token][row] of a `ProductArguments` for rows first .. end - 1 and tokens
+    first_token .. end_token - 1, unless `base` is y itself or 0 (none).
     """
     if args.base and args.base != args.y:
-        for token in range(load(int64, args.tokens)):
+        for token in range(first_token, end_token):
             for row in range(first, end):
                 store(
                     args.y + token * args.y_stride + 4 * row,

@@ -12,7 +12,6 @@ from typing import Any
 from numba import float32, int64, types
 
 from quant.jit.cpu import target
-from quant.jit.threads import chunk_range
 from quant.jit.vectors import Vector, extract, inline, load, prefetch_l2, store
 from quant.matmul.activations import count_superblocks
 from quant.matmul.layout import (
@@ -30,6 +29,7 @@ from quant.matmul.outer_tile import make_outer_tile_sums
 from quant.matmul.output_init import init_output
 from quant.matmul.tile import Tile, make_sum_of_positions, make_tile
 from quant.matmul.unpack import EARLY_PREFETCH_SHARE, PanelRows, make_unpack
+from quant.matmul.work_division import make_divided_kernel
 from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
 
 
@@ -159,20 +159,20 @@ def matmul(format_module: str, passes: int) -> KernelBody:
     unpacked_bytes = rows * (CODES_STRIDE + 2 * SCALES_STRIDE)
     x_record = record_bytes(tokens_at_once, passes)
 
-    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        row_bytes = args.row_bytes
-        first, end = chunk_range(args.n_out, rows, chunk_index, n_chunks)
-        count, records = load(int64, args.tokens), args.n_in // 32
+    @inline
+    def multiply_panels(args: Any, first: int, end: int, first_tile: int, end_tile: int, scratch: int) -> None:
+        """Multiply the rows first .. end - 1 by the tokens of the tiles first_tile .. end_tile - 1."""
+        row_bytes, count, records = args.row_bytes, load(int64, args.tokens), args.n_in // 32
         unpacked, panels = scratch + out_bytes, scratch + out_bytes + unpacked_bytes
         position_records = count_superblocks(args.n_in)
         panel_bytes = GROUPS_PER_SUPERBLOCK * position_records * record
         x_bytes = GROUPS_PER_SUPERBLOCK * position_records * x_record
-        tiles = (count + tokens_at_once - 1) // tokens_at_once
+        tiles = end_tile - first_tile
         last = min(tiles, CACHED_TILES)  # the last tiles prefetch the next block
         most = max(MIN_PANELS, PANEL_CACHE_BYTES // panel_bytes) if tiles > CACHED_TILES else 1
         block, early = balanced_block_rows(end - first, rows * most, rows), rows * row_bytes // EARLY_PREFETCH_SHARE
         ahead_bytes = (rows * row_bytes - early) // (GROUPS_PER_SUPERBLOCK * last)
-        init_output(args, first, end)
+        init_output(args, first, end, tokens_at_once * first_tile, min(tokens_at_once * end_tile, count))
         for start in range(first, end, block):
             if load(int64, args.stop):
                 return
@@ -181,8 +181,8 @@ def matmul(format_module: str, passes: int) -> KernelBody:
                 panel = panels + (row - start) // rows * panel_bytes
                 source = PanelRows(args.w + row * row_bytes, row_bytes, min(rows, end - row))
                 unpack(source, args.n_in, unpacked, panel)
-            for tile in range(tiles):
-                token, x_at, prefetch_index = tile * tokens_at_once, args.x + tile * x_bytes, tile - (tiles - last)
+            for tile in range(first_tile, end_tile):
+                token, x_at, prefetch_index = tile * tokens_at_once, args.x + tile * x_bytes, tile - (end_tile - last)
                 n_tokens, step = min(tokens_at_once, count - token), ahead_bytes if prefetch_index >= 0 else 0
                 for row in range(start, until, rows):
                     panel = panels + (row - start) // rows * panel_bytes
@@ -192,4 +192,4 @@ def matmul(format_module: str, passes: int) -> KernelBody:
                     address = args.y + token * args.y_stride + 4 * row
                     store_results(scratch, address, args.y_stride, args.base, n_tokens, min(rows, end - row))
 
-    return body
+    return make_divided_kernel(multiply_panels, rows, tokens_at_once)

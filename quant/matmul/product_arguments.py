@@ -14,6 +14,7 @@ PRODUCT_PARAMETERS = (
     "base_stride",  # between the tokens of `base`; 0 for a bias
     "y",  # address of the output, float32 [token][n_out]
     "y_stride",  # between the tokens of y
+    "token_parts",  # into which many tokens are divided: see `quant.matmul.work_division`; only matmul reads it
     "access",  # address of a `RowAccess`, which only matvec reads
     "stop",  # address of a flag that makes the kernel return early
 )

@@ -159,7 +159,7 @@ def matvec(format_module: str, passes: int) -> KernelBody:
         count, x_stride = load(int64, args.tokens), count_superblocks(args.n_in) * token_bytes
         whole = count // 4 * 4
         x, y = args.x + whole * x_stride, args.y + whole * args.y_stride  # of the tokens that remain
-        init_output(args, first, end)
+        init_output(args, first, end, 0, count)
         for token in range(0, whole, 4):
             four(args, first, end, args.x + token * x_stride, args.y + token * args.y_stride, scratch)
         if count - whole == 3:

@@ -93,7 +93,8 @@ def matrix_product(
     name: str, function: str, x: Floats, rows: Bytes, passes: int, *, threads: int = 1, add_to: Floats | None = None,
     access: RowAccess | None = None,
 ) -> Floats:  # fmt: skip
-    """Return x . rows^T, (tokens, n_out), computed by the kernel `matvec` or `matmul`."""
+    """Return x . rows^T, (tokens, n_out), computed by the kernel `matvec` or `matmul`. Threads divide rows, and many
+    tokens."""
     fmt, (count, n_in), n_out = FORMATS[NUMBERS[name]], x.shape, len(rows)
     tile = target().tokens if function == "matmul" else 0
     y = np.zeros((count, n_out), np.float32) if add_to is None else add_to.copy()
@@ -101,7 +102,7 @@ def matrix_product(
     source = x if takes == "f32" else to_bf16(x) if takes == "bf16" else quantize_activations(x, tile, passes)
     base, stride = (0, 0) if add_to is None else (y, 4 * n_out)
     values = (
-        np.array([count]), source, rows, rows.shape[1], n_in, n_out, base, stride, y, 4 * n_out,
+        np.array([count]), source, rows, rows.shape[1], n_in, n_out, base, stride, y, 4 * n_out, threads,
         np.array(access or default_row_access()), np.zeros(1, np.int64),
     )  # fmt: skip
     path, constants = fmt.matmul_kernels[function == "matmul"], fmt.matmul_constants(passes)

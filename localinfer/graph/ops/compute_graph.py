@@ -140,7 +140,7 @@ class ComputeGraph:
         rows: Rows,
         *,
         constants: Constants | tuple[Constants, Constants] = NOTHING,
-        chunks: ChunkCounts = (0, 1),
+        chunks: ChunkCounts = (0, 8),
         barrier: bool = True,
         cost: CostModel | None = None,
         **arguments: Argument,

@@ -32,7 +32,7 @@ class AltUpRecorder(AltUpStreams[Buffer]):
         m, weight = self._modalities(blk, first), f"{blk}altup_predict_coef.weight"
         self._graph.need_scratch(4 * self._count**2)
         self._graph.op(
-            f"{blk}predict", PREDICT, first.rows, chunks=(0, 4), x=self._streams, m=m, count=self._count, n=self._n,
+            f"{blk}predict", PREDICT, first.rows, chunks=(0, 8), x=self._streams, m=m, count=self._count, n=self._n,
             predicted=self._predicted, weight=self._g.tensors.floats(weight, self._count**2, self._count), first=first,
         )  # fmt: skip
         return first
@@ -40,7 +40,7 @@ class AltUpRecorder(AltUpStreams[Buffer]):
     def correct(self, blk: Block, y: Buffer) -> Buffer:
         first, m, weight = self._graph.buffer(self._n), self._modalities(blk, y), f"{blk}altup_correct_coef.weight"
         self._graph.op(
-            f"{blk}correct", CORRECT, y.rows, chunks=(0, 4), y=y, predicted=self._predicted, m=m, count=self._count,
+            f"{blk}correct", CORRECT, y.rows, chunks=(0, 8), y=y, predicted=self._predicted, m=m, count=self._count,
             n=self._n, x=self._streams, weight=self._g.tensors.floats(weight, self._count, self._count), first=first,
             scale=self._g.tensors.vector(f"{blk}altup_correct_scale.weight", self._n),
         )  # fmt: skip
@@ -51,7 +51,7 @@ class AltUpRecorder(AltUpStreams[Buffer]):
             "add",
             ADD_TO_INACTIVE,
             branch.rows,
-            chunks=(0, 4),
+            chunks=(0, 8),
             branch=branch,
             count=self._count,
             n=self._n,
@@ -81,11 +81,11 @@ class AltUpRecorder(AltUpStreams[Buffer]):
     def _copy(self, x: Buffer, y: Buffer, *, x_first: int = 0, y_first: int = 0) -> None:
         """Copy as many values of each row as the narrower buffer has."""
         self._graph.op(
-            "copy", COPY, x.rows, chunks=(0, 4), x=x, x_n=x.n, x_first=x_first, n=min(x.n, y.n), y=y, y_n=y.n,
+            "copy", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=x_first, n=min(x.n, y.n), y=y, y_n=y.n,
             y_first=y_first,
         )  # fmt: skip
 
     def _match_rms(self, y: Buffer, x: Buffer) -> Buffer:
         """Scale y to the RMS of x."""
-        self._graph.op("match_rms", MATCH_RMS, x.rows, chunks=(0, 4), x=x, n=x.n, y=y)
+        self._graph.op("match_rms", MATCH_RMS, x.rows, chunks=(0, 8), x=x, n=x.n, y=y)
         return y

@@ -173,7 +173,7 @@ class AttentionRecorder:
                 {**variant, **flat, "rows": rows, "single": rows},
                 {**variant, **tiled, "rows": large_rows, "single": single},
             ),
-            chunks=(4, 16),
+            chunks=(4, 32),
             cost=CostModel(
                 position_bytes=cache.nbytes // ring.total_entries,
                 position_fmas=heads.count * (heads.key + heads.value),

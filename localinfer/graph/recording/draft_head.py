@@ -61,7 +61,7 @@ def concatenate(graph: ComputeGraph, a: Buffer, b: Buffer) -> Buffer:
     y = graph.buffer(a.n + b.n)
     for first, x in ((0, a), (a.n, b)):
         graph.op(
-            "draft_head.concatenate", COPY_SLICES, x.rows, chunks=(1, 4), x=x, x_first=0, x_step=x.n,
+            "draft_head.concatenate", COPY_SLICES, x.rows, chunks=(1, 8), x=x, x_first=0, x_step=x.n,
             heads=1, size=x.n,
             y=y, y_first=first, y_step=y.n,
         )  # fmt: skip

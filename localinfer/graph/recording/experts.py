@@ -78,7 +78,7 @@ class ExpertRecorder(ExpertOperations[Buffer]):
 
     def sigmoid_gate(self, y: Buffer, h: Buffer, name: str) -> None:
         weight = self._tensors.vector_or_single_row(f"{name}.weight", h.n)
-        self._graph.op(name, SIGMOID_GATE, y.rows, chunks=(0, 4), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
+        self._graph.op(name, SIGMOID_GATE, y.rows, chunks=(0, 8), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
 
 
 def expert_length_key(hparams: Hyperparameters) -> str:
@@ -170,13 +170,13 @@ def route(
     graph.op(
         f"{name}.route", ROUTE, logits.rows,
         constants={"gating": router.gating, "normed": int(router.normed), "best": router.best_per_group},
-        chunks=(0, 4), logits=logits, bias=bias or 0, scale=router.scale, n_expert=router.count,
+        chunks=(0, 8), logits=logits, bias=bias or 0, scale=router.scale, n_expert=router.count,
         groups=router.groups, groups_used=router.groups_used,
         used=router.used, ids=routing.ids, weights=routing.weights,
     )  # fmt: skip
     if scales:
         graph.op(
-            f"{name}.scale", SCALE_EXPERT_WEIGHTS, logits.rows, chunks=(0, 4), ids=routing.ids, used=router.used,
+            f"{name}.scale", SCALE_EXPERT_WEIGHTS, logits.rows, chunks=(0, 8), ids=routing.ids, used=router.used,
             scales=scales,
             weights=routing.weights,
         )  # fmt: skip
@@ -212,7 +212,7 @@ class RoutedExperts(NamedTuple):
             hidden = self._gate(gates, [None] * len(gates), activation)
         outputs, y, routing = self._multiply(hidden, "down"), self.graph.buffer(h.n, h.rows), self.routing
         self.graph.op(
-            f"{self.name}.combine", COMBINE_EXPERTS, h.rows, chunks=(0, 4), small=outputs[0], large=outputs[-1],
+            f"{self.name}.combine", COMBINE_EXPERTS, h.rows, chunks=(0, 8), small=outputs[0], large=outputs[-1],
             pair_rows=routing.pair_rows, weights=0 if self.router.weighs_inputs else routing.weights,
             used=self.router.used, n=h.n, y=y,
         )  # fmt: skip
@@ -229,7 +229,7 @@ class RoutedExperts(NamedTuple):
         rows = [self.graph.buffer(h.n, group.rows) for group in self.routing.groups]
         for x, group in zip(rows, self.routing.groups, strict=True):
             self.graph.op(
-                f"{self.name}.gather", GATHER, x.rows, constants=self._layout(group), chunks=(0, 4),
+                f"{self.name}.gather", GATHER, x.rows, constants=self._layout(group), chunks=(0, 8),
                 barrier=self._is_last(group), x=h, order=group.order,
                 weights=self.routing.weights if self.router.weighs_inputs else 0, used=self.router.used, n=h.n, y=x,
                 q=x.quantized,
@@ -250,7 +250,7 @@ class RoutedExperts(NamedTuple):
         ]  # fmt: skip
         for y, group in zip(outputs, self.routing.groups, strict=True) if scales else ():
             self.graph.op(
-                f"{self.name}.scale", SCALE_EXPERT_ROWS, y.rows, chunks=(0, 4), barrier=self._is_last(group),
+                f"{self.name}.scale", SCALE_EXPERT_ROWS, y.rows, chunks=(0, 8), barrier=self._is_last(group),
                 order=group.order, ids=self.routing.ids, scales=scales or 0, n=y.n, y=y,
             )  # fmt: skip
         return outputs
@@ -261,7 +261,7 @@ class RoutedExperts(NamedTuple):
         for gate, x, group in zip(gates, rows, self.routing.groups, strict=True):
             self.graph.op(
                 f"{self.name}.gated", GATE_HALVES, gate.rows,
-                constants={**self._layout(group), "activation": activation}, chunks=(0, 4),
+                constants={**self._layout(group), "activation": activation}, chunks=(0, 8),
                 barrier=self._is_last(group), x=x, n=gate.n, y=gate, q=gate.quantized,
             )  # fmt: skip
         return gates
@@ -271,7 +271,7 @@ class RoutedExperts(NamedTuple):
         for gate, up, group in zip(gates, ups, self.routing.groups, strict=True):
             self.graph.op(
                 f"{self.name}.gated", GATED_ACTIVATION, gate.rows,
-                constants={**self._layout(group), "activation": activation}, chunks=(1, 4),
+                constants={**self._layout(group), "activation": activation}, chunks=(1, 8),
                 barrier=self._is_last(group), up=up or 0, up_n=up.n if up else 0, up_first=0, n=gate.n, gate=gate,
                 q=gate.quantized,
             )  # fmt: skip

@@ -74,12 +74,12 @@ class GraphBuilder(Builder[Buffer]):
         weight = self.tensors.vector(self.tensors.full_name(name), x.n)
         if self.uses_layer_norm:
             self._graph.op(
-                name, LAYER_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 4), x=x, weight=weight,
+                name, LAYER_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 8), x=x, weight=weight,
                 bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=self.eps, y=y, q=y.quantized,
             )  # fmt: skip
         else:
             self._graph.op(
-                name, RMS_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 4), x=x, weight=weight, n=x.n,
+                name, RMS_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 8), x=x, weight=weight, n=x.n,
                 eps=self.eps, y=y, q=y.quantized,
             )  # fmt: skip
         return y
@@ -96,7 +96,7 @@ class GraphBuilder(Builder[Buffer]):
     ) -> Buffer:
         y, shape = out or self._graph.buffer(x.n, x.rows), (x.n // size, size) if per_group_weight else (size,)
         self._graph.op(
-            tensor or "norm_groups", NORM_GROUPS, x.rows, chunks=(1, 4), x=x, count=x.n // size, size=size,
+            tensor or "norm_groups", NORM_GROUPS, x.rows, chunks=(1, 8), x=x, count=x.n // size, size=size,
             weight=self.tensors.floats(tensor, *shape) if tensor else 0, step=size if per_group_weight else 0,
             eps=eps or self.eps,
             y=y,
@@ -108,10 +108,10 @@ class GraphBuilder(Builder[Buffer]):
             self.add(x, self.norm(branch, name))
             return
         weight = self.tensors.vector(f"{name}.weight", x.n)
-        self._graph.op(name, ADD_NORM, x.rows, chunks=(0, 4), branch=branch, weight=weight, n=x.n, eps=self.eps, x=x)
+        self._graph.op(name, ADD_NORM, x.rows, chunks=(0, 8), branch=branch, weight=weight, n=x.n, eps=self.eps, x=x)
 
     def add(self, x: Buffer, branch: Buffer, factor: float = 1.0) -> None:
-        self._graph.op("add", ADD, x.rows, chunks=(0, 4), branch=branch, factor=factor, n=x.n, x=x)
+        self._graph.op("add", ADD, x.rows, chunks=(0, 8), branch=branch, factor=factor, n=x.n, x=x)
 
     def add_vector(self, x: Buffer, tensor: str) -> Buffer:
         self._graph.op(tensor, ADD_BIAS, x.rows, bias=self.tensors.vector(tensor, x.n), n=x.n, x=x)
@@ -119,7 +119,7 @@ class GraphBuilder(Builder[Buffer]):
 
     def soft_cap(self, x: Buffer, factor: float, cap: float) -> None:
         self._graph.need_scratch(64)
-        self._graph.op("soft_cap", SOFT_CAP, x.rows, chunks=(1, 4), factor=factor, cap=cap, n=x.n, x=x)
+        self._graph.op("soft_cap", SOFT_CAP, x.rows, chunks=(1, 8), factor=factor, cap=cap, n=x.n, x=x)
 
     def gate(
         self, gate: Buffer, up: Buffer | None, activation: str = "none", *, first: int = 0,
@@ -128,12 +128,12 @@ class GraphBuilder(Builder[Buffer]):
         name = f"blk.{len(self.model.block_starts) - 1}."
         if math.isfinite(std_multiplier):
             self._graph.op(
-                f"{name}keep_largest", GAUSSIAN_TOPK, gate.rows, chunks=(0, 4), deviations=std_multiplier, n=gate.n,
+                f"{name}keep_largest", GAUSSIAN_TOPK, gate.rows, chunks=(0, 8), deviations=std_multiplier, n=gate.n,
                 x=gate,
             )  # fmt: skip
         small, large = ({**layout, "activation": activation} for layout in self._graph.layouts)
         self._graph.op(
-            f"{name}gated", GATED_ACTIVATION, gate.rows, constants=(small, large), chunks=(1, 4), up=up or 0,
+            f"{name}gated", GATED_ACTIVATION, gate.rows, constants=(small, large), chunks=(1, 16), up=up or 0,
             up_n=up.n if up else 0, up_first=first, n=gate.n, gate=gate, q=gate.quantized,
         )  # fmt: skip
         return gate
@@ -143,7 +143,7 @@ class GraphBuilder(Builder[Buffer]):
         return self._graph.buffer(n)
 
     def copy(self, x: Buffer, to: Buffer) -> None:
-        self._graph.op("copy", COPY, x.rows, chunks=(0, 4), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=0)
+        self._graph.op("copy", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=0)
 
     # --- matrices ---
 

@@ -31,7 +31,7 @@ class HeadRecorder(HeadOperations[Buffer]):
         size = x.n // heads // 2
         first, second = self._graph.buffer(x.n // 2), self._graph.buffer(x.n // 2)
         self._graph.op(
-            "halves", SPLIT_HALVES, x.rows, chunks=(1, 4), x=x, size=size, heads=heads, first=first, second=second
+            "halves", SPLIT_HALVES, x.rows, chunks=(1, 8), x=x, size=size, heads=heads, first=first, second=second
         )
         return first, second
 
@@ -44,7 +44,7 @@ class HeadRecorder(HeadOperations[Buffer]):
 
     def _copy_slices(self, x: Buffer, x_first: int, heads: int, size: int, y: Buffer, y_first: int) -> None:
         self._graph.op(
-            "copy_slices", COPY_SLICES, x.rows, chunks=(1, 4), x=x, x_first=x_first, x_step=x.n // heads, heads=heads,
+            "copy_slices", COPY_SLICES, x.rows, chunks=(1, 8), x=x, x_first=x_first, x_step=x.n // heads, heads=heads,
             size=size,
             y=y, y_first=y_first, y_step=y.n // heads,
         )  # fmt: skip
@@ -59,7 +59,7 @@ class HeadRecorder(HeadOperations[Buffer]):
         rows, runs = self._rows[heads]
         gathered = graph.buffer(size, rows)
         graph.op(
-            f"{name}.gather", GATHER_HEADS, x.rows, constants=graph.layouts, chunks=(1, 4), x=x, heads=heads, size=size,
+            f"{name}.gather", GATHER_HEADS, x.rows, constants=graph.layouts, chunks=(1, 8), x=x, heads=heads, size=size,
             y=gathered, q=gathered.quantized, row_count=rows.region, runs=runs,
         )  # fmt: skip
         return matrix_products.head_matmul(graph, gathered, weight, runs)

@@ -17,9 +17,12 @@ from quant import FORMATS
 from quant.jit.cpu import target
 from quant.matmul.layout import matmul_scratch_bytes
 
-MAX_CHUNKS_PER_THREAD = 8  # bounds the wait for the last chunk of a slow thread
+MAX_CHUNKS_PER_THREAD = 32  # bounds the wait for the last chunk of a slow thread
 MIN_CHUNK_BYTES = 1 << 16  # of a matrix chunk in a small batch: about 3 us
-MIN_CHUNK_PANELS = 2  # panels of rows of a matrix chunk in a large batch: about 10 us
+SHORT_ROW, SHORT_CHUNK_PANELS = 1024, 8  # a tile of such tokens stays in the nearest cache for several panels, ...
+CHUNK_PANELS = 2  # ... one of longer rows does not. These are the panels of a chunk in a large batch, ...
+ENOUGH_CHUNKS = 16  # ... unless a thread would have fewer chunks than these
+MAX_TOKEN_PARTS = 8  # a panel is unpacked for each part of the tokens
 
 # The field of `Cost` that counts products, by the representation of their activations.
 COST_FIELD = {"quantized": "dots", "f32": "fmas", "bf16": "bf16_pairs"}
@@ -48,7 +51,7 @@ def matmul(
         PRODUCT.with_kernels(*fmt.matmul_kernels),
         x.rows,
         constants=fmt.matmul_constants(graph.passes),
-        chunks=chunk_counts(graph, weight.nbytes, n_out),
+        chunks=chunk_counts(graph, weight.nbytes, n_out, n_in),
         barrier=barrier,
         cost=CostModel(Cost(weight.nbytes), Cost(**{COST_FIELD[activation_type]: weight.n_elements})),
         x=source,
@@ -60,6 +63,7 @@ def matmul(
         base_stride=4 * y.n if add_to else 0,
         y=y,
         y_stride=4 * y.n,
+        token_parts=token_parts(graph, n_out, n_in),
         access=graph.row_access(weight),
         stop=graph.stop,
     )
@@ -137,7 +141,7 @@ def add_grouped_product(
         EXPERTS.with_kernels(*kernels),
         x.rows,
         constants=fmt.expert_matmul_constants(graph.passes),
-        chunks=chunk_counts(graph, product.used * product.matrix_bytes, n_out),
+        chunks=chunk_counts(graph, product.used * product.matrix_bytes, n_out, n_in),
         barrier=barrier,
         cost=product.cost(activation_type) if has_cost else CostModel(),
         runs=product.runs,
@@ -148,24 +152,44 @@ def add_grouped_product(
         n_out=n_out,
         bias=bias or 0,
         y=product.y,
+        token_parts=token_parts(graph, n_out, n_in),
         access=graph.row_access(weights),
         stop=graph.stop,
         **product.strides,
     )
 
 
-def chunk_counts(graph: ComputeGraph, nbytes: int, n_out: int) -> ChunkCounts:
-    """Return the chunks per thread of a product that reads `nbytes` of weights and has `n_out` outputs per row."""
-    min_bytes, min_rows = MIN_CHUNK_BYTES * graph.threads, MIN_CHUNK_PANELS * target().rows * graph.threads_batch
-    return chunks_per_thread(nbytes // min_bytes, graph.threads), chunks_per_thread(
-        n_out // min_rows, graph.threads_batch
-    )
+def chunk_counts(graph: ComputeGraph, nbytes: int, n_out: int, n_in: int) -> ChunkCounts:
+    """Return the chunks per thread of a product that reads `nbytes` of weights, of rows of `n_in`, and has `n_out`
+    outputs."""
+    panels = token_parts(graph, n_out, n_in) * n_panels(n_out)
+    large = chunks_per_thread(panels // chunk_panels(n_in), graph.threads_batch)
+    if large < ENOUGH_CHUNKS:
+        large = min(chunks_per_thread(panels, graph.threads_batch), ENOUGH_CHUNKS)
+    return chunks_per_thread(nbytes // MIN_CHUNK_BYTES, graph.threads), large
+
+
+def token_parts(graph: ComputeGraph, n_out: int, n_in: int) -> int:
+    """Return the number of parts into which a product with `n_out` outputs divides the tokens of a large batch: as many
+    as give all threads enough chunks."""
+    wanted = ENOUGH_CHUNKS * chunk_panels(n_in) * graph.threads_batch if graph.threads_batch > 1 else 1
+    return min(-(-wanted // n_panels(n_out)), MAX_TOKEN_PARTS)
+
+
+def chunk_panels(n_in: int) -> int:
+    """Return the number of panels that a chunk in a large batch should have."""
+    return SHORT_CHUNK_PANELS if n_in <= SHORT_ROW else CHUNK_PANELS
+
+
+def n_panels(n_out: int) -> int:
+    """Return the number of panels of `n_out` rows."""
+    return -(-n_out // target().rows)
 
 
 def chunks_per_thread(n_chunks: int, threads: int) -> int:
-    """Return the number of chunks per thread, at most `n_chunks`. Several chunks allow other threads to steal work from
-    a slow one."""
-    return max(1, min(n_chunks, MAX_CHUNKS_PER_THREAD)) if threads > 1 else 1
+    """Return the number of chunks per thread, if `n_chunks` are large enough. Several chunks allow other threads to
+    steal work from a slow one."""
+    return max(1, min(n_chunks // threads, MAX_CHUNKS_PER_THREAD)) if threads > 1 else 1
 
 
 def converted(graph: ComputeGraph, x: Buffer, weight: Tensor, activation_type: str) -> Argument:
@@ -186,7 +210,7 @@ def convert(graph: ComputeGraph, x: Buffer, activation_type: str, product: str) 
     equal chunks.
     """
     previous = graph.ops[-1]
-    chunks = 0 if previous.barrier else min(previous.chunks[0], 1), 4
+    chunks = 0 if previous.barrier else min(previous.chunks[0], 1), 8
     if activation_type == "bf16":
         graph.op(f"{product}.to_bf16", TO_BF16, x.rows, chunks=chunks, x=x, n=x.n, y=x.bf16)
     else:

@@ -88,7 +88,7 @@ class ModelGraph(ModelProperties):
         for index, layer in enumerate(self._captured_layers):
             if layer == number and x and self.captured_inputs:
                 self.graph.op(
-                    "input", COPY, x.rows, chunks=(0, 4), x=x, x_n=x.n, x_first=0, n=x.n, y=self.captured_inputs,
+                    "input", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=0, n=x.n, y=self.captured_inputs,
                     y_n=self.captured_inputs.n, y_first=index * x.n,
                 )  # fmt: skip
 

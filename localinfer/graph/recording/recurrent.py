@@ -34,7 +34,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         y, weight = self._graph.buffer(x.n), self._tensors.floats(f"{name}.weight", x.n, width)
         self._graph.need_scratch(convolution_scratch_bytes(width))
         self._graph.op(
-            name, CONVOLVE, x.rows, constants={"activation": activation}, chunks=(1, 4), x=x, weight=weight,
+            name, CONVOLVE, x.rows, constants={"activation": activation}, chunks=(1, 8), x=x, weight=weight,
             bias=self._tensors.bias(name, x.n) or 0, width=width, n=x.n, segments=self._states.segments,
             tail=self._states.add_layer(4 * (width - 1) * x.n), y=y,
         )  # fmt: skip
@@ -47,7 +47,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         self._graph.op(
             f"{blk}recur", RECUR[shape.rule], x.rows,
             constants={"key": shape.key, "value": shape.value, "heads_per_key": shape.heads_per_key},
-            chunks=(1, 4), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
+            chunks=(1, 8), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
             cost=CostModel(Cost(state_bytes), Cost(fmas=3 * state_bytes // 4)),
             a=self._tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, segments=self._states.segments,
             state=self._states.add_layer(state_bytes), y=y,
@@ -61,7 +61,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         y, numbers = self._graph.buffer(x.n), x.n * b.n
         self._graph.need_scratch(scan_scratch_bytes(b.n))
         self._graph.op(
-            f"{blk}scan", SELECTIVE_SCAN, x.rows, constants={"size": b.n}, chunks=(1, 4), x=x, step=step, b=b, c=c,
+            f"{blk}scan", SELECTIVE_SCAN, x.rows, constants={"size": b.n}, chunks=(1, 8), x=x, step=step, b=b, c=c,
             n=x.n,
             a=self._tensors.floats(f"{blk}ssm_a", x.n, b.n), skip=self._tensors.vector(f"{blk}ssm_d", x.n),
             cost=CostModel(Cost(8 * numbers), Cost(fmas=12 * numbers)), segments=self._states.segments,
@@ -75,7 +75,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             "shift",
             TOKEN_SHIFT,
             x.rows,
-            chunks=(1, 4),
+            chunks=(1, 8),
             x=x,
             n=x.n,
             segments=self._states.segments,
@@ -87,7 +87,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
     def lerp(self, x: Buffer, other: Buffer, weight: Buffer | Tensor) -> Buffer:
         # `weight` has a row per token, or as a tensor one row for all tokens.
         y, step = self._graph.buffer(x.n), x.n if isinstance(weight, Buffer) else 0
-        self._graph.op("lerp", LERP, x.rows, chunks=(0, 4), x=x, other=other, weight=weight, step=step, n=x.n, y=y)
+        self._graph.op("lerp", LERP, x.rows, chunks=(0, 8), x=x, other=other, weight=weight, step=step, n=x.n, y=y)
         return y
 
     def lerps(self, x: Buffer, other: Buffer, name: str, count: int) -> Sequence[Buffer]:
@@ -105,17 +105,17 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         vector = {kind: self._tensors.vector(f"{name}_{kind}.weight", n) for kind in ("k_k", "k_a", "r_k", "ln")}
         removed, y, state_bytes = graph.buffer(n), graph.buffer(n), 4 * n * size
         graph.op(
-            f"{name}.prepare", WKV_PREPARE, x.r.rows, constants=constants, chunks=(1, 4), w=x.w, k=x.k, a=x.a,
+            f"{name}.prepare", WKV_PREPARE, x.r.rows, constants=constants, chunks=(1, 8), w=x.w, k=x.k, a=x.a,
             k_k=vector["k_k"], k_a=vector["k_a"], heads=heads, removed=removed,
         )  # fmt: skip
         graph.op(
-            f"{name}.recur", RECUR_WKV, x.r.rows, constants=constants, chunks=(1, 4),
+            f"{name}.recur", RECUR_WKV, x.r.rows, constants=constants, chunks=(1, 8),
             cost=CostModel(Cost(state_bytes), Cost(fmas=state_bytes)), r=x.r, w=x.w, k=x.k, v=x.v, a=x.a,
             removed=removed, heads=heads, segments=self._states.segments, state=self._states.add_layer(state_bytes),
             y=y,
         )  # fmt: skip
         graph.op(
-            f"{name}.finish", WKV_FINISH, x.r.rows, constants=constants, chunks=(1, 4), r=x.r, k=x.k, v=x.v,
+            f"{name}.finish", WKV_FINISH, x.r.rows, constants=constants, chunks=(1, 8), r=x.r, k=x.k, v=x.v,
             r_k=vector["r_k"], weight=vector["ln"], bias=self._tensors.vector(f"{name}_ln.bias", n), heads=heads,
             eps=size * self._model.eps, y=y,
         )  # fmt: skip

@@ -49,6 +49,7 @@ def test_kernel_reads_the_arguments_of_its_signature(path: str) -> None:
         helpers |= read_fields(parse_module("localinfer.kernels.attention.shape"))
     if parameters == set(PRODUCT_PARAMETERS):
         helpers |= read_fields(parse_module("quant.matmul.output_init"))
+        helpers |= read_fields(parse_module("quant.matmul.work_division"))
         helpers |= {"access"}  # matmul reads whole panels
     assert functions[kernel] <= parameters
     assert parameters - IGNORED <= functions[kernel] | helpers

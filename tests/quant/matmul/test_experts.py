@@ -25,7 +25,7 @@ def test_expert_matvec_equals_single_products(name: str, n_out: int, threads: in
     runs, y = np.array([len(RUNS), *np.ravel(RUNS)]), np.zeros((6, n_out), np.float32)
     values = (
         np.array([6]), runs, source, weights, weights.shape[1], N_IN, n_out, bias, y, 4 * n_out, 0, 4 * n_out,
-        np.array(default_row_access()), np.zeros(1, np.int64),
+        1, np.array(default_row_access()), np.zeros(1, np.int64),
     )  # fmt: skip
     arguments = dict(zip(EXPERTS.parameters, values, strict=True))
     kernels.run(fmt.expert_matmul_kernels[False], arguments, threads, **fmt.expert_matmul_constants(1))

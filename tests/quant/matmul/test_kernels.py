@@ -159,6 +159,19 @@ def test_threads_do_not_change_a_bit(name: str, function: str, passes: int) -> N
         assert same_bits(kernels.matrix_product(name, function, x, rows, passes, threads=threads), alone)
 
 
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "F16", "BF16"])
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_divided_tokens_do_not_change_a_bit(name: str, threads: int, passes: int) -> None:
+    """Threads divide many tokens, if there are few rows. A chunk may have rows of two parts of the tokens."""
+    tokens, n = 4 * threads * target().tokens + 3, shortest_row(name)
+    rows = kernels.random_rows(name, 35, n)
+    x, there = (np.random.default_rng(4).standard_normal((tokens, size)).astype(np.float32) for size in (n, 35))
+    alone, divided = (
+        kernels.matrix_product(name, "matmul", x, rows, passes, threads=each, add_to=there) for each in (1, threads)
+    )
+    assert same_bits(divided, alone)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("n_out", "blocks", "tokens"), [(1, 1, 1), (17, 9, 7), (65, 2, 13), (35, 18, 26)])
 def test_token_alone_and_in_a_batch_is_bit_exact(name: str, n_out: int, blocks: int, tokens: int, passes: int) -> None:

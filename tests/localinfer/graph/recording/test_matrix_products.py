@@ -7,7 +7,18 @@ from tiny import tiny_llama
 
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.ops.compute_graph import ComputeGraph
-from localinfer.graph.recording.matrix_products import MAX_CHUNKS_PER_THREAD, MIN_CHUNK_BYTES, chunk_counts, matmul
+from localinfer.graph.recording.matrix_products import (
+    CHUNK_PANELS,
+    ENOUGH_CHUNKS,
+    MAX_CHUNKS_PER_THREAD,
+    MAX_TOKEN_PARTS,
+    MIN_CHUNK_BYTES,
+    SHORT_CHUNK_PANELS,
+    SHORT_ROW,
+    chunk_counts,
+    matmul,
+    token_parts,
+)
 from localinfer.kernels.signatures import ADD
 from quant.jit.cpu import target
 
@@ -23,8 +34,28 @@ from quant.jit.cpu import target
 )
 def test_chunks_per_thread(threads: int, nbytes: int, chunks: int) -> None:
     graph = ComputeGraph(1, 1, threads, threads, passes=1)
-    small, large = chunk_counts(graph, nbytes, target().rows)
-    assert (small, large) == (chunks, 1)
+    small, _ = chunk_counts(graph, nbytes, target().rows, 256)
+    assert small == chunks
+
+
+@pytest.mark.parametrize("n_in", [SHORT_ROW, SHORT_ROW + 256])
+@pytest.mark.parametrize(
+    ("threads", "thread_panels", "parts", "chunks"),
+    [
+        (1, 1, 1, 1),
+        (MAX_TOKEN_PARTS, 1, MAX_TOKEN_PARTS, MAX_TOKEN_PARTS),  # chunks of one panel
+        (4, ENOUGH_CHUNKS, None, ENOUGH_CHUNKS),  # tokens are divided, so that chunks have enough panels
+        (4, SHORT_CHUNK_PANELS * ENOUGH_CHUNKS, 1, None),  # panels are enough
+        (4, 1000 * SHORT_CHUNK_PANELS, 1, MAX_CHUNKS_PER_THREAD),
+    ],
+)
+def test_few_panels_are_divided_by_tokens(
+    n_in: int, threads: int, thread_panels: int, parts: int | None, chunks: int | None
+) -> None:
+    graph, n_out = ComputeGraph(1, 1, threads, threads, passes=1), thread_panels * threads * target().rows
+    panels = SHORT_CHUNK_PANELS if n_in == SHORT_ROW else CHUNK_PANELS
+    expected = parts or panels, chunks or min(SHORT_CHUNK_PANELS * ENOUGH_CHUNKS // panels, MAX_CHUNKS_PER_THREAD)
+    assert (token_parts(graph, n_out, n_in), chunk_counts(graph, 1, n_out, n_in)[1]) == expected
 
 
 def test_products_of_one_input_convert_it_once(tmp_path: Path) -> None:
