@@ -12,6 +12,7 @@ from cli import screen
 from cli.flags import ModelArgument, with_options
 from cli.loading import open_engine
 from cli.measure.bench_results import peak_line
+from cli.measure.simulation import SimulationOptions, simulate_command
 from cli.output_files import writable_path, write_atomically
 from cli.tables import table
 from localinfer.errors import UsageError
@@ -40,6 +41,8 @@ def profile_command(
         str | None,
         typer.Option("--trace", metavar="FILE", help="Write a trace for chrome://tracing or Perfetto."),
     ] = None,
+    *,
+    simulation: SimulationOptions,
 ) -> None:
     """Profile a model by operation and by layer.
 
@@ -48,14 +51,25 @@ def profile_command(
     threads. "of peak" is the time that the bytes or multiply-accumulates would take at the measured peak of this
     machine, divided by the time of the operation.
 
+    With --simulate, the speed with any number of threads, more than this machine has cores, too, is simulated: one
+    thread measures what each of them would run. The table shows what their time is spent on.
+
     \b
     Examples:
       localinfer profile smollm2 -p 512 -n 32
       localinfer profile smollm2 -t 1 --json
       localinfer profile smollm2 -p 0 -n 8 --trace trace.json
+      localinfer profile smollm2 -t 16 --simulate --bandwidth 80
+      localinfer profile smollm2 --simulate --core-speeds 1,1,1,1,0.35,0.35,0.35,0.35
     """
     if n_prompt + n_gen == 0:
         raise UsageError("--n-prompt, --n-gen: nothing to run")
+    if simulation.simulate:
+        if trace is not None:
+            raise UsageError("--trace: not with --simulate")
+        simulate_command(model, given, (n_prompt, n_gen), simulation, as_json=as_json)
+        return
+    simulation.require_simulate()
     file = writable_path("--trace", trace) if trace is not None else None
     found, rooflines = measure(model, given, n_prompt, n_gen)
     if as_json:

@@ -7,7 +7,7 @@ a stage runs the following ops that are too small to divide, up to the next stag
 publishes it.
 
 So threads only wait for chunks that are in progress. A slow thread leaves its chunks to others; a late thread finds its
-chunks taken and joins at the current stage.
+chunks taken and joins at the current stage. `localinfer.evaluation.simulation.simulated_executor` follows this code.
 """
 
 from collections.abc import Callable

@@ -29,7 +29,7 @@ def page_bytes(kind: str, dim: int, *, anchored: bool = False) -> int:
 
 
 # Timestamps, before a thread's scratch memory: their number, then TIMESTAMP_WORDS words for each.
-TIMESTAMPS_BYTES = 1 << 20
+TIMESTAMPS_BYTES = 8 << 20  # pages that are not used take no memory
 TIMESTAMPS_OFFSET, TIMESTAMP_WORDS = 64, 3
 
 

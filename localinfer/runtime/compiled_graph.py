@@ -222,10 +222,11 @@ class CompiledGraph:
     # --- threads ---
 
     @contextmanager
-    def recorded_timestamps(self) -> Iterator[TimestampBuffer]:
-        """Record timestamps of all chunks in the with block. Yields their buffer."""
-        buffer = TimestampBuffer(self._op_records, self.graph.n_threads, self.graph.scratch_bytes)
-        self._thread_pool.use_scratch(buffer.scratches, timestamps=True)
+    def recorded_timestamps(self, *, alone: bool = False) -> Iterator[TimestampBuffer]:
+        """Record timestamps of all chunks in the with block. Yields their buffer. With `alone`, one thread processes
+        the chunks of all threads."""
+        buffer = TimestampBuffer(self._op_records, 1 if alone else self.graph.n_threads, self.graph.scratch_bytes)
+        self._thread_pool.use_scratch(buffer.scratches, timestamps=True, alone=alone)
         try:
             yield buffer
         finally:

@@ -56,6 +56,7 @@ class ThreadPool:
         self._started: list[None] = []  # an entry for each started thread; `_finished` has one for each finished thread
         self._finished: list[bool] = []
         self._n_active = 0  # threads of the current run
+        self._alone = False
         self._on_op: OnOp | None = None
         self._idle_work = idle_work
         self._closed = False
@@ -81,7 +82,7 @@ class ThreadPool:
         # Python handles signals between byte codes, not within `extend`: all threads start or none does, and each
         # acquired lock is counted.
         try:
-            self._started.extend(map(call, self._start_signals[:n_threads]))
+            self._started.extend(map(call, self._start_signals[: 1 if self._alone else n_threads]))
             if due := [work for pending, work in self._idle_work if len(pending)]:
                 self._finished.extend(takewhile(bool, map(call, self._first_done_wait)))
                 for work in due:
@@ -100,10 +101,11 @@ class ThreadPool:
         self._call[HEADER_WORDS], self._call[HEADER_WORDS + 1] = first, end
         return self._call_address
 
-    def use_scratch(self, scratches: Sequence[int], *, timestamps: bool = False) -> None:
+    def use_scratch(self, scratches: Sequence[int], *, timestamps: bool = False, alone: bool = False) -> None:
         """Give the threads other scratch memory from the next run on. With `timestamps`, they write timestamps in front
-        of it (`localinfer.runtime.timestamps`)."""
-        self._scratches, self._call[-1] = scratches, timestamps
+        of it (`localinfer.runtime.timestamps`). If the first thread runs `alone`, the others never start, and it
+        processes the chunks of all."""
+        self._scratches, self._call[-1], self._alone = scratches, timestamps, alone
 
     def close(self) -> None:
         """End the threads."""

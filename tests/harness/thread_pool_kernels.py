@@ -1,4 +1,5 @@
-"""Kernels for `test_thread_pool`: ops that detect when they run twice, or before their inputs are complete."""
+"""Kernels for tests of the thread pool: ops that detect when they run twice, or before their inputs are complete, and
+ops that note which chunks run."""
 
 from typing import Any
 
@@ -30,5 +31,19 @@ def hold() -> Any:
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         while not atomic_load(args.stop):
             pause()
+
+    return body
+
+
+def note_chunk() -> Any:
+    """Return the kernel that appends `number`, the chunk's index and the number of chunks to the records at `runs`,
+    whose number is at `count`.
+    """
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        record = args.runs + 24 * atomic_add(args.count, 1)
+        store(record, args.number)
+        store(record + 8, chunk_index)
+        store(record + 16, n_chunks)
 
     return body
