@@ -72,6 +72,7 @@ def test_cross_compiled_kernels_use_instruction(
     assert result.returncode == 0, result.stderr[-1000:]
     assert result.stdout.count(f"\t{instruction}\t") >= 8
     assert triple == LINUX or not re.search(r"\b[wx]18\b", result.stdout), "a register of macOS"
+    assert triple != LINUX or "\tandq\t$-64, %rsp" in result.stdout  # the stack is aligned for vectors
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
