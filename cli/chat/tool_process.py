@@ -48,12 +48,20 @@ def run(command: list[str], name: str, arguments: str, seconds: float) -> str:
 
 
 def kill_process_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the process and its process group, if they still run."""
-    with contextlib.suppress(OSError):
-        if hasattr(os, "killpg"):
+    """Kill the process and its process group, if they still run.
+
+    Windows has no such groups: child processes are killed as long as their parent runs.
+    """
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+        return
+    import psutil  # imported late: other systems do not need it
+
+    with contextlib.suppress(psutil.Error):
+        tool = psutil.Process(process.pid)
+        for each in [*tool.children(recursive=True), tool]:
+            each.kill()
 
 
 class StreamReader(threading.Thread):

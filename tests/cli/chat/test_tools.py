@@ -68,6 +68,12 @@ def test_timeout_kills_a_tool_and_its_children() -> None:
     assert python(f"{start}; print(1)", seconds=60) == "1"
 
 
+def test_timeout_kills_a_tool_and_its_children_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "killpg", raising=False)
+    wait = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(9999)'])"
+    assert python(f"print(1, flush=True); {wait}", seconds=3) == "error: no result within 3 s\n1"
+
+
 # --- the list of tools ---
 
 
