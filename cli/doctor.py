@@ -130,24 +130,24 @@ def check_cpu() -> CheckResult:
     """Return the CPU, the instruction set that kernels are compiled for, and why it was chosen."""
     import llvmlite.binding as llvm
 
-    from localinfer.runtime import machine
+    from localinfer.machine import resources
     from quant.jit.cpu import process_triple, target, used_features
 
-    name, llvm_name, isa, features = machine.cpu_name(), llvm.get_host_cpu_name(), target().isa, used_features()
+    name, llvm_name, isa, features = resources.cpu_name(), llvm.get_host_cpu_name(), target().isa, used_features()
     forced = os.environ.get("NUMBA_CPU_NAME", "")
     reason = f"set by NUMBA_CPU_NAME={forced}" if forced else f"the best that LLVM reports for {llvm_name}"
     facts: dict[str, Fact] = {
         "name": name, "llvm_name": llvm_name, "instruction_set": isa, "numba_cpu_name": forced or None,
-        "features": features, "triple": process_triple(), "is_translated": machine.is_translated(),
+        "features": features, "triple": process_triple(), "is_translated": resources.is_translated(),
     }  # fmt: skip
     text = f"{name or 'unknown'}; instructions: {isa}, {reason}, which has {' '.join(features) or 'no known features'}"
-    return CheckResult(text + f"; {TRANSLATED}" * machine.is_translated(), facts)
+    return CheckResult(text + f"; {TRANSLATED}" * resources.is_translated(), facts)
 
 
 def check_threads() -> CheckResult:
-    from localinfer.runtime import machine, thread_priority
+    from localinfer.machine import resources, thread_priority
 
-    steps, count = machine.thread_count_steps(), machine.default_threads()
+    steps, count = resources.thread_count_steps(), resources.default_threads()
     text = f"{count} by default; CPUs: {', '.join(f'{number} {step}' for step, number in steps.items())}"
     facts: dict[str, Fact] = {"default": count, "cpus": dict(steps)}
     if sys.platform in ("darwin", "win32"):
@@ -157,9 +157,9 @@ def check_threads() -> CheckResult:
 
 
 def check_memory() -> CheckResult:
-    from localinfer.runtime import machine
+    from localinfer.machine import resources
 
-    free = machine.available_memory()
+    free = resources.available_memory()
     trouble = f"less than {screen.mib(MIN_MEMORY)}, the need of small models" if free < MIN_MEMORY else ""
     return CheckResult(f"{free / 2**30:.1f} GiB available", {"available_bytes": free}, trouble)
 
@@ -167,9 +167,9 @@ def check_memory() -> CheckResult:
 def check_speed() -> CheckResult:
     """Compile, load and run kernels on threads, and measure their peak speed."""
     from localinfer.evaluation.roofline import measure
-    from localinfer.runtime import machine
+    from localinfer.machine import resources
 
-    found = measure(machine.default_threads())
+    found = measure(resources.default_threads())
     facts: dict[str, Fact] = {
         "threads": found.threads, "bytes_per_second": found.bandwidth,
         "int_macs_per_second": found.dots, "float_macs_per_second": found.fmas,

@@ -15,10 +15,10 @@ from localinfer.generation.session import Progress
 from localinfer.gguf.dequantize import dequantize
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub import resolve
+from localinfer.machine.resources import default_threads
 from localinfer.options import CHUNK_SIZE, Value, from_environment, from_keywords, merge
 from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.machine import default_threads
 from localinfer.tokenizer import from_gguf as tokenizer_from_gguf
 from localinfer.tokenizer.chunks import Chunks, split_text
 

@@ -106,18 +106,18 @@ def simulate_command(
     from localinfer.evaluation import roofline
     from localinfer.evaluation.simulation import scaling
     from localinfer.evaluation.simulation.simulated_executor import Machine
-    from localinfer.runtime import machine
+    from localinfer.machine import resources
 
     if bandwidth is None:
         with status.busy("measuring the peak of this machine"):
-            bandwidth = roofline.measure(machine.default_threads()).bandwidth
+            bandwidth = roofline.measure(resources.default_threads()).bandwidth
     simulated = Machine(speeds, bandwidth, thread_interval=scaling.THREAD_INTERVAL)
     found = [scaling.simulate(name, simulated, ops, *each) for name, each in chunks.items()]
     if as_json:
         screen.write(json.dumps(as_object(found, ops), indent=1) + "\n")
     else:
         screen.write("\n".join(line for each in found for line in as_text(each, ops)).lstrip("\n") + "\n")
-        screen.note_dim(assumptions(simulated, machine.cpu_name()))
+        screen.note_dim(assumptions(simulated, resources.cpu_name()))
 
 
 def measure(

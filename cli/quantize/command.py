@@ -69,7 +69,7 @@ def resolve_threads(given: int | None) -> int:
     if wanted := given or merge(from_environment(os.environ)).threads:
         return wanted
 
-    from localinfer.runtime.machine import default_threads
+    from localinfer.machine.resources import default_threads
 
     return default_threads()
 

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from localinfer.errors import LocalInferError, NotEnoughMemoryError
 from localinfer.gguf.imatrix_file import Entry, Imatrix
-from localinfer.runtime import machine
+from localinfer.machine import resources
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
 from localinfer.runtime.probe import ActivationProbe
@@ -76,7 +76,7 @@ class Collector:
     def _require_memory(self) -> None:
         graph = self._engine.graph
         sizes = {product.first_op: 4 * product.x.n**2 for product in graph.products if product.runs is None}
-        needed, available = sum(sizes.values()), machine.available_memory()
+        needed, available = sum(sizes.values()), resources.available_memory()
         if needed > available:
             what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
             raise self._engine.file.error("covariance", what, NotEnoughMemoryError)

@@ -18,7 +18,7 @@ from localinfer import paths
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.ops.cost import NO_COST, Cost
 from localinfer.kernels.layout import OPERAND_RING, products_shape, round_bytes
-from localinfer.runtime import machine
+from localinfer.machine import resources
 from quant.jit import loader
 from quant.jit.cpu import target
 from quant.jit.kernel import Kernel
@@ -87,7 +87,7 @@ def measure(threads: int) -> Roofline:
 
 def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
     """Return the memory bandwidth in bytes per second: that of the fastest of all ways in which kernels read rows."""
-    size = min(STREAMED_BYTES, machine.available_memory() // SHARE_OF_MEMORY)
+    size = min(STREAMED_BYTES, resources.available_memory() // SHARE_OF_MEMORY)
     memory, result = np.ones(size, np.uint8), np.zeros(threads, np.int64)  # zeros would share one physical page
     piece = min(size, PIECE_BYTES)
     starts = [memory.ctypes.data + run * piece % (size - piece + 1) for run in range(RUNS)]

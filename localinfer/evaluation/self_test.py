@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import GGUF, open_gguf
+from localinfer.machine import resources
 from localinfer.options import Options
-from localinfer.runtime import machine
 from localinfer.runtime.engine import Engine
 from quant.jit.loader import Progress
 
@@ -90,7 +90,7 @@ class SelfTest:
     """The checks of a self-test, on the model file at `path`. `tested` is the evaluation with all `threads`."""
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
-        self.path, self.file, self.threads = path, open_gguf(path), machine.default_threads()
+        self.path, self.file, self.threads = path, open_gguf(path), resources.default_threads()
         self.tested = evaluate(self.file, self.threads, progress)
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ def self_test(progress: Progress | None = None) -> Iterator[SelfTest]:
 
 def main() -> None:
     """Evaluate the model at the path in the arguments, and write the result to stdout as JSON."""
-    result = evaluate(open_gguf(Path(sys.argv[1])), machine.default_threads())
+    result = evaluate(open_gguf(Path(sys.argv[1])), resources.default_threads())
     answer = {"digest": result.digest, "n_compiled": result.n_compiled, "seconds": result.seconds}
     sys.stdout.write(json.dumps(answer) + "\n")
 

@@ -25,6 +25,7 @@ from localinfer.gguf.atomic_file import require_writable_path
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.resumable_file import ResumableFile, resumable_file
 from localinfer.gguf.source import SourceTensor
+from localinfer.machine import resources
 from localinfer.options import Options
 from localinfer.quantization.feedback_encoders import (
     checked_factor,
@@ -45,7 +46,6 @@ from localinfer.quantization.quantize import (
 )
 from localinfer.quantization.tied_output_importance import TABLE, with_tied_output_importance
 from localinfer.quantization.worker_pool import WorkerPool
-from localinfer.runtime import machine
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
 from localinfer.runtime.probe import ActivationProbe
@@ -130,7 +130,7 @@ def require_memory(engine: Engine, chunks: Chunks) -> None:
     widths = {(product.first_op, product.x.n) for product in products}
     squares = sum(n * n for _, n in widths) // engine.compiled_graph.model_graph.block_count
     needed = 4 * (chunks.size * engine.compiled_graph.model_graph.embedding_length + squares)
-    available = machine.available_memory()
+    available = resources.available_memory()
     if needed > available:
         what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         raise engine.file.error("calibration", f"{what}; reduce --calibrate-chunks", NotEnoughMemoryError)

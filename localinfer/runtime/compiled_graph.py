@@ -21,8 +21,8 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.machine import resources
 from localinfer.options import Options, Precision, parse_speculation_types
-from localinfer.runtime import machine
 from localinfer.runtime.thread_pool import IdleWork, OnOp, ThreadPool
 from localinfer.runtime.timestamps import TimestampBuffer
 from quant.jit import loader
@@ -65,7 +65,7 @@ class CompiledGraph:
         at_once: bool = True,
     ) -> None:
         self.files = (f, draft_head) if draft_head else (f,)
-        self.model_graph = build_graph_within_memory(machine.available_memory(), f, options, draft_head)
+        self.model_graph = build_graph_within_memory(resources.available_memory(), f, options, draft_head)
         self.graph = self.model_graph.graph
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
@@ -278,7 +278,7 @@ def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> Mo
     n_vocab = embedding.shape[0] if embedding is not None else 1
     sequences = min(options.parallel, batch) if causal else 1
     outputs = max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
-    threads = options.threads or machine.default_threads()
+    threads = options.threads or resources.default_threads()
     uses_draft_head = "head" in parse_speculation_types(options.spec_type)
     precision = DEFAULT_PRECISION[causal] if options.precision == "auto" else options.precision
     graph = ComputeGraph(
@@ -333,7 +333,7 @@ def memory_requirements(f: GGUF, options: Options) -> dict[str, int]:
 
 def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:
     """Raise NotEnoughMemoryError before memory is allocated that the machine does not have."""
-    available = machine.available_memory()
+    available = resources.available_memory()
     if needed > available:
         what = f"{n_ctx} tokens need {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         raise f.error("context", f"{what}; ctx_size (--ctx-size) sets a smaller one", NotEnoughMemoryError)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from localinfer.errors import NotEnoughMemoryError
 from localinfer.kernels.layout import SYNC_LINE_BYTES, SYNC_STAGE, sync_bytes
-from localinfer.runtime.thread_priority import prefer_performance_cores
+from localinfer.machine.thread_priority import prefer_performance_cores
 from quant.jit.kernel_call import HEADER_WORDS, KernelFunction
 
 OnOp = Callable[[int], None]  # progress callback: receives the number of the current op

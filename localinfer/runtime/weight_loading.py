@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from localinfer.errors import NotEnoughMemoryError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
+from localinfer.machine import resources
 from localinfer.options import Options
-from localinfer.runtime import machine
 from localinfer.runtime.compiled_graph import build_graph_within_memory
 from quant.jit.loader import Progress
 
@@ -27,13 +27,13 @@ def load_weights(f: GGUF, options: Options, progress: Progress | None = None) ->
     from localinfer.gguf.in_memory import read_into_memory
 
     require_memory_for_weights(f, options)
-    return read_into_memory(f, options.threads or machine.default_threads(), progress)
+    return read_into_memory(f, options.threads or resources.default_threads(), progress)
 
 
 def require_memory_for_weights(f: GGUF, options: Options) -> None:
     """Raise NotEnoughMemoryError unless the whole file and the memory for running it fit."""
     gc.collect()  # frees models that were closed
-    available = machine.available_memory()
+    available = resources.available_memory()
     model_graph = build_graph_within_memory(available, f, options)
     if f.size + model_graph.graph.nbytes > available:
         what = (
@@ -52,7 +52,7 @@ def lock_in_memory(files: Iterable[GGUF]) -> list[str]:
 def require_address_space(f: GGUF) -> None:
     """Raise NotEnoughMemoryError if the address space is too small for the libraries, one of which would abort the
     process."""
-    available = machine.address_space()
+    available = resources.address_space()
     if available < LIBRARY_BYTES:
         what = f"needs {LIBRARY_BYTES >> 20} MiB of address space to load, {available >> 20} MiB are left (ulimit -v)"
         raise f.error("", what, NotEnoughMemoryError)

@@ -58,7 +58,7 @@ from target_definitions import (  # noqa: E402
 
 from localinfer.gguf.reader import GGUF, open_gguf  # noqa: E402
 from localinfer.hub.resolve import find  # noqa: E402
-from localinfer.runtime.machine import default_threads  # noqa: E402
+from localinfer.machine.resources import default_threads  # noqa: E402
 from quant import FORMATS  # noqa: E402
 from quant.ggml import TYPES  # noqa: E402
 

@@ -15,8 +15,8 @@ from localinfer import paths
 from localinfer.evaluation import self_test
 from localinfer.evaluation.self_test import FreshProcess, SelfTest
 from localinfer.gguf.reader import open_gguf
+from localinfer.machine import resources, thread_priority
 from localinfer.options import Options
-from localinfer.runtime import machine, thread_priority
 from localinfer.runtime.compiled_graph import required_kernels
 from localinfer.version import VERSION
 from quant.jit import kernel_cache, loader
@@ -34,7 +34,7 @@ class TestDoctor:
         assert actual["program"]["version"] == VERSION
         assert actual["cpu"]["instruction_set"] == target().isa
         assert (actual["cpu"]["features"], actual["cpu"]["triple"]) == (used_features(), process_triple())
-        assert actual["threads"]["default"] == machine.default_threads()
+        assert actual["threads"]["default"] == resources.default_threads()
         assert actual["kernel_cache"]["path"] == str(paths.jit_dir() / kernel_cache.cache_key())
         assert actual["kernel_cache"]["kernels"] >= 3
         assert actual["speed"]["bytes_per_second"] > 1e8
@@ -60,7 +60,7 @@ class TestDoctor:
         actual = json.loads(out)
         assert (code, actual["can_run"]) == (1, False)
         assert actual["kernels"]["trouble"] == "kernels compute wrong results on this machine"
-        assert actual["same_bits"] == {"equal": True, "threads": machine.default_threads()}
+        assert actual["same_bits"] == {"equal": True, "threads": resources.default_threads()}
         assert actual["new_process"]["trouble"] == "kernels from the cache compute other results"
         speed = actual["small_model"]
         assert speed["prefill_tokens_per_second"] > speed["decode_tokens_per_second"] > 1
@@ -78,7 +78,7 @@ class TestDoctor:
 
     def test_python_that_macos_translates(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "platform", "darwin")
-        monkeypatch.setattr(machine, "_sysctl_text", {"sysctl.proc_translated": "1"}.get)
+        monkeypatch.setattr(resources, "_sysctl_text", {"sysctl.proc_translated": "1"}.get)
         assert "macOS translates it" in doctor.check_cpu().text
 
     @pytest.mark.parametrize(("is_accepted", "word"), [(True, "accepted"), (False, "refused")])
@@ -86,7 +86,7 @@ class TestDoctor:
         self, monkeypatch: pytest.MonkeyPatch, is_accepted: bool, word: str
     ) -> None:
         monkeypatch.setattr(sys, "platform", "darwin")
-        monkeypatch.setattr(machine, "_sysctl", {"hw.perflevel0.physicalcpu": 4}.get)
+        monkeypatch.setattr(resources, "_sysctl", {"hw.perflevel0.physicalcpu": 4}.get)
         monkeypatch.setattr(thread_priority, "prefer_performance_cores", lambda: is_accepted)
         assert f"the request for performance cores is {word}" in doctor.check_threads().text
 

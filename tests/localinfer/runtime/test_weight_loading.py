@@ -17,8 +17,9 @@ from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 import localinfer
 from localinfer.errors import NotEnoughMemoryError
 from localinfer.gguf.reader import open_gguf
+from localinfer.machine import resources
 from localinfer.options import Options
-from localinfer.runtime import machine, weight_loading
+from localinfer.runtime import weight_loading
 from localinfer.runtime.compiled_graph import build_graph_within_memory, memory_requirements
 from localinfer.runtime.engine import Engine
 
@@ -72,7 +73,7 @@ def test_is_read_once(tmp_path: Path) -> None:
 def test_not_enough_memory(tmp_path: Path) -> None:
     """A sparse file takes no disk space, but would take memory."""
     path = tiny_llama(tmp_path / "m.gguf")
-    os.truncate(path, 2 * machine.available_memory())
+    os.truncate(path, 2 * resources.available_memory())
     with pytest.raises(NotEnoughMemoryError) as error:
         Engine.load(open_gguf(path), READ)
     assert re.fullmatch(

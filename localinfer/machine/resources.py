@@ -28,7 +28,7 @@ def thread_count_steps() -> dict[str, int]:
         cores = _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu")
         return steps | ({"performance cores": cores} if cores else {})
     if sys.platform == "win32":
-        from localinfer.runtime import windows_cpu
+        from localinfer.machine import windows_cpu
 
         if found := windows_cpu.thread_count_steps(windows_cpu.cores()):
             return steps | found
@@ -50,7 +50,7 @@ def cpu_name() -> str:
     if sys.platform == "darwin":
         return _sysctl_text("machdep.cpu.brand_string")
     if sys.platform == "win32":
-        from localinfer.runtime import windows_cpu
+        from localinfer.machine import windows_cpu
 
         return windows_cpu.cpu_name() or platform.processor()
     try:

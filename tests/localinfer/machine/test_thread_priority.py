@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localinfer.runtime import thread_priority
+from localinfer.machine import thread_priority
+from localinfer.machine.thread_priority import ThreadPowerThrottlingState
 from localinfer.runtime.thread_pool import ThreadPool
-from localinfer.runtime.thread_priority import ThreadPowerThrottlingState
 
 CURRENT_THREAD = 2**64 - 2  # the pseudo handle that GetCurrentThread returns
 

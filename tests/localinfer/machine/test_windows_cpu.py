@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from localinfer.runtime import machine, windows_cpu
-from localinfer.runtime.windows_cpu import Core
+from localinfer.machine import resources, windows_cpu
+from localinfer.machine.windows_cpu import Core
 
 
 def record_of_core(efficiency_class: int, *masks: tuple[int, int], padding: int = 0) -> bytes:
@@ -99,21 +99,21 @@ def test_threads_by_default(
     monkeypatch: pytest.MonkeyPatch, mask: int, logical: int, performance: int, physical: int
 ) -> None:
     on_windows(monkeypatch, Kernel32(HYBRID, mask))
-    assert machine.thread_count_steps() == {
+    assert resources.thread_count_steps() == {
         "logical CPUs": 8, "within the affinity mask": logical, "performance cores": performance,
         "physical cores": physical,
     }  # fmt: skip
-    assert machine.default_threads.__wrapped__() == physical
+    assert resources.default_threads.__wrapped__() == physical
 
 
 def test_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     on_windows(monkeypatch, Kernel32(b""))
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
-    assert machine.default_threads.__wrapped__() == 4
+    assert resources.default_threads.__wrapped__() == 4
 
 
 def test_macos_counts_performance_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(machine, "_sysctl", {"hw.perflevel0.physicalcpu": 4, "hw.physicalcpu": 8}.get)
+    monkeypatch.setattr(resources, "_sysctl", {"hw.perflevel0.physicalcpu": 4, "hw.physicalcpu": 8}.get)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert machine.default_threads.__wrapped__() == 4
+    assert resources.default_threads.__wrapped__() == 4
