@@ -101,9 +101,14 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def is_broken_pipe(error: BaseException) -> bool:
-    """Return whether the error says that the reader of stdout is gone. Windows reports an invalid argument."""
-    if sys.platform == "win32" and isinstance(error, OSError) and error.filename is None:
-        return error.errno in (errno.EPIPE, errno.EINVAL)
+    """Return whether the error says that the reader of stdout is gone. Windows reports an invalid argument, then and
+    when what remains to be written is flushed.
+    """
+    if sys.platform == "win32" and isinstance(error, OSError) and error.errno == errno.EINVAL:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            return True
     return isinstance(error, BrokenPipeError)
 
 

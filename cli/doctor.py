@@ -50,8 +50,8 @@ def doctor_command(
 
     With `--self-test`, it also runs a small model with random weights: its logits must be those of float64 within the
     rounding of activations, they must not depend on the number of threads, and a new process must load the same kernels
-    from the cache. It needs no network, and ten seconds once the kernels are compiled. Paste the output into a bug
-    report.
+    from the cache. It needs no network, and takes about five seconds if its kernels are cached. Paste the output into a
+    bug report.
 
     \b
     Examples:
@@ -140,7 +140,8 @@ def check_cpu() -> CheckResult:
         "name": name, "llvm_name": llvm_name, "instruction_set": isa, "numba_cpu_name": forced or None,
         "features": features, "triple": process_triple(), "is_translated": resources.is_translated(),
     }  # fmt: skip
-    text = f"{name or 'unknown'}; instructions: {isa}, {reason}, which has {' '.join(features) or 'no known features'}"
+    reported = " ".join(features) or "not reported by LLVM"
+    text = f"{name or 'unknown'}; instructions: {isa}, {reason}; features: {reported}"
     return CheckResult(text + f"; {TRANSLATED}" * resources.is_translated(), facts)
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from localinfer import paths
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
+from localinfer.gguf import file_descriptors
 
 FORMAT = 1
 SUFFIX = ".jsonl"
@@ -120,6 +121,8 @@ def create(model: str, name: str = "") -> Session:
     Raises UsageError if the name is not a valid file name, or if the session exists.
     """
     now = datetime.now().astimezone()
+    if DEVICE.fullmatch(name):
+        raise UsageError(f"{name}: Windows reserves this name for a device")
     name = validate_name(name) if name else unused_name(f"{now:%Y-%m-%d-%H%M%S}")
     session = Session(name, model, now.isoformat("T", "seconds"))
     if session.path.exists():
@@ -185,16 +188,14 @@ def prune_snapshots(limit: int = MAX_SNAPSHOT_BYTES) -> None:
     for path in found:
         total += path.stat().st_size
         if total > limit:
-            with contextlib.suppress(OSError):  # Windows keeps a file that another chat is reading
-                path.unlink()
+            with contextlib.suppress(PermissionError if file_descriptors.HOLDS_OPEN_FILES else FileNotFoundError):
+                path.unlink(missing_ok=True)
 
 
 def validate_name(name: str) -> str:
     """Return the name. Raises UsageError if it is not a valid file name on every platform."""
     if not NAME.fullmatch(name) or name.endswith((" ", ".")):
         raise UsageError(f"{printable(name)!r}: a session name consists of at most 100 letters, digits and `_ .+-`")
-    if DEVICE.fullmatch(name):
-        raise UsageError(f"{name}: Windows reserves this name for a device")
     return name
 
 

@@ -192,7 +192,8 @@ def split_path(argument: str) -> tuple[str, str]:
     if Path(argument).expanduser().exists():
         return argument, ""
     if argument[0] not in "\"'":
-        path, _, question = argument.partition(" ")
+        path, *rest = argument.split(maxsplit=1)
+        question = rest[0] if rest else ""
     elif argument[0] in argument[1:]:
         path, question = argument[1:].split(argument[0], 1)
     else:

@@ -58,10 +58,13 @@ def kill_process_group(process: "subprocess.Popen[bytes]") -> None:
         return
     import psutil  # imported late: other systems do not need it
 
+    children: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
-        tool = psutil.Process(process.pid)
-        for each in [*tool.children(recursive=True), tool]:
-            each.kill()
+        children = psutil.Process(process.pid).children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user
+            child.kill()
+    process.kill()
 
 
 class StreamReader(threading.Thread):

@@ -51,8 +51,8 @@ def profile_command(
     threads. "of peak" is the time that the bytes or multiply-accumulates would take at the measured peak of this
     machine, divided by the time of the operation.
 
-    With --simulate, the speed with any number of threads, more than this machine has cores, too, is simulated: one
-    thread measures what each of them would run. The table shows what their time is spent on.
+    With --simulate, one thread measures each chunk of work, and a simulation of the executor shows the speed with any
+    number of threads, also more than this machine has, and what limits it.
 
     \b
     Examples:

@@ -33,7 +33,8 @@ class SimulationOptions:
     simulate: Annotated[
         bool,
         typer.Option(
-            "--simulate", help="Simulate --threads threads from the measured time of each op: what limits the scaling."
+            "--simulate",
+            help="Simulate --threads threads from the measured time of each chunk, and show what limits the scaling.",
         ),
     ] = False
     core_speeds: Annotated[
@@ -177,7 +178,7 @@ def as_text(scaling: "Scaling", ops: "Sequence[Op]") -> Iterator[str]:
     kinds = group_times(scaling, ops)
     rows = [
         ["op", "of total", *(each.name.replace("_", " ") for each in fields(CoreTime))],
-        *([screen.one_line(name), *cells(spent, scaling)] for name, spent in kinds.items()),
+        *([screen.one_line(name), *shares] for name, spent in kinds.items() if any(shares := cells(spent, scaling))),
         ["before and after", percent(scaling.outside, scaling)],
         ["total", *cells(sum(kinds.values(), CoreTime()), scaling)],
     ]

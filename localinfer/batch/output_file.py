@@ -90,16 +90,23 @@ class OutputFile:
                 self._copy(spans, file)
                 if file_descriptors.HOLDS_OPEN_FILES:
                     self.close()
-        finally:
-            self.close()
-            self.descriptor = open_exclusive(self.path)
-        self.size = size
+        except BaseException:
+            if self.descriptor == CLOSED:
+                self._reopen()
+            raise
+        self._reopen()
 
     def close(self) -> None:
         """Close the file, if it is open."""
         if self.descriptor != CLOSED:
             os.close(self.descriptor)
             self.descriptor = CLOSED
+
+    def _reopen(self) -> None:
+        """Open and lock the file that is now at the path. Raises LocalInferError."""
+        self.close()
+        self.descriptor = open_exclusive(self.path)
+        self.size = size_of_whole_lines(self.descriptor)
 
     def _copy(self, spans: Sequence[LineSpan], file: AtomicFile) -> None:
         """Copy the lines at these locations to another file."""

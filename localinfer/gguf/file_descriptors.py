@@ -7,8 +7,8 @@ import threading
 # Windows neither renames nor deletes an open file, and no file can replace an open one.
 HOLDS_OPEN_FILES = sys.platform == "win32"
 
-# The byte that is locked on Windows, where nobody else can read or write it. Few files are as long, and those are read
-# by other processes only when they are complete.
+# The byte that is locked on Windows, the last one that an offset of 31 bits reaches. Other handles cannot read or write
+# it. A longer file is read by others only when it is complete.
 LOCKED_OFFSET = 0x7FFFFFFE
 
 _seeking = threading.Lock()  # without calls for an offset, all threads share the position of a descriptor

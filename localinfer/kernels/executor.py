@@ -81,8 +81,8 @@ def count_finished(sync: int, owner: int, finished: int, each: int, n_threads: i
     """Count finished chunks of those that belong to a thread, `each` per thread; return whether all chunks of the stage
     are finished.
 
-    Groups of threads have counters of their own, because a counter moves from core to core with each addition. Who
-    completes a group clears its counter for the next stage and counts the group.
+    Groups of threads have counters of their own, because a counter moves from core to core with each addition. The
+    thread that completes a group clears its counter for the next stage and counts the group.
     """
     group, n_groups = owner // SYNC_GROUP, (n_threads + SYNC_GROUP - 1) // SYNC_GROUP
     counter = sync + SYNC_THREADS + SYNC_LINE_BYTES * (n_threads + group)
@@ -145,13 +145,12 @@ def make_op_functions(max_small_batch: int) -> Any:
     return chunks_of, run
 
 
-def make_stage_functions(max_small_batch: int) -> Any:
-    """Make the functions for a stage, the op records from address `first` up to `end`.
+def make_stage_functions(chunks_of: Any, run: Any) -> Any:
+    """Make the functions for a stage, the op records from address `first` up to `end`, from those for an op.
 
     chunks_in_stage(first, end) returns the chunks per thread. run_chunk(first, end, owner, number, n_threads, thread)
     runs chunk `number` of those that belong to the thread number `owner`.
     """
-    chunks_of, run = make_op_functions(max_small_batch)
 
     @inline
     def chunks_in_stage(first: int, end: int) -> Any:
@@ -171,7 +170,7 @@ def make_stage_functions(max_small_batch: int) -> Any:
     return chunks_in_stage, run_chunk
 
 
-def make_run_chunks(max_small_batch: int) -> Any:
+def make_run_chunks(chunks_in_stage: Any, run_chunk: Any) -> Any:
     """Make run_chunks(first, last, stage, sync, stop, chunk_index, n_chunks, thread), with the op records from address
     `first` up to `last`: run chunks of a stage until none is left; return whether the last one that was finished is
     among them.
@@ -179,7 +178,6 @@ def make_run_chunks(max_small_batch: int) -> Any:
     Chunks are counted before the thread looks for those of the next thread, which takes time: each claim counter is in
     the cache of another core.
     """
-    chunks_in_stage, run_chunk = make_stage_functions(max_small_batch)
 
     @inline
     def run_chunks(
@@ -209,9 +207,9 @@ def execute(max_small_batch: int) -> Body:
     A thread returns when all ops are done, or between two chunks if the flag at `stop` is set. If the argument
     `timestamps` is not 0, it writes timestamps of all chunks: see `localinfer.runtime.timestamps`.
     """
-    _, run = make_op_functions(max_small_batch)
-    chunks_in_stage, _ = make_stage_functions(max_small_batch)
-    run_chunks = make_run_chunks(max_small_batch)
+    chunks_of, run = make_op_functions(max_small_batch)
+    chunks_in_stage, run_chunk = make_stage_functions(chunks_of, run)
+    run_chunks = make_run_chunks(chunks_in_stage, run_chunk)
 
     @inline
     def run_serial_ops(op_records: int, op: int, end: int, stop: int, thread: Thread) -> Any:

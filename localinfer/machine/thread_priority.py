@@ -1,7 +1,7 @@
 """Asks the operating system to run the thread pool on performance cores, at full speed.
 
 macOS and Windows move threads that they take for background work to efficiency cores. All other threads would wait for
-the slowest one. Linux has nothing alike.
+the slowest one. Linux has no equivalent.
 """
 
 import ctypes

@@ -103,8 +103,8 @@ class ThreadPool:
 
     def use_scratch(self, scratches: Sequence[int], *, timestamps: bool = False, alone: bool = False) -> None:
         """Give the threads other scratch memory from the next run on. With `timestamps`, they write timestamps in front
-        of it (`localinfer.runtime.timestamps`). If the first thread runs `alone`, the others never start, and it
-        processes the chunks of all."""
+        of it (`localinfer.runtime.timestamps`). With `alone`, only the first thread is woken, and it processes the
+        chunks of all threads."""
         self._scratches, self._call[-1], self._alone = scratches, timestamps, alone
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from quant.jit import loader
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_cache import KernelCache
 from quant.jit.loader import Progress
+from quant.jit.object_file import ObjectFileError
 
 if TYPE_CHECKING:
     from quant.jit.compiler_pool import CompilerPool
@@ -45,8 +46,8 @@ class BackgroundCompilation:
                 self._files.write(kernel.symbol, code)
                 loader.load_objects({kernel: loader.parse_kernel(kernel, code)})
                 self._missing.discard(kernel)
-        except RuntimeError as error:
-            self._error = error
+        except (RuntimeError, MemoryError, ObjectFileError) as error:
+            self._error = RuntimeError(f"kernels compiled in the background: {error or 'not enough memory'}")
         finally:
             self._pool.close()
             self._finished.set()

@@ -13,7 +13,7 @@ import ctypes
 import os
 import platform
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,16 +168,23 @@ def selected() -> CpuRecord:
     """
     if "NUMBA_CPU_NAME" in os.environ or "NUMBA_CPU_FEATURES" in os.environ:
         return make_record()
-    found = read_or_make([Path(__file__)], lambda: as_json(make_record()))
-    try:
-        return CpuRecord(**{**found, "target": Target(**found["target"])})
-    except (KeyError, TypeError):  # a damaged file
-        return make_record()
+    dependencies = [Path(__file__).read_bytes(), str(host_streaming_bytes()).encode()]
+    return read_or_make(dependencies, parse_record, lambda: as_json(make_record()))
 
 
 def as_json(record: CpuRecord) -> dict[str, Any]:
     """Return a record as it is stored."""
     return {**record._asdict(), "target": asdict(record.target)}
+
+
+def parse_record(found: Any) -> CpuRecord:
+    """Parse a stored record. Raises KeyError or TypeError if it is damaged."""
+    record = CpuRecord(**{**found, "target": Target(**found["target"])})
+    example = CpuRecord("", "", "", TARGETS[0][0])
+    pairs = [*zip(record, example, strict=True), *zip(astuple(record.target), astuple(example.target), strict=True)]
+    if any(type(value) is not type(expected) for value, expected in pairs):
+        raise TypeError("a value of the wrong type")
+    return record
 
 
 def make_record() -> CpuRecord:
@@ -188,7 +195,7 @@ def make_record() -> CpuRecord:
     if features is None:
         features = "" if name == "generic" else host_features()
     name = name or str(llvm.get_host_cpu_name())
-    return CpuRecord(str(llvm.get_process_triple()), name, features, find_target(name, features))
+    return CpuRecord(process_triple(), name, features, find_target(name, features))
 
 
 def selected_cpu() -> tuple[str, str]:
@@ -271,7 +278,7 @@ def probe_assembly(name: str, features: str) -> str:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    triple = llvm.get_process_triple()
+    triple = process_triple()
     if triple.startswith("x86_64"):
         features = f"{features},+64bit".lstrip(",")  # else a CPU name unknown to LLVM would abort the process
     module = llvm.parse_assembly(f'target triple = "{triple}"\n{PROBE_IR}')
@@ -295,7 +302,7 @@ def elf_triple() -> str:
     LLVM would otherwise write COFF on Windows and Mach-O on macOS. macOS has the calling convention of Linux, except
     for a register that belongs to the system: see `reserved_registers`.
     """
-    triple = process_triple()
+    triple = selected().triple
     if "apple" in triple:
         return f"{'x86_64' if triple.startswith('x86_64') else 'aarch64'}-unknown-linux-gnu"
     return f"{triple}-elf" if "windows" in triple and not triple.endswith("-elf") else triple
@@ -303,7 +310,7 @@ def elf_triple() -> str:
 
 def reserved_registers() -> str:
     """Return the LLVM features that keep kernels from using registers of the system. macOS on arm64 reserves x18."""
-    triple = process_triple()
+    triple = selected().triple
     return "+reserve-x18" if "apple" in triple and not triple.startswith("x86_64") else ""
 
 

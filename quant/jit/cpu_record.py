@@ -6,20 +6,22 @@ The name of the record's file is a hash of how the system describes the CPU, and
 import contextlib
 import hashlib
 import json
-import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from quant.jit.files import is_private, replace_file
 
 CPUINFO = Path("/proc/cpuinfo")
 CPUINFO_BYTES = 4096  # the first cores; Linux computes the text while it is read
 CHANGING_FIELDS = ("cpu MHz", "bogomips", "BogoMIPS", "processor", "core id", "apicid", "initial apicid")
-SYSCTL_NAMES = ("machdep.cpu.brand_string", "hw.cpufamily", "hw.cpusubfamily", "hw.optional.arm.FEAT_SME2")
+SYSCTL_NAMES = ("machdep.cpu.brand_string", "hw.cpufamily", "hw.cpusubfamily")
+MAX_RECORDS = 8  # of other versions, and of other machines that share the directory
+
+Record = TypeVar("Record")
 
 _directory: Callable[[], Path | None] = lambda: None  # noqa: E731 (set by `keep_in`)
 
@@ -30,45 +32,53 @@ def keep_in(directory: Callable[[], Path | None]) -> None:
     _directory = directory
 
 
-def read_or_make(sources: Sequence[Path], make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the record of this CPU. If there is none, `make` it, and write it.
+def read_or_make(
+    dependencies: Sequence[bytes], parse: Callable[[Any], Record], make: Callable[[], Mapping[str, Any]]
+) -> Record:
+    """Return the parsed record of this CPU. If there is none that `parse` accepts, `make` it, and write it.
 
-    The record depends on the text of the source files, and on the version of llvmlite. A failed read or write never
-    raises: it only costs time.
+    Besides the CPU, the record depends on `dependencies` and on the version of llvmlite. `parse` raises ValueError,
+    KeyError or TypeError for a damaged record. A failed read or write never raises: it only costs time.
     """
-    path = record_path(sources)
-    with contextlib.suppress(OSError, ValueError):
+    path = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        path = record_path(dependencies)
         if path and is_private(path.parent):
-            found = json.loads(path.read_bytes())
-            if isinstance(found, dict):
-                return found
+            return parse(json.loads(path.read_bytes()))
     made = make()
     with contextlib.suppress(OSError):
         if path:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if is_private(path.parent):
-                replace_file(path, json.dumps(made, indent=1).encode())
-    return made
+            write_record(path, made)
+    return parse(made)
 
 
-def record_path(sources: Sequence[Path]) -> Path | None:
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record, and remove old ones. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_private(path.parent):
+        return
+    replace_file(path, json.dumps(record, indent=1).encode())
+    records = sorted(path.parent.glob("cpu-*.json"), key=lambda each: -each.stat().st_mtime)
+    for old in records[MAX_RECORDS:]:
+        old.unlink(missing_ok=True)
+
+
+def record_path(dependencies: Sequence[bytes]) -> Path | None:
     """Return the path of this CPU's record, or None if there is no directory, or if the CPU cannot be told apart from
     others."""
     directory, cpu = _directory(), describe_cpu()
     if directory is None or not cpu:
         return None
     digest = hashlib.sha256("\0".join([cpu, platform.machine(), package_version("llvmlite")]).encode())
-    for source in sources:
-        digest.update(source.read_bytes())
+    for dependency in dependencies:
+        digest.update(dependency)
     return directory / f"cpu-{digest.hexdigest()[:24]}.json"
 
 
 def describe_cpu() -> str:
-    """Return how the system describes the CPU and its features, or "" if it does not."""
+    """Return how the system describes the CPU and its features, or "" if it does not: Windows does not list them."""
     if sys.platform == "darwin":
-        return "\n".join(map(read_sysctl, SYSCTL_NAMES))
-    if sys.platform == "win32":
-        return os.environ.get("PROCESSOR_IDENTIFIER", "")
+        return "\n".join(filter(None, map(read_sysctl, SYSCTL_NAMES)))
     try:
         with CPUINFO.open("rb") as file:
             lines = file.read(CPUINFO_BYTES).decode(errors="replace").splitlines()[:-1]  # the last one may be cut

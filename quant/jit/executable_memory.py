@@ -8,6 +8,7 @@ This module does not import llvmlite.
 
 import ctypes
 import mmap
+import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -22,17 +23,12 @@ SYSTEM_FUNCTIONS = frozenset({"memset", "memcpy", "memmove", "sched_yield", "Swi
 
 MACHINES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}  # of platform.machine()
 
-_MAPPINGS: list[mmap.mmap] = []  # all memory that was ever allocated
-
-
 def load(objects: Sequence[ObjectFile], address_of: Callable[[str], int]) -> list[int]:
     """Load object files, and return the addresses of their images.
 
-    `address_of` returns the address of what an object file does not define. Raises its errors, ObjectFileError if a
-    file is for another kind of machine, and OSError.
+    `address_of` returns the address of what an object file does not define. Raises its errors, MemoryError, and
+    RuntimeError if the system does not allow machine code.
     """
-    if any(parsed.machine != MACHINES.get(platform.machine().lower()) for parsed in objects):
-        raise ObjectFileError(f"object file: not for {platform.machine()}")
     sizes = [-(-parsed.size // MAX_ALIGNMENT) * MAX_ALIGNMENT for parsed in objects]
     if not objects:
         return []
@@ -62,31 +58,44 @@ def system_libraries() -> tuple[Any, ...]:
     return (ctypes.CDLL(None, use_errno=True),)
 
 
+def require_loadable(parsed: ObjectFile) -> None:
+    """Raise ObjectFileError unless the file is for this kind of machine, and needs only SYSTEM_FUNCTIONS."""
+    if parsed.machine != MACHINES.get(platform.machine().lower()):
+        raise ObjectFileError(f"object file: not for {platform.machine()}")
+    for name in parsed.undefined:
+        system_function(name)
+
+
 def allocate(nbytes: int) -> int:
-    """Allocate writable memory that begins at a page, and return its address. Raises OSError."""
+    """Allocate writable memory that begins at a page and is never freed, and return its address. Raises MemoryError."""
     if sys.platform == "win32":
         commit, read_write = 0x3000, 0x04
         virtual_alloc = system_libraries()[0].VirtualAlloc
         virtual_alloc.restype = ctypes.c_void_p
         address = virtual_alloc(None, ctypes.c_size_t(nbytes), commit, read_write)
         if not address:
-            raise ctypes.WinError()
+            raise MemoryError
         return int(address)
-    _MAPPINGS.append(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    return ctypes.addressof(ctypes.c_char.from_buffer(_MAPPINGS[-1]))
+    try:
+        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        raise MemoryError from None
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(mapping))  # threads may run its code when the interpreter ends
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
 
 def make_executable(address: int, nbytes: int) -> None:
-    """Make memory executable and read-only, from the address of `allocate` on. Raises OSError."""
+    """Make memory executable and read-only, from the address of `allocate` on. Raises RuntimeError if the system does
+    not allow it."""
     start, size = ctypes.c_void_p(address), ctypes.c_size_t(nbytes)
     if sys.platform == "win32":
         kernel32, execute_read, before = system_libraries()[0], 0x20, ctypes.c_ulong()
         if not kernel32.VirtualProtect(start, size, execute_read, ctypes.byref(before)):
-            raise ctypes.WinError()
+            raise RuntimeError("machine code cannot be made executable")
         kernel32.FlushInstructionCache(ctypes.c_void_p(-1), start, size)
         return
     [libc] = system_libraries()
     if libc.mprotect(start, size, mmap.PROT_READ | mmap.PROT_EXEC):
-        raise OSError(ctypes.get_errno(), "machine code cannot be made executable")
+        raise RuntimeError(f"machine code cannot be made executable: {os.strerror(ctypes.get_errno())}")
     if sys.platform == "darwin":  # Linux does so when a page becomes executable
         libc.sys_icache_invalidate(start, size)

@@ -16,7 +16,7 @@ def is_private(folder: Path) -> bool:
     if sys.platform == "win32":
         return True
     info = folder.stat()
-    return info.st_uid == os.getuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return info.st_uid == os.geteuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def replace_file(path: Path, content: bytes) -> None:

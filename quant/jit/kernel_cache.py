@@ -89,7 +89,7 @@ class KernelCache:
         try:
             replace_file(path, entry_digest(symbol, code) + code)
         except OSError as error:
-            if isinstance(error, PermissionError) and path.is_file():
+            if sys.platform == "win32" and isinstance(error, PermissionError) and path.is_file():
                 return  # Windows replaces no file that another process reads, which then finds the same kernel there
             self.warnings.append(f"{self.directory}: kernel cache not written: {error.strerror}")
             self.directory = None

@@ -51,8 +51,7 @@ def parse_kernel(kernel: Kernel, code: bytes) -> ObjectFile:
     Raises ObjectFileError if it is malformed, or calls other functions than those of `quant.jit.executable_memory`.
     """
     parsed = ObjectFile(code, kernel.symbol)
-    for name in parsed.undefined:
-        executable_memory.system_function(name)
+    executable_memory.require_loadable(parsed)
     return parsed
 
 
@@ -79,7 +78,8 @@ def compile_missing(
 
 
 def load_objects(objects: Mapping[Kernel, ObjectFile]) -> None:
-    """Load object files and record the kernels' addresses in `LOADED_KERNELS`."""
+    """Load object files and record the kernels' addresses in `LOADED_KERNELS`. Raises the errors of
+    `executable_memory.load`."""
     with LOADING:
         addresses = executable_memory.load(list(objects.values()), executable_memory.system_function)
         for (kernel, parsed), address in zip(objects.items(), addresses, strict=True):

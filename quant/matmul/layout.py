@@ -29,10 +29,10 @@ D is the target's depth: the number of columns that one instruction adds up. A t
 sum is the total times the scale, in float32. A format multiplies totals by its zero point, and sums by its mins. The
 shift is `-MAGIC * scale`.
 
-If the CPU multiplies signed bytes, panels have the codes minus the zero point, and starts are not read. Otherwise, if
-the dot product instruction is exact for all bytes, panels use the zero point PANEL_ZERO_POINT for all formats that have
-one. The initial value of a sum of products is then a single number, the start: the zero point's contribution, plus
-MAGIC for sums that begin there. In all other cases the stored start is the total.
+If the register tile multiplies signed codes, panels have the codes minus the zero point, and starts are not read.
+Otherwise, if the dot product instruction is exact for all bytes, panels use the zero point PANEL_ZERO_POINT for all
+formats that have one. The initial value of a sum of products is then a single number, the start: the zero point's
+contribution, plus MAGIC for sums that begin there. In all other cases the stored start is the total.
 """
 
 from quant.jit.cpu import target

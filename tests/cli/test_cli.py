@@ -1,6 +1,7 @@
 """The command line as scripts use it: processes, pipes and exit codes. The model is `fake_model.py`."""
 
 import errno
+import io
 import json
 import os
 import re
@@ -266,10 +267,18 @@ class TestStreams:
     def test_broken_pipe_of_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A write to a pipe without a reader fails there with EINVAL."""
         error = OSError(errno.EINVAL, "Invalid argument")
-        assert not __main__.is_broken_pipe(error)
+
+        class BrokenPipe(io.StringIO):
+            def flush(self) -> None:
+                raise error
+
         monkeypatch.setattr(sys, "platform", "win32")
+        assert not __main__.is_broken_pipe(error), "stdout can be written"
+        monkeypatch.setattr(sys, "stdout", BrokenPipe())
         assert __main__.is_broken_pipe(error)
-        assert not __main__.is_broken_pipe(OSError(errno.EINVAL, "Invalid argument", "a file"))
+        monkeypatch.setattr(sys, "platform", "linux")
+        assert not __main__.is_broken_pipe(error)
+        monkeypatch.undo()
 
     @pytest.mark.parametrize("command", ["generate fake.gguf -p x", "--help", "list"])
     def test_full_disk(self, environment: dict[str, str], command: str, fake_model: str) -> None:

@@ -18,7 +18,10 @@ REQUEST = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_toke
 
 
 class Expected(NamedTuple):
-    """A command line, with MODEL, FOLDER and stdin filled in, and what it must print: stderr, if the code is not 0."""
+    """A command line, with MODEL, FOLDER and stdin filled in, and what it must print: stderr, if the code is not 0.
+
+    ANSWER stands for what the first `generate` prints.
+    """
 
     command: str
     text: str
@@ -34,7 +37,7 @@ COMMANDS = [
     Expected("tokenize MODEL", "'a'", stdin="a\r\n"),
     Expected("generate MODEL -p Hi -n 4 --temp 0 --prompt-cache FOLDER/prompt", ""),
     Expected("generate MODEL -p Hi -n 4 --temp 0 --prompt-cache FOLDER/prompt", "", stdin="more"),  # replaces the file
-    Expected("generate MODEL -p Hi -n 4 --temp 0 --no-mmap", ""),
+    Expected("generate MODEL -p Hi -n 4 --temp 0 --no-mmap", "ANSWER"),
     Expected("chat MODEL -n 4 -c 128 --temp 0", "", stdin="Hello"),
     Expected("generate MODEL -p Hi -n 900 -c 64 --ignore-eos --temp 0", "context", code=5),
     Expected("generate MODEL -p x -n 1 --json-schema {", "--json-schema", code=6),
@@ -48,6 +51,7 @@ COMMANDS = [
     Expected("sessions", "mine  smollm2  1 messages  Hello"),
     Expected("sessions show mine", "> Hello"),
     Expected("sessions rm mine --yes", ""),
+    Expected("sessions show mine", "no such session", code=2),
     Expected("serve MODEL --host FOLDER/s.sock", "no Unix sockets", code=1),
 ]
 
@@ -64,9 +68,14 @@ def test_commands(tmp_path: Path, environment: dict[str, str], monkeypatch: pyte
     command = [sys.executable, str(CHECKOUT / "tests" / "harness" / "windows_simulation.py"), json.dumps(lines)]
     done = subprocess.run(command, env=environment | where, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
-    for expected, (code, out, err) in zip(COMMANDS, json.loads(done.stdout), strict=True):
+    results = json.loads(done.stdout)
+    answer = results[next(n for n, each in enumerate(COMMANDS) if each.command.startswith("generate"))][1]
+    assert answer.strip()
+    for expected, (code, out, err) in zip(COMMANDS, results, strict=True):
         assert code == expected.code, f"{expected.command}: {err}"
-        assert expected.text in (err if code else out), f"{expected.command}: {out}{err}"
+        text = expected.text.replace("ANSWER", answer)
+        assert text in (err if code else out), f"{expected.command}: {out}{err}"
+        assert out or code or expected.command.split()[0] not in ("chat", "generate"), expected.command
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "data", "in.jsonl", "out.jsonl", "prompt", "q.gguf", "tiny.gguf"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from system_library import Function
 
 from cli import screen, windows_console
 
@@ -28,19 +29,6 @@ class Kernel32:
             return 0
         self.modes[handle] = mode
         return 1
-
-
-class Function:
-    """A function of a library, which callers may give types."""
-
-    argtypes: tuple[Any, ...] = ()
-    restype: Any = None
-
-    def __init__(self, body: Any) -> None:
-        self.body = body
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.body(*arguments)
 
 
 class Terminal(io.StringIO):

@@ -84,7 +84,7 @@ def test_invalid_names(name: str) -> None:
 def test_names_that_windows_reserves(name: str) -> None:
     with pytest.raises(UsageError, match="Windows reserves this name for a device"):
         sessions.create("smollm2", name)
-    assert sessions.validate_name(f"{name}x".replace(".", "x").replace(" ", "")).startswith(name[:3])
+    assert sessions.validate_name(name) == name, "an existing session can be opened"
 
 
 def test_existing_and_missing_names() -> None:

@@ -149,7 +149,7 @@ class ComputeGraph:
 
         `constants` are compiled into the kernel; a pair gives those for small and for large batches. `chunks` are the
         chunks per thread that the op is divided into for small and for large batches; 0 means that one thread runs it
-        alone. Ops without a `barrier` run side by side with the next op and must have the same number of chunks, or 0.
+        alone. Ops without a `barrier` run side by side with the next op: either all of them have chunks, or none has.
         By default, the cost is reading the tensors among the arguments.
         """
         given = {"tokens": rows, **arguments}

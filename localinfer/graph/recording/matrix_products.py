@@ -19,10 +19,10 @@ from quant.matmul.layout import matmul_scratch_bytes
 
 MAX_CHUNKS_PER_THREAD = 32  # bounds the wait for the last chunk of a slow thread
 MIN_CHUNK_BYTES = 1 << 16  # of a matrix chunk in a small batch: about 3 us
-SHORT_ROW, SHORT_CHUNK_PANELS = 1024, 8  # a tile of such tokens stays in the nearest cache for several panels, ...
-CHUNK_PANELS = 2  # ... one of longer rows does not. These are the panels of a chunk in a large batch, ...
-ENOUGH_CHUNKS = 16  # ... unless a thread would have fewer chunks than these
-MAX_TOKEN_PARTS = 8  # a panel is unpacked for each part of the tokens
+CHUNK_PANELS = 2  # panels of rows of a chunk in a large batch
+SHORT_ROW, SHORT_CHUNK_PANELS = 1024, 8  # a tile of tokens with few columns stays in the nearest cache for more panels
+ENOUGH_CHUNKS = 16  # per thread: chunks have fewer panels if there would be less than this
+MAX_TOKEN_PARTS = 8  # more parts cost more than they save, because a panel is unpacked for each of them
 
 # The field of `Cost` that counts products, by the representation of their activations.
 COST_FIELD = {"quantized": "dots", "f32": "fmas", "bf16": "bf16_pairs"}
@@ -160,7 +160,7 @@ def add_grouped_product(
 
 
 def chunk_counts(graph: ComputeGraph, nbytes: int, n_out: int, n_in: int) -> ChunkCounts:
-    """Return the chunks per thread of a product that reads `nbytes` of weights, of rows of `n_in`, and has `n_out`
+    """Return the chunks per thread of a product that reads `nbytes` of weights, and has `n_in` inputs and `n_out`
     outputs."""
     panels = token_parts(graph, n_out, n_in) * n_panels(n_out)
     large = chunks_per_thread(panels // chunk_panels(n_in), graph.threads_batch)
@@ -187,8 +187,8 @@ def n_panels(n_out: int) -> int:
 
 
 def chunks_per_thread(n_chunks: int, threads: int) -> int:
-    """Return the number of chunks per thread, if `n_chunks` are large enough. Several chunks allow other threads to
-    steal work from a slow one."""
+    """Return the chunks per thread if the work can be divided into `n_chunks` chunks that are worth their overhead: at
+    least 1, at most MAX_CHUNKS_PER_THREAD. With several chunks, other threads can steal work from a slow one."""
     return max(1, min(n_chunks // threads, MAX_CHUNKS_PER_THREAD)) if threads > 1 else 1
 
 

@@ -14,6 +14,7 @@ from localinfer.errors import UsageError
         ("notes.txt", ("notes.txt", "")),
         ("notes.txt  what's this?", ("notes.txt", "what's this?")),
         ("'some notes.txt' what's this?", ("some notes.txt", "what's this?")),
+        ("notes.txt\nwhat is this?", ("notes.txt", "what is this?")),
         (r"C:\Users\me\notes.txt what", (r"C:\Users\me\notes.txt", "what")),
         (r'"\\server\my files\notes.txt" what', (r"\\server\my files\notes.txt", "what")),
     ],

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from system_library import Function
 
 from localinfer.machine import resources, windows_cpu
 from localinfer.machine.windows_cpu import Core
@@ -54,19 +55,6 @@ class Kernel32:
         assert process == 2**64 - 1
         own._obj.value, system._obj.value = self.mask, 0xFF
         return int(self.mask != 0)
-
-
-class Function:
-    """A function of a library, which callers may give types."""
-
-    argtypes: tuple[Any, ...] = ()
-    restype: Any = None
-
-    def __init__(self, body: Any) -> None:
-        self.body = body
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.body(*arguments)
 
 
 def on_windows(monkeypatch: pytest.MonkeyPatch, kernel32: Kernel32) -> None:

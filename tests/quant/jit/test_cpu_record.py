@@ -10,7 +10,7 @@ import pytest
 
 from quant.jit import cpu_record
 
-SOURCE = Path(__file__)
+DEPENDENCY = b"source"
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -36,37 +36,49 @@ def describe(directory: Path, **environment: str) -> list[str]:
     ).stdout.split()
 
 
+def parse(found: dict[str, str]) -> dict[str, str]:
+    """Refuse records without a name."""
+    return {"name": found["name"]}
+
+
 def never() -> dict[str, str]:
     raise AssertionError("the record is read")
 
 
-def test_record_is_read_again(directory: Path) -> None:
-    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
-    assert cpu_record.read_or_make([SOURCE], never) == {"name": "made"}
+@pytest.mark.parametrize("damage", ["[", "[]", "{}", "7"])
+def test_record_is_read_again(directory: Path, damage: str) -> None:
+    assert cpu_record.read_or_make([DEPENDENCY], parse, lambda: {"name": "made"}) == {"name": "made"}
+    assert cpu_record.read_or_make([DEPENDENCY], parse, never) == {"name": "made"}
     [path] = directory.iterdir()
-    path.write_text("[")
-    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "again"}) == {"name": "again"}
+    path.write_text(damage)
+    assert cpu_record.read_or_make([DEPENDENCY], parse, lambda: {"name": "again"}) == {"name": "again"}
     assert json.loads(path.read_text()) == {"name": "again"}
 
 
 def test_another_cpu_or_source_has_its_own_record(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu_record.read_or_make([SOURCE], lambda: {"name": "one"})
-    assert cpu_record.read_or_make([SOURCE, SOURCE], lambda: {"name": "two"}) == {"name": "two"}
+    cpu_record.read_or_make([DEPENDENCY], parse, lambda: {"name": "one"})
+    assert cpu_record.read_or_make([DEPENDENCY, b"other"], parse, lambda: {"name": "two"}) == {"name": "two"}
     monkeypatch.setattr(cpu_record, "describe_cpu", lambda: "another CPU")
-    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "three"}) == {"name": "three"}
+    assert cpu_record.read_or_make([DEPENDENCY], parse, lambda: {"name": "three"}) == {"name": "three"}
     assert len(list(directory.iterdir())) == 3
+
+
+def test_old_records_are_removed(directory: Path) -> None:
+    for number in range(2 * cpu_record.MAX_RECORDS):
+        cpu_record.read_or_make([b"%d" % number], parse, lambda: {"name": "made"})
+    assert len(list(directory.iterdir())) == cpu_record.MAX_RECORDS
 
 
 def test_directory_that_others_can_write_to_is_not_used(directory: Path) -> None:
     directory.chmod(0o777)
-    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
+    assert cpu_record.read_or_make([DEPENDENCY], parse, lambda: {"name": "made"}) == {"name": "made"}
     assert not list(directory.iterdir())
 
 
 def test_missing_directory_is_created(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_record, "_directory", lambda: directory / "missing")
-    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
-    assert cpu_record.read_or_make([SOURCE], never) == {"name": "made"}
+    assert cpu_record.read_or_make([DEPENDENCY], parse, lambda: {"name": "made"}) == {"name": "made"}
+    assert cpu_record.read_or_make([DEPENDENCY], parse, never) == {"name": "made"}
     assert (directory / "missing").stat().st_mode & 0o077 == 0
 
 
@@ -74,10 +86,10 @@ def test_unknown_cpu_and_unusable_directory_record_nothing(directory: Path, monk
     (directory / "file").touch()
     for unusable in (directory / "file" / "jit", None):
         monkeypatch.setattr(cpu_record, "_directory", lambda unusable=unusable: unusable)
-        assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
+        assert cpu_record.read_or_make([DEPENDENCY], parse, lambda: {"name": "made"}) == {"name": "made"}
     monkeypatch.setattr(cpu_record, "_directory", lambda: directory)
     monkeypatch.setattr(cpu_record, "describe_cpu", lambda: "")
-    assert cpu_record.read_or_make([SOURCE], lambda: {"name": "made"}) == {"name": "made"}
+    assert cpu_record.read_or_make([DEPENDENCY], parse, lambda: {"name": "made"}) == {"name": "made"}
     assert [path.name for path in directory.iterdir()] == ["file"]
 
 
@@ -86,8 +98,10 @@ def test_second_process_does_not_load_llvm(directory: Path) -> None:
     assert (first[-1], second[-1]) == ("True", "False")
     assert first[:-1] == second[:-1]
     [path] = directory.iterdir()
-    path.write_text(json.dumps({"triple": "x", "name": "y", "features": "z", "target": {"isa": "avx2"}}))
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"target": whole["target"] | {"rows": "16"}}))
     assert describe(directory) == first, "a damaged record is not used"
+    assert json.loads(path.read_text()) == whole, "it is replaced"
 
 
 def test_cpu_of_the_environment_is_not_recorded(directory: Path) -> None:

@@ -159,6 +159,7 @@ def test_kernel_that_another_process_reads_on_windows(tmp_path: Path, monkeypatc
     files = kernel_cache.KernelCache(tmp_path / "jit")
     files.write(KERNEL.symbol, code)
     monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(sys, "platform", "win32")
     files.write(KERNEL.symbol, code)
     assert (files.read(KERNEL.symbol), files.warnings) == (code, [])
     assert [path.name for path in (tmp_path / "jit").glob("*/*")] == [f"{KERNEL.symbol}.o"]

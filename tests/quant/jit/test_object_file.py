@@ -103,7 +103,7 @@ def test_functions_that_are_not_allowed_are_refused():
         "declare i32 @system(ptr)\ndefine i32 @entry(ptr %x) {\n  %r = call i32 @system(ptr %x)\n  ret i32 %r\n}"
     )
     with pytest.raises(ObjectFileError, match="calls system"):
-        executable_memory.load([ObjectFile(code, "entry")], executable_memory.system_function)
+        executable_memory.require_loadable(ObjectFile(code, "entry"))
 
 
 def test_writable_data_is_refused():
@@ -115,7 +115,7 @@ def test_code_of_another_machine_is_refused():
     triple = "aarch64-unknown-linux-gnu" if HERE in ("x86_64", "amd64") else "x86_64-unknown-linux-gnu"
     code = compile_with(PROGRAM, triple, codemodel="large", reloc="static", jit=True)
     with pytest.raises(ObjectFileError, match=f"not for {platform.machine()}"):
-        executable_memory.load([ObjectFile(code, "entry")], executable_memory.system_function)
+        executable_memory.require_loadable(ObjectFile(code, "entry"))
 
 
 def test_missing_symbol_is_refused():
@@ -127,6 +127,7 @@ def test_damaged_files_are_refused_or_harmless():
     """No mutant causes another exception, or an image that is larger than the file allows."""
     code, rng, refused = compile_ir(PROGRAM), random.Random(0), 0
     mutants = [code[:size] for size in range(len(code))]
+    mutants += [code[:40] + b"\xff" * 8 + code[48:]]  # the offset of the sections
     for _ in range(3000):
         mutant = bytearray(code)
         for _ in range(rng.choice([1, 1, 2, 8])):
