@@ -1,9 +1,10 @@
 """Timing of the ways in which a model's decode kernels can read rows.
 
 Decode steps run with each candidate in turns, on the model's own weights and with the threads that it will use, so the
-caches hold what they hold in real use. The times of ops come from timestamps. Another process that takes a core for a
-moment must not change the result: an op counts as all of its chunks, which have equal size, times the duration of one
-of the faster chunks, and of several steps the fastest counts.
+caches hold what they hold in real use. The times of ops come from timestamps: an op takes as long as all of its chunks
+together. Another process that takes a core for a moment must not change the result: of the steps, the one at the lower
+quartile counts. The fastest chunks or steps would mislead: with many streams, a few of them happen to find their rows
+in the cache.
 
 Rounds of steps are repeated until two in a row agree.
 """
@@ -25,11 +26,12 @@ from quant.jit.loader import Progress
 from quant.matmul.row_access import CANDIDATES, RowAccess
 
 MAX_STEP_BYTES = 768 << 20  # of weights that a measured step reads: more than caches hold
-MIN_ROUND_STEPS, MIN_ROUND_SECONDS = 2, 0.1
+MIN_ROUND_STEPS, MIN_ROUND_SECONDS = 4, 0.2
 MAX_SECONDS = 4.0
 TOLERANCE = 0.03  # rounds agree if each finds the other's choice at most this much slower than its own
 
 Ticks = NDArray[np.float64]  # (candidates, ops): the clock ticks of all threads together, infinite if not measured
+Steps = list[Ticks]
 OpRange = tuple[int, int]  # first op, and one past the last
 
 
@@ -78,12 +80,12 @@ def measure(runner: ModelRunner, large: Sequence[ProductShape], progress: Progre
             graph.set_row_access(shape, access)
         if progress:
             progress("tune", 1, 1)
-    shortest, nbytes = np.minimum.reduce(rounds), step.nbytes
+    ticks, nbytes = typical_ticks([each for steps in rounds for each in steps]), step.nbytes
     return Timings(
         {
             shape: ShapeTiming(
                 nbytes[shape],
-                dict(zip(CANDIDATES, (seconds_per_thread * step.total(shortest, shape)).tolist(), strict=True)),
+                dict(zip(CANDIDATES, (seconds_per_thread * step.total(ticks, shape)).tolist(), strict=True)),
             )
             for shape in nbytes
         },
@@ -148,31 +150,35 @@ class MeasuredStep:
         self._buffer.take()
         for first, end in self._ranges:
             self.runner.run(first, end, tokens=1)
-        return undisturbed_ticks(self._buffer, len(self.graph.ops))
+        return total_ticks(self._buffer, len(self.graph.ops))
 
 
-def undisturbed_ticks(buffer: TimestampBuffer, n_ops: int) -> NDArray[np.float64]:
-    """Return the ticks that the threads would have spent in each op without interruptions, float64 (n_ops,)."""
+def total_ticks(buffer: TimestampBuffer, n_ops: int) -> NDArray[np.float64]:
+    """Return the ticks that all threads together spent in each op, float64 (n_ops,); infinite if it did not run."""
     stamps = buffer.take()
-    durations = stamps.end - stamps.begin
-    order = np.lexsort((durations, stamps.op))
-    ops, firsts, counts = np.unique(stamps.op[order], return_index=True, return_counts=True)
-    ticks = np.full(n_ops, np.inf)
-    ticks[ops] = counts * durations[order][firsts + counts // 4]  # the lower quartile of the chunks
-    return ticks
+    ticks = np.bincount(stamps.op, weights=stamps.end - stamps.begin, minlength=n_ops)
+    return np.where(np.bincount(stamps.op, minlength=n_ops) > 0, ticks, np.inf)
+
+
+def typical_ticks(steps: Steps) -> Ticks:
+    """Return the lower quartile of the ticks of each op, over all steps."""
+    quartiles: Ticks = np.quantile(steps, 0.25, axis=0, method="lower")
+    return quartiles
 
 
 def run_rounds(
     step: MeasuredStep, large: Sequence[ProductShape], progress: Progress | None
-) -> tuple[list[Ticks], bool]:
-    """Run rounds until two in a row agree, or until MAX_SECONDS have passed. Return them, and whether two agreed."""
-    rounds: list[Ticks] = []
+) -> tuple[list[Steps], bool]:
+    """Run rounds until two in a row agree, or until MAX_SECONDS have passed. Return their steps, and whether two
+    agreed."""
+    rounds: list[Steps] = []
     begin = time.perf_counter()
     with step.prepared() as run:
         run(CANDIDATES[0])  # maps the pages of the weights
         while True:
             seconds = time.perf_counter() - begin
-            if len(rounds) > 1 and all(choose_alike(*(step.total(each, s) for each in rounds[-2:])) for s in large):
+            last = [typical_ticks(steps) for steps in rounds[-2:]]
+            if len(last) > 1 and all(choose_alike(*(step.total(each, shape) for each in last)) for shape in large):
                 return rounds, True
             if len(rounds) > 1 and seconds > MAX_SECONDS:
                 return rounds, False
@@ -181,14 +187,13 @@ def run_rounds(
             rounds.append(run_round(run))
 
 
-def run_round(run: Callable[[RowAccess], NDArray[np.float64]]) -> Ticks:
-    """Run steps with each candidate in turns. Return the shortest time of each op."""
-    steps: list[Ticks] = []
+def run_round(run: Callable[[RowAccess], NDArray[np.float64]]) -> Steps:
+    """Run steps with each candidate in turns."""
+    steps: Steps = []
     begin = time.perf_counter()
     while len(steps) < MIN_ROUND_STEPS or time.perf_counter() - begin < MIN_ROUND_SECONDS:
         steps.append(np.array([run(access) for access in CANDIDATES]))
-    shortest: Ticks = np.minimum.reduce(steps)
-    return shortest
+    return steps
 
 
 def choose_alike(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:

@@ -213,18 +213,23 @@ def test_a_table_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
     assert not table.read_all()
 
 
-def test_interrupted_chunks_do_not_count() -> None:
-    """Op 1 has four chunks of 10 ticks, one of which was interrupted for 1,000 ticks; op 2 has one of 7."""
+def test_time_of_an_op_is_that_of_all_its_chunks() -> None:
+    """Op 1 has three chunks, on two threads; op 2 has one; op 0 did not run."""
     records = np.zeros((3, 32), np.int64)
-    buffer = TimestampBuffer(records, n_threads=1, scratch_bytes=64)
-    stamps = [(1, 0, 10), (1, 10, 1020), (1, 1020, 1030), (1, 1030, 1040), (2, 1040, 1047)]
-    words = buffer._memory[0].view(np.int64)
-    words[0] = len(stamps)
-    first = TIMESTAMPS_OFFSET // 8
-    for number, (op, begin, end) in enumerate(stamps):
-        words[first + 3 * number : first + 3 * number + 3] = records[op].ctypes.data, begin, end
-    ticks = row_access_timing.undisturbed_ticks(buffer, 3)
-    assert ticks.tolist() == [np.inf, 40, 7]
+    buffer = TimestampBuffer(records, n_threads=2, scratch_bytes=64)
+    for memory, stamps in zip(buffer._memory, ([(1, 0, 10), (1, 10, 25)], [(1, 5, 12), (2, 30, 37)]), strict=True):
+        words, first = memory.view(np.int64), TIMESTAMPS_OFFSET // 8
+        words[0] = len(stamps)
+        for number, (op, begin, end) in enumerate(stamps):
+            words[first + 3 * number : first + 3 * number + 3] = records[op].ctypes.data, begin, end
+    assert row_access_timing.total_ticks(buffer, 3).tolist() == [np.inf, 10 + 15 + 7, 7]
+
+
+def test_interrupted_and_lucky_steps_do_not_count() -> None:
+    """One candidate, two ops: the second one does not run. One step of ten was interrupted, and one found its rows in
+    the cache."""
+    steps = [np.array([[ticks, np.inf]]) for ticks in (40, 41, 9000, 42, 40, 5, 41, 42, 43, 44)]
+    assert row_access_timing.typical_ticks(steps).tolist() == [[40, np.inf]]
 
 
 def test_candidates_within_the_tolerance_agree() -> None:
