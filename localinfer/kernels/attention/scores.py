@@ -43,14 +43,14 @@ def vectors_at_a_time(rows: int, limit: int) -> int:
 
 def multiplication_order(block: range, vectors: int) -> list[tuple[int, int]]:
     """Return the pairs (row, vector) of a block of rows in the order in which they are multiplied: row after row if
-    registers hold all vectors beside the accumulators, else vector after vector.
+    there are fewer vectors than rows and registers hold them beside the accumulators, else vector after vector.
 
     LLVM keeps what the outer loop's steps share in registers: `vectors` of the page, or a number of each row. If these
     are too many, it spills accumulators.
     """
     row_by_row = [(row, vector) for row in block for vector in range(vectors)]
     fits = vectors < target().spare_vectors  # one register is for the row's number
-    return row_by_row if fits else sorted(row_by_row, key=itemgetter(1))
+    return row_by_row if fits and vectors <= len(block) else sorted(row_by_row, key=itemgetter(1))
 
 
 def make_score_panels(kind: CacheType, rows: int, panels: int, prefetch_lines: int) -> Any:
