@@ -69,7 +69,7 @@ def as_text(timings: "Timings") -> list[str]:
         [
             str(access),
             *(
-                f"{timing.bytes_per_second(access) / 1e9:.1f}{'*' if access == timing.fastest else ' '}"
+                f"{timing.bytes_per_second(access) / 1e9:.1f}{'*' if access == timing.best else ' '}"
                 for timing in timings.shapes.values()
             ),
         ]
@@ -91,7 +91,7 @@ def as_object(timings: "Timings", threads: int) -> dict[str, object]:
                 "type": TYPES[shape.type].name,
                 "columns": shape.n_in,
                 "bytes": timing.nbytes,
-                "fastest": timing.fastest._asdict(),
+                "chosen": timing.best._asdict(),
                 "bytes_per_second": [
                     {**access._asdict(), "bytes_per_second": round(timing.bytes_per_second(access))}
                     for access in timing.seconds

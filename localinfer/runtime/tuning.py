@@ -51,9 +51,9 @@ def measure_and_store(runner: ModelRunner, table: TuningTable, progress: Progres
     graph, timings = runner.graph, measure(runner, tunable_shapes(runner), progress)
     known, found = table.read(graph.threads), {}
     for shape, timing in timings.shapes.items():
-        graph.set_row_access(shape, timing.fastest)
+        graph.set_row_access(shape, timing.best)
         disturbed = 0 if timings.rounds_agree else known[shape].disturbed + 1 if shape in known else 1
-        found[shape] = TunedAccess(timing.fastest, timing.bytes_per_second(timing.fastest), disturbed)
+        found[shape] = TunedAccess(timing.best, timing.bytes_per_second(timing.best), disturbed)
     table.update(graph.threads, found)
     return timings
 

@@ -80,7 +80,7 @@ def test_the_first_engine_measures_and_the_next_one_reads_the_table(
     with engine(path) as first:
         [timings] = measured
         assert set(timings.shapes) == set(first.graph.row_accesses)
-        assert choices(first) == {shape: timing.fastest for shape, timing in timings.shapes.items()}
+        assert choices(first) == {shape: timing.best for shape, timing in timings.shapes.items()}
         expected = choices(first)
     stored = table.read(2)
     assert {shape: tuned.access for shape, tuned in stored.items()} == expected
@@ -230,6 +230,12 @@ def test_interrupted_and_lucky_steps_do_not_count() -> None:
     the cache."""
     steps = [np.array([[ticks, np.inf]]) for ticks in (40, 41, 9000, 42, 40, 5, 41, 42, 43, 44)]
     assert row_access_timing.typical_ticks(steps).tolist() == [[40, np.inf]]
+
+
+@pytest.mark.parametrize(("seconds", "number"), [((1.0, 1.0, 0.99), 0), ((1.0, 0.98, 0.96), 1), ((1.0, 1.0, 0.9), 2)])
+def test_fewer_streams_are_preferred_to_a_negligible_difference(seconds: tuple[float, ...], number: int) -> None:
+    timing = row_access_timing.ShapeTiming(100, dict(zip(CANDIDATES, seconds, strict=False)))
+    assert timing.best == CANDIDATES[number]
 
 
 def test_candidates_within_the_tolerance_agree() -> None:
