@@ -29,7 +29,7 @@ def tune_command(
 
     Decode steps run with each way of reading, and the fastest is stored. The first run of a model does the same. All
     ways give the same logits. The table has the read bandwidth in GB/s for each block format and row length; the
-    fastest has a star.
+    chosen one has a star.
 
     \b
     Examples:
