@@ -40,8 +40,9 @@ def test_json(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> Non
     assert (code, found["threads"], found["rounds_agree"]) == (0, 1, True)
     for shape in found["shapes"]:
         assert len(shape["bytes_per_second"]) == len(CANDIDATES)
-        best = max(shape["bytes_per_second"], key=lambda each: each["bytes_per_second"])
-        assert best == shape["chosen"] | {"bytes_per_second": best["bytes_per_second"]}
+        rates = [each["bytes_per_second"] for each in shape["bytes_per_second"]]
+        first = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (1 + row_access_timing.NEGLIGIBLE))
+        assert shape["bytes_per_second"][first] == shape["chosen"] | {"bytes_per_second": rates[first]}
     assert len(stored.read(1)) == len(found["shapes"])
 
 
