@@ -154,8 +154,8 @@ def assumptions(simulated: "Machine", cpu: str) -> str:
     bandwidth = f"{simulated.bandwidth / 1e9:.1f} GB/s" if simulated.bandwidth < math.inf else "no limit"
     return (
         f"simulated from the times of all chunks on one core ({screen.one_line(cpu)}); memory bandwidth: {bandwidth}; "
-        f"a cache line moves between cores in {1e9 * simulated.latencies.transfer:.0f} ns; threads start "
-        f"and end {1e6 * simulated.thread_interval:.0f} us one after the other"
+        f"a cache line moves between cores in {1e9 * simulated.latencies.transfer:.0f} ns; workers start "
+        f"and end {1e9 * simulated.thread_interval:.0f} ns one after the other"
     )
 
 

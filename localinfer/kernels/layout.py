@@ -7,6 +7,12 @@ SYNC_LINE_BYTES = 128  # two x86 cache lines, which are prefetched together, or 
 SYNC_STAGE, SYNC_FINISHED, SYNC_ENTERED, SYNC_THREADS = 0, SYNC_LINE_BYTES, 2 * SYNC_LINE_BYTES, 3 * SYNC_LINE_BYTES
 SYNC_GROUP = 8  # threads that count their finished chunks together; their counters follow the lines of all threads
 
+# Offsets of the thread pool's state, which runs of the graph do not reset: see `localinfer.kernels.workers`.
+POOL_ACTIVE, POOL_WORKERS = 0, 8  # threads that the ops of a run are divided for; workers that take part in it
+POOL_FINISHED, POOL_THREADS = SYNC_LINE_BYTES, 2 * SYNC_LINE_BYTES
+WORKER_SCRATCH = 8  # in the line of a thread, after its state
+WORKER_ASLEEP, WORKER_WAITING, WORKER_RUNNING = 0, 1, 2  # states; a worker that is asleep is in Python
+
 PAGE_SIZE = 64  # KV cache entries per page, which attention processes together
 PANEL_KEYS = 16  # entries whose keys are interleaved
 UNLIMITED_WINDOW = 1 << 30  # a window that includes all positions
@@ -36,6 +42,11 @@ TIMESTAMPS_OFFSET, TIMESTAMP_WORDS = 64, 3
 def sync_bytes(threads: int) -> int:
     """Return the bytes of the synchronisation variables of this many threads."""
     return SYNC_THREADS + SYNC_LINE_BYTES * (threads + -(-threads // SYNC_GROUP))
+
+
+def pool_bytes(threads: int) -> int:
+    """Return the bytes of the state of a pool of this many threads."""
+    return POOL_THREADS + SYNC_LINE_BYTES * threads
 
 
 def tile_rows(group: int, large_batch: bool) -> int:

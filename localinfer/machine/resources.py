@@ -45,6 +45,12 @@ def thread_count_steps() -> dict[str, int]:
     }
 
 
+def available_cpus() -> int:
+    """Return the number of logical CPUs within the affinity mask and the cgroup quota, at least 1."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cpus, _quota_cores(cpus)))
+
+
 def cpu_name() -> str:
     """Return the CPU's model name, or "" if it is unknown."""
     if sys.platform == "darwin":

@@ -23,7 +23,7 @@ from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.machine import resources
 from localinfer.options import Options, Precision, parse_speculation_types
-from localinfer.runtime.thread_pool import IdleWork, OnOp, ThreadPool
+from localinfer.runtime.thread_pool import POOL_KERNELS, IdleWork, OnOp, ThreadPool
 from localinfer.runtime.timestamps import TimestampBuffer
 from quant.jit import loader
 from quant.jit.background import load_in_order
@@ -37,12 +37,6 @@ LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 BIDIRECTIONAL = ("gemma-embedding",)  # encoders whose files lack the metadata key
 ACTIVATION_PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
 DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether attention is causal
-EXECUTE = Kernel(
-    "localinfer.kernels.executor",
-    "execute",
-    ("first", "end", "op_records", "sync", "stop", "timestamps"),
-    constants=(("max_small_batch", MAX_SMALL_BATCH),),
-)
 
 
 class CompiledGraph:
@@ -70,7 +64,7 @@ class CompiledGraph:
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
         require_memory(f, self.graph.nbytes, self.n_ctx)
-        first, later = [EXECUTE, *self.graph.kernels(large_batch=False)], self.graph.kernels(large_batch=True)
+        first, later = [*POOL_KERNELS, *self.graph.kernels(large_batch=False)], self.graph.kernels(large_batch=True)
         if at_once or not self.model_graph.context.causal:
             first, later = [*first, *later], []
         self._compilation, self.warnings = load_in_order(first, later, paths.jit_dir(), progress)
@@ -79,7 +73,7 @@ class CompiledGraph:
         self._stop = self.graph.stop.view(np.int64)
         self._idle_work: list[IdleWork] = []
         self._thread_pool = ThreadPool(
-            addresses[EXECUTE], self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
+            addresses, self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
         )
 
     # --- kernels ---
@@ -247,9 +241,7 @@ def float_rows(buffer: Buffer | None, rows: int) -> Floats:
     return result
 
 
-def build_graph_within_memory(
-    available: int, f: GGUF, options: Options, draft_head: GGUF | None = None
-) -> ModelGraph:
+def build_graph_within_memory(available: int, f: GGUF, options: Options, draft_head: GGUF | None = None) -> ModelGraph:
     """Build the graph. If no context length is set, halve it until the graph and the mapped weights fit into memory."""
     model_graph = build_graph(f, options, draft_head)
     mapped = [each for each in (f, draft_head) if each and not each.in_memory]
@@ -320,7 +312,7 @@ def attention_sinks(keep: int, n_ctx: int) -> int:
 def required_kernels(f: GGUF, options: Options) -> list[Kernel]:
     """Return the kernels that running this file needs, without duplicates."""
     graph = build_graph(f, options).graph
-    return list(dict.fromkeys([EXECUTE, *graph.kernels(large_batch=False), *graph.kernels(large_batch=True)]))
+    return list(dict.fromkeys([*POOL_KERNELS, *graph.kernels(large_batch=False), *graph.kernels(large_batch=True)]))
 
 
 def memory_requirements(f: GGUF, options: Options) -> dict[str, int]:

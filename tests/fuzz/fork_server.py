@@ -34,7 +34,8 @@ from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Layer, from_keywords, merge
-from localinfer.runtime.compiled_graph import EXECUTE, build_graph
+from localinfer.runtime.compiled_graph import build_graph
+from localinfer.runtime.thread_pool import POOL_KERNELS
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 
@@ -68,7 +69,7 @@ class ForkServer:
         self.sources: list[tuple[SeedModel, list[bytes]]] = []  # with the metadata keys that their architectures read
         self.findings, self.spare_kernels = findings, spare_kernels
         self.mutant, self.log = folder / "mutant-00001-of-00002.gguf", folder / "log"
-        expected = {EXECUTE}
+        expected = set(POOL_KERNELS)
         for source in sources:
             try:
                 options = merge(from_keywords({**source.options, "ctx_size": 64}))

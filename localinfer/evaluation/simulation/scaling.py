@@ -9,7 +9,7 @@ from localinfer.evaluation.simulation.chunk_times import BatchChunks
 from localinfer.evaluation.simulation.simulated_executor import CoreTime, Machine, SimulatedExecutor
 from localinfer.graph.ops.op import Op
 
-THREAD_INTERVAL = 1e-5  # seconds between two threads that start, or end; measured on two Zen 5 cores
+THREAD_INTERVAL = 8e-8  # seconds between two workers that start, or end: each writes a cache line that another reads
 
 
 class Scaling(NamedTuple):

@@ -34,7 +34,7 @@ class OpChunks(NamedTuple):
 class Machine(NamedTuple):
     """A simulated machine: the speed of the core of each thread, and what the cores share.
 
-    Thread number n starts n * `thread_interval` seconds after the first one: threads need the GIL to start.
+    Thread number n starts n * `thread_interval` seconds after the first one.
     """
 
     speeds: Sequence[float]

@@ -23,9 +23,8 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.kernels.signatures import KernelSignature
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import EXECUTE
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.thread_pool import ThreadPool
+from localinfer.runtime.thread_pool import POOL_KERNELS, ThreadPool
 from quant.jit import loader
 
 Run = Callable[..., tuple[int, str, str]]
@@ -163,8 +162,8 @@ def test_chunks_and_their_order_are_those_of_the_executor() -> None:
             f"op {number}", NOTE_CHUNK, graph.tokens, chunks=(chunks, chunks), barrier=barrier, number=number,
             runs=runs, count=count,
         )  # fmt: skip
-    addresses, _ = loader.load_kernels([EXECUTE, *graph.kernels(large_batch=False)], None)
-    pool = ThreadPool(addresses[EXECUTE], graph.finalize(addresses), graph.stop.view(np.int64), graph.scratch_addresses)
+    addresses, _ = loader.load_kernels([*POOL_KERNELS, *graph.kernels(large_batch=False)], None)
+    pool = ThreadPool(addresses, graph.finalize(addresses), graph.stop.view(np.int64), graph.scratch_addresses)
     pool.use_scratch(graph.scratch_addresses, alone=True)
     pool.run(0, len(graph.ops), 4)
     pool.close()

@@ -11,7 +11,7 @@ import pytest
 
 from localinfer.machine import thread_priority
 from localinfer.machine.thread_priority import ThreadPowerThrottlingState
-from localinfer.runtime.thread_pool import ThreadPool
+from localinfer.runtime.thread_pool import POOL_KERNELS, ThreadPool
 
 CURRENT_THREAD = 2**64 - 2  # the pseudo handle that GetCurrentThread returns
 
@@ -76,6 +76,6 @@ def test_every_thread_of_a_pool_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "localinfer.runtime.thread_pool.prefer_performance_cores", lambda: asked.add(threading.current_thread().name)
     )
-    pool = ThreadPool(0, np.zeros(1, np.int64), np.zeros(1, np.int64), [0, 0])
+    pool = ThreadPool(dict.fromkeys(POOL_KERNELS, 0), np.zeros(1, np.int64), np.zeros(1, np.int64), [0, 0])
     pool.close()
     assert asked == {"localinfer-0", "localinfer-1"}

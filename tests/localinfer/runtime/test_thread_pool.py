@@ -14,8 +14,9 @@ from localinfer.errors import NotEnoughMemoryError
 from localinfer.graph.ops.buffers import Region
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.kernels.signatures import KernelSignature
-from localinfer.runtime.compiled_graph import EXECUTE
-from localinfer.runtime.thread_pool import ThreadPool
+from localinfer.machine import resources
+from localinfer.runtime import thread_pool
+from localinfer.runtime.thread_pool import POOL_KERNELS, ThreadPool
 from quant.jit import loader
 
 N = 60  # counters of an op
@@ -60,8 +61,8 @@ def counting(threads: int, ops: int = 200) -> Iterator[Counting]:
 @contextmanager
 def ready(graph: ComputeGraph) -> Iterator[ThreadPool]:
     kernels = [kernel for large_batch in (False, True) for kernel in graph.kernels(large_batch=large_batch)]
-    addresses, _ = loader.load_kernels([EXECUTE, *kernels], None)
-    pool = ThreadPool(addresses[EXECUTE], graph.finalize(addresses), graph.stop.view(np.int64), graph.scratch_addresses)
+    addresses, _ = loader.load_kernels([*POOL_KERNELS, *kernels], None)
+    pool = ThreadPool(addresses, graph.finalize(addresses), graph.stop.view(np.int64), graph.scratch_addresses)
     try:
         yield pool
     finally:
@@ -76,6 +77,21 @@ def test_every_chunk_runs_once_and_in_order(threads: int, tokens: int) -> None:
         for _ in range(100):
             c.pool.run(0, len(c.graph.ops), c.graph.n_threads)
         c.assert_counted(100)
+
+
+@pytest.mark.parametrize("waits", [1, 10_000_000])
+def test_workers_sleep_or_wait_between_runs(monkeypatch: pytest.MonkeyPatch, waits: int) -> None:
+    monkeypatch.setattr(thread_pool, "WORKER_WAITS", waits)
+    monkeypatch.setattr(resources, "available_cpus", lambda: 3)
+    asleep = list[int]()
+    with counting(threads=3) as c:
+        for run in range(60):
+            c.pool.run(0, len(c.graph.ops), 3 - run % 2)
+            asleep += c.pool._asleep[1 : 3 - run % 2].tolist()
+            time.sleep(1e-3 * (run % 3))
+        c.assert_counted(60)
+    assert asleep[:2] == [1, 1], "threads are asleep before their first run"
+    assert (sum(asleep) > 2) == (waits == 1)
 
 
 def test_run_of_a_range_of_ops() -> None:
