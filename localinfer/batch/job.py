@@ -21,6 +21,7 @@ from localinfer.options import FLAGS, Options
 from localinfer.runtime.snapshot import model_digest
 
 PREFIX = "batch_req_"
+LINE_START = b'{"id": "' + PREFIX.encode()  # of each response: see `Job.format_line`
 DIGEST_BYTES = 4
 SPEED_OPTIONS = (
     "threads",
@@ -65,16 +66,22 @@ class Job:
         return f"{PREFIX}{self.digest}{request.digest}"
 
     def resume(self, output: OutputFile) -> None:
-        """Read the responses of earlier runs from the output, and truncate an incomplete last line.
+        """Read the responses of earlier runs from the output, and truncate what a killed process or a power failure
+        left incomplete.
 
-        Raises UsageError if the output belongs to another job, LocalInferError if a request has two responses.
+        Raises UsageError if the output belongs to another job or is not one of `batch`, LocalInferError if a request
+        has two responses. The file is then unchanged.
         """
         for span, line in output.lines():
+            if self.locations and b"\0" in line:  # after a power failure; JSON has no such bytes
+                output.size = span.start
+                break
             request, failed = self._parse_line(line, output.path)
             if request.number in self.locations:
                 message = f"damaged: there are two responses to line {request.number}"
                 raise LocalInferError(f"{output.path}: {message}; {RESTART_HINT}")
             self._record(request, span, failed)
+        self._require_own_tail(output)
         output.truncate()
 
     def pending(self) -> list[Request]:
@@ -126,6 +133,15 @@ class Job:
         self.locations[request.number] = span
         if failed:
             self.failed.add(request.number)
+
+    def _require_own_tail(self, output: OutputFile) -> None:
+        """Raise UsageError unless what follows the last complete response can be the start of another one."""
+        start = LINE_START + self.digest.encode()
+        tail = output.incomplete_line(len(start))
+        if self.locations:  # zeros of a power failure may follow a response
+            tail = tail.partition(b"\0")[0]
+        if not start.startswith(tail):
+            raise UsageError(f"{output.path}: exists and does not end with a batch response; {RESTART_HINT}")
 
     def _parse_line(self, line: bytes, path: Path) -> tuple[Request, bool]:
         """Return the request that a line of the output belongs to, and whether it failed.

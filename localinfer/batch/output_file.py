@@ -5,20 +5,22 @@
         output.append(line)
 
 A killed process leaves at most one incomplete line, which the next run truncates. A power failure loses at most the
-lines of the last second. This module does not interpret the lines.
+lines of the last second; zeros may take the place of some of their bytes, because a file system may record the size of
+a file before its content. This module does not interpret the lines.
 """
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from localinfer.errors import LocalInferError
 from localinfer.gguf import file_descriptors
-from localinfer.gguf.atomic_file import AtomicFile, atomic_files, display_path
+from localinfer.gguf.atomic_file import AtomicFile, atomic_files, display_path, sync_directory
 from localinfer.gguf.resumable_file import lock_exclusively
 
 OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
@@ -41,7 +43,7 @@ class OutputFile:
     path: Path
     descriptor: int
     size: int = 0  # bytes of all complete lines
-    _synced: float = field(default_factory=time.monotonic)
+    _synced: float = -math.inf  # the first line is synced at once: it shows whose file this is
 
     def lines(self) -> Iterator[tuple[LineSpan, bytes]]:
         """Yield all complete lines and their locations, in the order of the file."""
@@ -51,6 +53,10 @@ class OutputFile:
                 if line.endswith(b"\n"):
                     yield LineSpan(start, len(line)), line
                     start += len(line)
+
+    def incomplete_line(self, limit: int) -> bytes:
+        """Return the first `limit` bytes of what follows the last complete line."""
+        return file_descriptors.read_at(self.descriptor, limit, self.size)
 
     def append(self, line: bytes) -> None:
         """Append a line. Raises LocalInferError if that fails; the file then still ends with a complete line."""
@@ -144,6 +150,8 @@ def open_exclusive(path: Path) -> int:
         raise LocalInferError(f"{display_path(path)}: {error.strerror}") from None
     try:
         lock_exclusively(path, descriptor)
+        with suppress(OSError):  # as in `sync`
+            sync_directory(path.parent)
     except BaseException:
         os.close(descriptor)
         raise

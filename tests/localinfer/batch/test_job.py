@@ -118,6 +118,45 @@ def test_foreign_file_is_not_modified(path: Path, content: bytes) -> None:
     assert path.read_bytes() == content + b"and more"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"my diary", b'["a", "JSON", "array"]', b"\0" * 5000, b'{"id": 5', b'{"id": "batch_req_76543210', b" "],
+)
+def test_foreign_file_without_a_newline_is_not_modified(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="does not end with a batch response; --restart"):
+        resumed(path)
+    assert path.read_bytes() == content
+    resumed(path.with_name("own"), 2)
+    own = path.with_name("own").read_bytes()
+    if content.strip(b"\0"):
+        path.write_bytes(own + content)
+        with pytest.raises(UsageError, match="does not end with a batch response"):
+            resumed(path)
+        assert path.read_bytes() == own + content
+
+
+@pytest.mark.parametrize("n_bytes", [*range(60), 100])
+def test_incomplete_response_is_truncated(path: Path, n_bytes: int) -> None:
+    resumed(path, 2)
+    line = path.read_bytes()
+    path.write_bytes(line[:n_bytes])
+    assert pending(resumed(path)) == [2, 1, 3]
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("zeros", [slice(0, 1), slice(0, 50), slice(20, 40), slice(30, None)])
+def test_zeros_of_a_power_failure_are_truncated(path: Path, zeros: slice) -> None:
+    resumed(path, 2)
+    first = path.read_bytes()
+    resumed(path, 1, 3)
+    damaged = bytearray(path.read_bytes()[len(first) :])
+    damaged[zeros] = bytes(len(damaged[zeros]))
+    path.write_bytes(first + damaged)
+    assert pending(resumed(path)) == [1, 3]
+    assert path.read_bytes() == first
+
+
 def test_duplicate_response(path: Path) -> None:
     resumed(path, 2)
     path.write_bytes(path.read_bytes() * 2)

@@ -112,16 +112,18 @@ def test_full_disk_leaves_complete_lines(path: Path, monkeypatch: pytest.MonkeyP
     assert path.read_bytes() == A + C
 
 
-def test_sync_after_one_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
+def test_sync_of_the_first_line_and_after_one_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_output(path, restart=False) as output:
+        synced: list[int] = []
+        monkeypatch.setattr(os, "fsync", synced.append)
         output.append(A)
-        assert synced == []
-        output._synced -= 1.0
+        assert len(synced) == 1
         output.append(B)
         assert len(synced) == 1
+        output._synced -= 1.0
         output.append(C)
-        assert len(synced) == 1
-    assert len(synced) == 2
+        assert len(synced) == 2
+        output.append(C)
+        assert len(synced) == 2
+    assert len(synced) == 3
     assert isinstance(output, OutputFile)
