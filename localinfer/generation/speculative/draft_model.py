@@ -103,7 +103,10 @@ class DraftModel:
         self._pending = []
         while True:
             id = int(logits.argmax())
-            probability = 1 / float(np.exp(logits - logits[id]).sum())
+            probability = 1 / float(np.exp(logits - logits[id]).sum()) if np.isfinite(logits[id]) else 0.0
+            if not probability > 0:  # the draft model is bad: a logit is NaN or infinite, or all are -inf
+                self._acceptance.update(is_accepted=False)
+                break
             bin_index = min(int(probability * N_PROBABILITY_BINS), N_PROBABILITY_BINS - 1)
             all_accepted *= self._bin_acceptance[bin_index].value
             has_minimum = len(self._pending) >= self._min_tokens

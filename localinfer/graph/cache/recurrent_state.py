@@ -40,10 +40,10 @@ class StatePool:
         self.segments = self.graph.region(8 + 8 * SEGMENT_WORDS * MAX_DRAFT_STATES * self.graph.sequences)
 
     def add_layer(self, nbytes: int) -> Region:
-        """Add the state of a layer, which is zero at position 0."""
+        """Add the state of a layer, which is zero at position 0. A convolution over one token has an empty state."""
         self.layers.append(self.graph.region(0))
         self.sizes.append(nbytes)
-        self.n_draft_states = max(1, min(MAX_DRAFT_STATES, MAX_DRAFT_STATE_BYTES // sum(self.sizes)))
+        self.n_draft_states = max(1, min(MAX_DRAFT_STATES, MAX_DRAFT_STATE_BYTES // max(1, sum(self.sizes))))
         self.pages = PagePool((1 + MAX_CHECKPOINTS + self.n_draft_states) * self.graph.sequences)
         for region, size in zip(self.layers, self.sizes, strict=True):
             region.nbytes = len(self.pages) * size
@@ -55,7 +55,8 @@ class StatePool:
 
     def layer_states(self, slot: int) -> Sequence[Bytes]:
         """Return the state of each layer in a slot."""
-        return [region.view(np.uint8).reshape(len(self.pages), -1)[slot] for region in self.layers]
+        pairs = zip(self.layers, self.sizes, strict=True)
+        return [region.view(np.uint8).reshape(len(self.pages), size)[slot] for region, size in pairs]
 
     def allocate_zeroed(self) -> int:
         """Return a zeroed slot. Raises OutOfPagesError."""

@@ -41,7 +41,7 @@ class ModelGraph(ModelProperties):
     def sequence_caches(self) -> Sequence[SequenceCache]:
         """Return new, empty caches for a sequence."""
         kv_caches = [KVCache(ring) for ring in self.attention.rings.values()]
-        states = [RecurrentState(self.states)] if self.states.nbytes else []
+        states = [RecurrentState(self.states)] if self.states.layers else []
         return [*kv_caches, *states, *([DraftHeadStates(self.draft_head)] if self.draft_head else [])]
 
     @property

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import draft_head_models
+import numpy as np
 import pytest
 from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generate, make_draft_length_model
 from tiny import tiny_llama
@@ -14,6 +15,7 @@ import localinfer
 from localinfer import GenerationResult, Model
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.generation.speculative.draft_head import DraftHead
+from localinfer.gguf.reader import open_gguf
 
 SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {"temp": 0},
@@ -72,6 +74,21 @@ def test_concurrent_text_is_the_same(model: Model) -> None:
         results = list(threads.map(run, range(len(option_sets))))
     assert [result.tokens for result in results] == alone
     assert sum(result.stats.drafted_tokens for result in results) > 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_bad_head_only_stops_drafting(value: float, tmp_path: Path, free_drafts: None) -> None:
+    pair = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0")
+    norm = open_gguf(pair.head).tensors["output_norm.weight"]
+    with pair.head.open("r+b") as file:
+        file.seek(norm.offset)
+        file.write(np.full(norm.shape, value, np.float32).tobytes())
+    options: dict[str, Any] = {**OPTIONS, "temp": 0}
+    with localinfer.load(pair.model, spec_draft_model=str(pair.head), ctx_size=128, threads=1) as model:
+        alone = generate(model, spec_type="none", **options)
+        result = generate(model, spec_type="draft-mtp", **options)
+        assert result.tokens == alone.tokens
+        assert result.stats.drafted_tokens == 0
 
 
 def test_model_without_a_head(tmp_path: Path) -> None:

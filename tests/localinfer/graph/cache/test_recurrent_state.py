@@ -8,6 +8,7 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
+from fuzz.mutable_gguf import MutableGGUF
 
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.cache.recurrent_state import MAX_CHECKPOINTS, MAX_DRAFT_STATES
@@ -132,3 +133,30 @@ def test_graph_size_includes_states(engine: Engine) -> None:
     assert state.nbytes == (1 + MAX_CHECKPOINTS + MAX_DRAFT_STATES) * 3 * 4 * 2 * 96
     rings = engine.compiled_graph.model_graph.attention.rings.values()
     assert engine.compiled_graph.kv_bytes == state.nbytes + sum(ring.nbytes for ring in rings)
+
+
+def with_one_tap(path: Path, out: Path, *, width: int) -> Path:
+    """Write the model with convolutions over one token: of width 1, or of more with zeros before the last weight."""
+    gguf = MutableGGUF.read(path)
+    [key] = [each for each in gguf.keys if each.name == b"lfm2.shortconv.l_cache"]
+    key.value = width.to_bytes(4, "little")
+    for tensor in gguf.tensors:
+        if tensor.name.endswith(b"shortconv.conv.weight"):
+            last = np.frombuffer(tensor.data, np.float32).reshape(-1, tensor.dims[0])[:, -1:]
+            taps = np.pad(last, ((0, 0), (width - 1, 0)))
+            tensor.dims, tensor.data = (width, len(taps)), taps.tobytes()
+    out.write_bytes(gguf.to_bytes())
+    return out
+
+
+def test_convolution_over_one_token_has_no_state(path: Path, tmp_path: Path) -> None:
+    logits = []
+    for width in (1, 3):
+        f = open_gguf(with_one_tap(path, tmp_path / f"{width}.gguf", width=width))
+        with contextlib.closing(Engine.load(f, Options(ctx_size=128, threads=2))) as engine:
+            logits.append(engine.logits(IDS))
+            engine.rewind(0)
+            engine.evaluate(IDS[:40], rewindable_suffix=8)
+            assert engine.rewind(35) == 32
+            np.testing.assert_array_equal(engine.logits(IDS[32:]), logits[-1][32:])
+    np.testing.assert_array_equal(*logits)
