@@ -133,7 +133,16 @@ def unexpected_error_message(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'cannot write the output'}: {error.strerror}"
+    if is_features_error(error):
+        return str(error)
     return f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+
+
+def is_features_error(error: BaseException) -> bool:
+    """Return whether the error is that of an environment variable that selects the CPU."""
+    from quant.jit.cpu import FeaturesError
+
+    return isinstance(error, FeaturesError)
 
 
 def is_debugging(arguments: list[str]) -> bool:

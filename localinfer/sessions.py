@@ -15,7 +15,8 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
@@ -135,6 +136,8 @@ def open_session(name: str) -> Session:
     """
     session = Session(validate_name(name))
     try:
+        if not stat.S_ISREG(session.path.stat().st_mode):  # reading a pipe would block
+            raise LocalInferError(f"{session.path}: cannot be read: not a regular file")
         lines = session.path.read_bytes().split(b"\n")
     except FileNotFoundError:
         raise UsageError(f"{name}: no such session; `localinfer sessions` lists them") from None
@@ -170,9 +173,9 @@ def message_text(message: Message) -> str:
 
 
 def list_names() -> list[str]:
-    """Return the names of all sessions, the most recently written first."""
+    """Return the names of all sessions, the most recently written first. Other files, such as pipes, are skipped."""
     found = [path for path in paths.sessions_dir().glob("*" + SUFFIX) if NAME.fullmatch(path.stem)]
-    return [path.stem for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+    return [path.stem for path, _ in latest_first(found)]
 
 
 def latest() -> Session | None:
@@ -183,13 +186,23 @@ def latest() -> Session | None:
 def prune_snapshots(limit: int = MAX_SNAPSHOT_BYTES) -> None:
     """Delete the oldest snapshots until all together have at most `limit` bytes. Messages are not deleted."""
     folder = paths.snapshots_dir()
-    found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True) if folder.is_dir() else []
     total = 0
-    for path in found:
-        total += path.stat().st_size
+    for path, size in latest_first(folder.iterdir() if folder.is_dir() else []):
+        total += size
         if total > limit:
             with contextlib.suppress(PermissionError if file_descriptors.HOLDS_OPEN_FILES else FileNotFoundError):
                 path.unlink(missing_ok=True)
+
+
+def latest_first(found: Iterable[Path]) -> list[tuple[Path, int]]:
+    """Return the regular files among the paths with their sizes, the most recently written first."""
+    files = []
+    for path in found:
+        with contextlib.suppress(OSError):  # removed by another process, or a link to itself
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode):
+                files.append((status.st_mtime_ns, path, status.st_size))
+    return [(path, size) for _, path, size in sorted(files, reverse=True)]
 
 
 def validate_name(name: str) -> str:

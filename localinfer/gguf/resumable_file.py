@@ -31,6 +31,8 @@ from localinfer.gguf.atomic_file import (
 )
 
 CHUNK_BYTES = 1 << 20  # bytes per read
+# Errors of reading a damaged progress file.
+STATE_ERRORS = OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError
 Identity = Mapping[str, str]  # the inputs of a file: user-readable name -> value
 
 
@@ -139,9 +141,9 @@ def lock_exclusively(path: Path, descriptor: int) -> None:
 
 def load_progress(made: ResumableFile) -> tuple[int, int, str]:
     """Return the number of finished steps, their size in bytes, and the reason if earlier progress is unusable."""
-    if not made.state_file.exists():
+    if not made.state_file.is_file():  # reading a pipe would block
         return 0, 0, ""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+    with contextlib.suppress(*STATE_ERRORS):
         notes = json.loads(made.state_file.read_bytes())
         other = [key for key, value in made.identity.items() if notes["identity"].get(key) != value]
         if other:
@@ -180,7 +182,9 @@ def find_unfinished(folder: Path) -> Iterator[UnfinishedFile]:
     """Yield the unfinished files in a directory."""
     for notes in sorted(folder.glob(".*.unfinished.json")):
         temporary = notes.with_suffix("")
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        with contextlib.suppress(*STATE_ERRORS):
+            if not notes.is_file():  # reading a pipe would block
+                continue
             identity = {str(key): str(value) for key, value in json.loads(notes.read_bytes())["identity"].items()}
             status = temporary.stat()
             written = min(status.st_size, 512 * getattr(status, "st_blocks", 0))

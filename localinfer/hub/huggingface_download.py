@@ -34,7 +34,7 @@ from localinfer.hub.download import (
 )
 from localinfer.hub.file_selection import ModelReference, available_quants, select_files
 from localinfer.hub.huggingface_cache import COMMIT, cache_directory, marker_path, repo_directory
-from localinfer.hub.model_store import Progress, exclusive_lock, require_disk_space, require_network
+from localinfer.hub.model_store import MAX_DEPTH, Progress, exclusive_lock, require_disk_space, require_network
 from localinfer.version import VERSION
 
 constants.HF_HUB_DISABLE_TELEMETRY = True  # telemetry would send more requests than necessary
@@ -110,7 +110,7 @@ def request_repository(name: str, repo: str) -> Repository:
         raise transport_error(f"{name}: {constants.ENDPOINT}: {reason(error)}", error) from None
     except HFValidationError as error:
         raise UsageError(f"{name}: {reason(error)}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, httpx2.InvalidURL):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, httpx2.InvalidURL):
         raise LocalInferError(f"{name}: {constants.ENDPOINT} sends an invalid response") from None
     return Repository(repo, validate_commit(name, info.sha), list(valid_files(files)))
 
@@ -135,7 +135,8 @@ def valid_files(files: Iterable[HubFile]) -> Iterable[HubFile]:
     """Yield the GGUF files with a safe name, a size and a digest."""
     for file in files:
         with suppress(TypeError):  # the response may contain anything
-            if SAFE.fullmatch(file.path) and DIGEST.fullmatch(file.digest) and 0 < file.size < 1 << 50:
+            is_safe = SAFE.fullmatch(file.path) and file.path.count("/") <= MAX_DEPTH
+            if is_safe and DIGEST.fullmatch(file.digest) and 0 < file.size < 1 << 50:
                 yield file
 
 

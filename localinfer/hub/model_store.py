@@ -17,6 +17,7 @@ from localinfer.options import Layer
 if TYPE_CHECKING:
     from localinfer.gguf.resumable_file import UnfinishedFile
 
+MAX_DEPTH = 32  # of a file in the directories of a repository
 MARGIN = 64 << 20  # bytes of the disk to leave free
 OFFLINE = ("LOCALINFER_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 Progress = Callable[[str, int, int], None]  # stage, done, total; bytes for a download
@@ -122,8 +123,18 @@ def all_parts(first: Path) -> list[Path]:
 
 
 def gguf_files(folder: Path) -> list[str]:
-    """Return the GGUF files below a directory, as relative paths with /."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if is_file(path))
+    """Return the GGUF files below a directory, as relative paths with /. Symbolic links to directories are not
+    followed.
+    """
+    found, folders = [], [(folder, 0)]
+    while folders:
+        parent, depth = folders.pop()
+        for path in list_directory(parent):
+            if path.name.endswith(".gguf") and is_file(path):
+                found.append(path.relative_to(folder).as_posix())
+            elif depth < MAX_DEPTH and is_directory(path) and not path.is_symlink():
+                folders.append((path, depth + 1))
+    return sorted(found)
 
 
 def is_file(path: Path) -> bool:

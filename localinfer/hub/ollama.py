@@ -134,8 +134,10 @@ def read_manifest(path: Path, blobs: Path) -> Manifest:
             digest = DIGEST.fullmatch(layer["digest"])
             if not digest:
                 raise ValueError("a digest")
-            kind = str(layer["mediaType"]).removeprefix(KIND)
-            layers.setdefault(kind, (blobs / f"sha256-{digest[1]}", int(layer["size"])))
+            kind, size = str(layer["mediaType"]).removeprefix(KIND), layer["size"]
+            if not isinstance(size, int):  # JSON has numbers such as 1e999
+                raise TypeError("a size")
+            layers.setdefault(kind, (blobs / f"sha256-{digest[1]}", size))
     except (ValueError, TypeError, KeyError, RecursionError):
         raise LocalInferError(f"{printable(str(path))}: not a valid Ollama manifest") from None
     return Manifest(path, layers)

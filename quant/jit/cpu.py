@@ -149,6 +149,10 @@ BF16_PATTERN = r"vcvtneps2bf16.*(%zmm|\(%\w+\), %ymm)"
 BYTE_PERMUTE_PATTERN = r"vperm[it]2b.*%zmm"
 
 
+class FeaturesError(ValueError):
+    """The environment variable NUMBA_CPU_FEATURES is not a list of features."""
+
+
 class CpuRecord(NamedTuple):
     """What LLVM finds out about a CPU: its target triple, its name and features as LLVM writes them ("znver4" and
     "+avx2,..."), and its target."""
@@ -191,7 +195,7 @@ def make_record() -> CpuRecord:
     """Ask LLVM about the selected CPU."""
     import llvmlite.binding as llvm
 
-    name, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
+    name, features = os.environ.get("NUMBA_CPU_NAME"), forced_features()
     if features is None:
         features = "" if name == "generic" else host_features()
     name = name or str(llvm.get_host_cpu_name())
@@ -211,6 +215,21 @@ def target() -> Target:
 def identity() -> str:
     """Return everything about the CPU that machine code depends on, as one string."""
     return "|".join([*selected()[:3], target().isa])
+
+
+def forced_features() -> str | None:
+    """Return the features in NUMBA_CPU_FEATURES without white space, or None if it is not set.
+
+    Raises FeaturesError for what LLVM does not accept: it would abort the process.
+    """
+    text = os.environ.get("NUMBA_CPU_FEATURES")
+    if text is None:
+        return None
+    features = [each.strip() for each in text.split(",") if each.strip()]
+    for each in features:
+        if not re.fullmatch(r"[+-][A-Za-z0-9_.-]+", each):
+            raise FeaturesError(f"NUMBA_CPU_FEATURES: {each!r} must be + or - and the name of a feature")
+    return ",".join(features)
 
 
 def host_features() -> str:
@@ -266,7 +285,7 @@ def streaming_bytes() -> int:
 
     SME2 must then be one of the features. Its vectors are assumed to have 64 bytes.
     """
-    features = os.environ.get("NUMBA_CPU_FEATURES")
+    features = forced_features()
     if features is None:
         return host_streaming_bytes()
     return 64 if "+sme2" in features.split(",") else 0

@@ -62,7 +62,7 @@ class Hub:
         self.gated: set[str] = set()  # listed, but their files are refused
         self.private: dict[str, str] = {}  # access tokens by repository
         self.lfs = True
-        self.info: Any = None  # replaces the repository information
+        self.info: Any = None  # replaces the repository information; bytes are sent as they are
         self.info_statuses: deque[tuple[int, dict[str, str]]] = deque()
         self.etags = True
         self.rate = 0.0  # delay in seconds for each chunk
@@ -136,7 +136,8 @@ class Handler(BaseHTTPRequestHandler):
             status, headers = self.hub.info_statuses.popleft()
             self.respond(status, headers=headers)
         elif self.check_access(repo):
-            self.respond(200, json.dumps(self.hub.describe(repo) if self.hub.info is None else self.hub.info).encode())
+            info = self.hub.describe(repo) if self.hub.info is None else self.hub.info
+            self.respond(200, info if isinstance(info, bytes) else json.dumps(info).encode())
 
     def redirect(self, repo: str, commit: str, file: str) -> None:
         if not self.check_access(repo):

@@ -127,6 +127,24 @@ def test_snapshots_are_pruned_to_the_limit() -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["b", "c"]
 
 
+def test_pipes_and_links_to_themselves_are_skipped() -> None:
+    session = make_session("mine")
+    folder = session.path.parent
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "loop.jsonl").symlink_to("loop.jsonl")
+    (folder / "folder.jsonl").mkdir()
+    assert sessions.list_names() == ["mine"]
+    assert sessions.latest() == session
+    for name in ("pipe", "folder"):
+        with pytest.raises(LocalInferError, match=f"{name}.jsonl: cannot be read: not a regular file"):
+            sessions.open_session(name)
+    with pytest.raises(LocalInferError, match=r"loop\.jsonl: cannot be read: Too many levels"):
+        sessions.open_session("loop")
+    paths.snapshots_dir().mkdir(parents=True)
+    (paths.snapshots_dir() / "loop").symlink_to("loop")
+    sessions.prune_snapshots()
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="modes, which do not hold for root")
 def test_directory_without_write_permission() -> None:
     session = make_session("mine")

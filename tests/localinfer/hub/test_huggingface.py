@@ -1,7 +1,9 @@
 """Models of the Hugging Face hub: requests, the shared cache, and removal."""
 
 import hashlib
+import os
 import shutil
+import subprocess
 from collections import namedtuple
 from pathlib import Path
 
@@ -232,6 +234,7 @@ class TestRequests:
             {"rfilename": "a\nb.gguf"},
             {"rfilename": "a\\b.gguf"},
             {"rfilename": 3},
+            {"rfilename": "a/" * 2000 + "m.gguf"},
             {"size": -1},
             {"size": "many"},
             {"size": 1 << 60},
@@ -245,6 +248,24 @@ class TestRequests:
         with pytest.raises(ModelNotFoundError, match="it has no GGUF file"):
             pull(f"hf:{REPO}")
         assert cached_files() == []
+
+    @pytest.mark.parametrize("info", [b"[" * 100_000, b'{"siblings": ' + b"[" * 2000 + b"]" * 2000 + b"}", b"\xff"])
+    def test_damaged_api_response(self, hub: Hub, repo: dict[str, bytes], info: bytes) -> None:
+        hub.info = info
+        with pytest.raises(LocalInferError, match=f"{hub.url} sends an invalid response"):
+            pull(f"hf:{REPO}")
+
+    def test_deep_directory_in_the_cache(self, repo: dict[str, bytes], tmp_path: Path) -> None:
+        first = pull(f"hf:{REPO}")
+        parent = os.open(first.parent, os.O_RDONLY)
+        for _ in range(2000):
+            os.mkdir("a", dir_fd=parent)
+            child = os.open("a", os.O_RDONLY, dir_fd=parent)
+            os.close(parent)
+            parent = child
+        os.close(parent)
+        assert resolve.find(f"hf:{REPO}") == first
+        subprocess.run(["rm", "-rf", first.parent / "a"], check=True)  # shutil.rmtree is recursive
 
     def test_offline(self, hub: Hub, repo: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -164,6 +164,8 @@ class TestRejected:
         [{"mediaType": KIND + "model", "digest": "sha256:" + "0" * 63 + "/", "size": 1}],
         [{"mediaType": KIND + "model", "digest": 7, "size": 1}],
         [{"mediaType": KIND + "model", "digest": "sha256:" + "0" * 64, "size": "many"}],
+        [{"mediaType": KIND + "model", "digest": "sha256:" + "0" * 64, "size": float("inf")}],
+        [{"mediaType": KIND + "model", "digest": "sha256:" + "0" * 64, "size": float("nan")}],
     ])  # fmt: skip
     def test_hostile_manifest(self, root: Path, layers: object) -> None:
         path = root / "manifests" / LLAMA
@@ -172,6 +174,16 @@ class TestRejected:
         with pytest.raises(LocalInferError, match=f"^{path}: not a valid Ollama manifest$"):
             resolve.find("ollama:llama3.2")
         assert list(ollama.list_models()) == []
+
+    def test_bad_manifest_does_not_hide_others(self, put: Put, root: Path) -> None:
+        put()
+        bad = root / "manifests" / LLAMA.replace("llama3.2", "bad")
+        bad.parent.mkdir(parents=True)
+        layer = {"mediaType": KIND + "model", "digest": "sha256:" + "0" * 64, "size": "SIZE"}
+        bad.write_text(json.dumps({"layers": [layer]}).replace('"SIZE"', "1e999"))
+        assert [each.name for each in ollama.list_models()] == ["ollama:llama3.2"]
+        with pytest.raises(ModelNotFoundError, match=r"did you mean ollama:llama3\.2"):
+            resolve.find("ollama:lama3.2")
 
     @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xff", b"[" * 100_000])
     def test_damaged_manifest(self, root: Path, content: bytes) -> None:

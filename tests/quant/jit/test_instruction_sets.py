@@ -112,6 +112,22 @@ def test_server_cpu_with_client_name_is_detected(monkeypatch: pytest.MonkeyPatch
     assert cpu.make_record().target.isa == isa
 
 
+@pytest.mark.parametrize(
+    ("text", "features"), [("", ""), (" ", ""), (",", ""), (" +avx2 , -fma,", "+avx2,-fma"), ("\t+avx2\n", "+avx2")]
+)
+def test_white_space_in_features_is_ignored(monkeypatch: pytest.MonkeyPatch, text: str, features: str) -> None:
+    """LLVM aborts the process for an entry without a sign."""
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", text)
+    assert cpu.make_record().features == features
+
+
+@pytest.mark.parametrize("text", ["avx2", "+avx2,fma", "+", "+a b", "+é", "-avx2\0x"])
+def test_malformed_features_are_rejected(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("os.environ", {"NUMBA_CPU_FEATURES": text})
+    with pytest.raises(cpu.FeaturesError, match=r"^NUMBA_CPU_FEATURES: .* must be"):
+        cpu.make_record()
+
+
 def test_cpu_name_alone_keeps_host_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in numba, both variables are needed to change the instruction set."""
     monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
