@@ -11,6 +11,7 @@ PATTERN = 4
 
 def build(g: Builder[X]) -> None:
     """Decoder with parallel branches; the logits are multiplied by `logit_scale`."""
+    g.use_layer_norm()
     full, local = AttentionSpec(None), AttentionSpec(g.rope("interleaved"), sliding_window(g))
     specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN)]
     spec = DecoderSpec(

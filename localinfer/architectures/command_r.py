@@ -9,6 +9,7 @@ ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 
 def build(g: Builder[X]) -> None:
     """Decoder with parallel branches; the logits are multiplied by `logit_scale`."""
+    g.use_layer_norm()
     head_norm = "per_head" if g.tensors.has("blk.0.attn_q_norm.weight") else "none"
     spec = DecoderSpec(
         attention=AttentionSpec(g.rope("interleaved"), head_norm=head_norm),

@@ -9,6 +9,7 @@ TWO_NORMS = {"attention": "attn_norm_2", "feed_forward": "attn_norm"}
 
 def build(g: Builder[X]) -> None:
     """Decoder with parallel branches and the exact GELU."""
+    g.use_layer_norm()
     norms = TWO_NORMS if g.tensors.has("blk.0.attn_norm_2.weight") else ONE_NORM
     spec = DecoderSpec(
         attention=AttentionSpec(g.rope("halves")),

@@ -10,6 +10,7 @@ ACTIVATIONS = {"gelu": "gelu_erf", "silu": "silu", "swish": "silu", "geglu": "ge
 
 def build(g: Builder[X]) -> None:
     """Pre-norm branches; the embedding norm replaces the first one."""
+    g.use_layer_norm()
     full, local = AttentionSpec(g.rope("halves")), AttentionSpec(rope_swa(g, "halves"), sliding_window(g))
     activation = g.hparams.text("hidden_activation", "gelu")
     if activation not in ACTIVATIONS:

@@ -7,5 +7,6 @@ from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 def build(g: Builder[X]) -> None:
     """Biases are used where the file has them."""
+    g.use_layer_norm()
     spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), activation="relu_squared", gated=False)
     build_decoder(g, spec)

@@ -12,7 +12,6 @@ from localinfer.graph.properties.recurrence import read_recurrence
 def build(g: Builder[X], router: Router | None = None) -> None:
     """The tensors of a layer determine its kind. A variant has experts instead of the feed-forward network."""
     g.hparams.accept("rope.dimension_count", "rope.freq_base")  # in the files, but there is no RoPE
-    g.uses_layer_norm = False  # some files have the epsilon under the LayerNorm key
     n, shape, x = g.embedding_length, read_recurrence(g.hparams, "add"), g.embeddings.tokens()
     for blk in g.blocks():
         h = g.norm(x, f"{blk}attn_norm")

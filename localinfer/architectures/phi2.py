@@ -9,6 +9,7 @@ NORMS = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 
 def build(g: Builder[X]) -> None:
     """Decoder with parallel branches and biases."""
+    g.use_layer_norm()
     spec = DecoderSpec(
         attention=AttentionSpec(g.rope("halves")), activation="gelu", gated=False, parallel=True, pre_norms=NORMS
     )

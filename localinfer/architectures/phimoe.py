@@ -8,6 +8,6 @@ from localinfer.graph.mixture_of_experts import read_router
 
 def build(g: Builder[X]) -> None:
     """The file has the LayerNorm epsilon under the RMSNorm key. If there is a sliding window, all layers have it."""
-    g.uses_layer_norm = True
+    g.use_layer_norm()
     attention = AttentionSpec(g.rope("halves"), sliding_window(g))
     build_decoder(g, DecoderSpec(attention=attention, router=read_router(g, "sparse_mixer")))

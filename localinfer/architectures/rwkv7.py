@@ -11,6 +11,7 @@ RANKS = {"w": "decay", "a": "iclr", "v": "value_residual_mix", "g": "gate"}
 def build(g: Builder[X]) -> None:
     """Low-rank matrices compute the decay (w), the in-context learning rate (a), the value residual mix (v) and the
     gate (g)."""
+    g.use_layer_norm()
     n, x = g.embedding_length, g.embeddings.tokens()
     ranks = {kind: multiple_of_32(g.hparams, f"attention.{name}_lora_rank") for kind, name in RANKS.items()}
     if g.hparams.count("token_shift_count", 2) != 2:

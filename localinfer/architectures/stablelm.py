@@ -8,6 +8,7 @@ ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 
 def build(g: Builder[X]) -> None:
     """Branches are parallel if the file has one norm for both. RoPE is partial."""
+    g.use_layer_norm()
     parallel = g.hparams.flag("use_parallel_residual", not g.tensors.has("blk.0.ffn_norm.weight"))
     head_norm = "per_head" if g.tensors.has("blk.0.attn_q_norm.weight") else "none"
     spec = DecoderSpec(

@@ -39,7 +39,20 @@ class Builder(ABC, Generic[X]):
         self.f, self.hparams, self.tensors = properties.f, properties.hparams, properties.tensors
         self.block_count, self.embedding_length = properties.block_count, properties.embedding_length
         self.attention_heads = properties.attention_heads
-        self.uses_layer_norm, self.eps = properties.uses_layer_norm, properties.eps
+
+    @property
+    def eps(self) -> float:
+        """The epsilon of the norms."""
+        return self.properties.eps
+
+    @property
+    def uses_layer_norm(self) -> bool:
+        """Whether norms are LayerNorms."""
+        return self.properties.uses_layer_norm
+
+    def use_layer_norm(self) -> None:
+        """Make all norms LayerNorms: keys of the file do not decide, as some files have those of both kinds."""
+        self.properties.use_layer_norm()
 
     @property
     @abstractmethod

@@ -10,6 +10,7 @@ def build_encoder(
     g: Builder[X], *, activation: str, gated: bool, rope: Rope | None = None, positions: bool = False
 ) -> None:
     """Build a whole encoder. Positions come from a rotary embedding or from learned `positions`."""
+    g.use_layer_norm()
     x = g.embeddings.tokens()
     if g.tensors.has("token_types.weight"):
         g.embeddings.add_token_types(x)

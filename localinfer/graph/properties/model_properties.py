@@ -25,8 +25,8 @@ class Block(NamedTuple):
 class ModelProperties:
     """The properties of the model in a file, and its hyperparameters and tensors.
 
-    `block_count` does not count MTP layers, whose tensors need not be used. `uses_layer_norm` distinguishes LayerNorm
-    from RMSNorm; an architecture may set it.
+    `block_count` does not count MTP layers, whose tensors need not be used. Norms are RMSNorms, unless the architecture
+    calls `use_layer_norm`.
     """
 
     def __init__(self, f: GGUF, hparams: Hyperparameters) -> None:
@@ -36,16 +36,26 @@ class ModelProperties:
         self.tensors = Tensors(f, self.block_count)
         self.tensors.accept(*(name for name in f.tensors if is_mtp_tensor(name, self.block_count, blocks)))
         self.embedding_length = multiple_of_32(hparams, "embedding_length")
-        self.uses_layer_norm = hparams.has(LAYER_EPSILON) and not hparams.has(RMS_EPSILON)
-        self.eps = hparams.positive(LAYER_EPSILON if self.uses_layer_norm else RMS_EPSILON, maximum=1.0)
+        self.uses_layer_norm = False
+        self.eps = read_epsilon(hparams, RMS_EPSILON, LAYER_EPSILON)
         self.attention_heads: Sequence[AttentionHeads] = read_attention_heads(
             hparams, self.embedding_length, self.block_count
         )
+
+    def use_layer_norm(self) -> None:
+        """Make all norms LayerNorms. Call it before the first of them."""
+        self.uses_layer_norm = True
+        self.eps = read_epsilon(self.hparams, LAYER_EPSILON, RMS_EPSILON)
 
     def key_length(self, *, sliding: bool) -> int:
         """Return the key size of the layers with or without a sliding window."""
         kinds = zip(self.attention_heads, sliding_window_layers(self.hparams, self.block_count, 0), strict=True)
         return next((heads.key for heads, kind in kinds if kind == sliding), self.attention_heads[0].key)
+
+
+def read_epsilon(hparams: Hyperparameters, key: str, other: str) -> float:
+    """Return the epsilon of the norms. Some files have it under the `other` key, and some have both keys."""
+    return hparams.positive(other if hparams.has(other) and not hparams.has(key) else key, maximum=1.0)
 
 
 def is_mtp_tensor(name: str, first: int, end: int) -> bool:

@@ -8,6 +8,7 @@ from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
+from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.properties.rope import NO_ROPE, Rope
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.rope_tables import Angles, BlockTable, RopeTable
@@ -65,8 +66,8 @@ class LayerAttention(NamedTuple):
 class AttentionRecorder:
     """Records the attention of all layers, and holds the memory that they share."""
 
-    def __init__(self, graph: ComputeGraph, context: Context, eps: float) -> None:
-        self.graph, self.context, self.eps = graph, context, eps
+    def __init__(self, graph: ComputeGraph, context: Context, properties: ModelProperties) -> None:
+        self.graph, self.context, self.properties = graph, context, properties
         self.positions = graph.region(4 * graph.batch)
         self.rope_tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
@@ -118,7 +119,7 @@ class AttentionRecorder:
             n_rot=table.rope.n_rot,
             table=rows,
             weight=layer.norms.q,
-            eps=self.eps,
+            eps=self.properties.eps,
             y=y,
         )
 
@@ -145,7 +146,7 @@ class AttentionRecorder:
             block_table=self._block_table(table.rope, ring).rows if cache.anchored else 0,
             bias=layer.k_bias if layer.k_bias is not None and cache.anchored else 0,
             weight=layer.norms.k,
-            eps=self.eps,
+            eps=self.properties.eps,
             entries=ring.entries,
             k_cache=cache.k,
             v_cache=cache.v,

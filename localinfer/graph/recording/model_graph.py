@@ -22,7 +22,7 @@ class ModelGraph(ModelProperties):
     def __init__(self, f: GGUF, hparams: Hyperparameters, graph: ComputeGraph, context: Context) -> None:
         super().__init__(f, hparams)
         self.graph, self.context = graph, context
-        self.attention, self.states = AttentionRecorder(graph, context, self.eps), StatePool(graph)
+        self.attention, self.states = AttentionRecorder(graph, context, self), StatePool(graph)
         self.ids, self.output_indices = graph.region(4 * graph.batch), graph.region(4 * graph.outputs)
         self.block_starts: list[int] = []  # the first op of each layer
         self.output_start = 0
