@@ -1,7 +1,8 @@
 """Detection of the message format that a chat template supports.
 
-    content     a string, or a list of parts
-    arguments   of a tool call: a mapping, or a string with JSON
+    content         a string, or a list of parts
+    empty content   beside tool calls: an empty string, or None
+    arguments       of a tool call: a mapping, or a string with JSON
 
 Clients send both formats, and many templates support only one of them: with the other they fail, omit the value, or
 print its Python representation. Messages stay in the given format, as in Hugging Face's transformers, unless a probe
@@ -10,6 +11,7 @@ texts as contents. This module does not depend on tokens.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -21,9 +23,10 @@ from localinfer.chat_template.template import ChatTemplate, Rendering
 from localinfer.errors import LocalInferError
 
 Conversion = Callable[[object], object]
-ContentFormat = tuple[Conversion, Conversion]  # conversions of contents and of arguments
+ContentFormat = tuple[Conversion, Conversion, Conversion]  # of empty contents beside tool calls, contents, arguments
 
 TEXT_PROBE, PARTS_PROBE = "words-5f1d0a7c", "words-of-parts-5f1d0a7c"  # no template contains these texts
+NULL_TEST = re.compile(r"content['\"]?\]?\s+is\s+(?:not\s+)?none")  # in templates that handle a content of None
 MAX_DETECTION_SECONDS = 5.0  # for all probes; a rendering takes about 1 ms
 MAX_DEFECTS = 1000  # more than there can be
 
@@ -53,12 +56,14 @@ def render_in_supported_format(template: ChatTemplate, variables: Mapping[str, o
 def detect_format(template: ChatTemplate, variables: Mapping[str, object]) -> ContentFormat:
     """Return the conversions with the fewest defects; no conversion if no other has fewer."""
     messages = [with_probe(message) for message in cast(list[Message], variables["messages"])]
-    best: ContentFormat = identity, identity
+    best: ContentFormat = identity, identity, identity
     fewest = MAX_DEFECTS
     tried: list[list[Message]] = []
     deadline = time.monotonic() + MAX_DETECTION_SECONDS
-    conversions = (identity, parts_to_text, text_to_parts), (identity, parse_arguments, dump_arguments)
-    for content_format in product(*conversions):
+    empty = (empty_to_null, identity) if NULL_TEST.search(template.source) else (identity,)
+    for content_format in product(
+        empty, (identity, parts_to_text, text_to_parts), (identity, parse_arguments, dump_arguments)
+    ):
         converted = convert_messages(messages, content_format)
         if not fewest or converted in tried or time.monotonic() > deadline:
             continue
@@ -74,8 +79,14 @@ def detect_format(template: ChatTemplate, variables: Mapping[str, object]) -> Co
 
 
 def convert_messages(messages: list[Message], target: ContentFormat) -> list[Message]:
-    content, arguments = target
-    return [convert_content(convert_arguments(message, arguments), content) for message in messages]
+    empty, content, arguments = target
+    filled = [convert_content(each, empty) if is_empty_call(each) else each for each in messages]
+    return [convert_content(convert_arguments(message, arguments), content) for message in filled]
+
+
+def is_empty_call(message: Message) -> bool:
+    """Return whether a message has tool calls and no content."""
+    return bool(message.get("tool_calls")) and not message.get("content")
 
 
 def convert_content(message: Message, change: Conversion) -> Message:
@@ -98,6 +109,10 @@ def convert_call(call: Mapping[str, object], change: Conversion) -> Mapping[str,
 
 def identity(value: object) -> object:
     return value
+
+
+def empty_to_null(_: object) -> object:
+    return None
 
 
 def parts_to_text(content: object) -> object:

@@ -70,8 +70,12 @@ class Conversation:
 def normalize_message(message: Message) -> Message:
     """Return a message without None values, which templates would print, and its reasoning under each name that
     templates use.
+
+    A message with tool calls has at least an empty content: many templates fail without one.
     """
     present = {key: value for key, value in message.items() if value is not None}
+    if present.get("tool_calls"):
+        present.setdefault("content", "")
     reasoning = [present[name] for name in REASONING_KEYS if name in present]
     return {"thinking": reasoning[0], **present, REASONING_KEYS[0]: reasoning[0]} if reasoning else present
 

@@ -90,6 +90,18 @@ def test_supported_argument_format(source: str) -> None:
         assert rendered(CALLS.replace("ARGUMENTS", source), messages) == JSON
 
 
+@pytest.mark.parametrize(("source", "expected"), [
+    ("{{ m.content + m.tool_calls[0].name }}", "f"),
+    ("{{ m.content.split('x')[0] + m.tool_calls[0].name }}", "f"),
+    ("{% if m.content is none %}{{ m.tool_calls[0].name }}{% else %}{{ m.content }}.{% endif %}", "f"),
+    ("{% if m['content'] is none or m.content | length == 0 %}{{ m.content | length }}{% endif %}", "0"),
+])  # fmt: skip
+def test_empty_content_beside_calls(source: str, expected: str) -> None:
+    """A template gets None only if it tests for None, and an empty text if it then fails."""
+    message = {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}
+    assert rendered("{% for m in messages %}" + source + "{% endfor %}", [message]) == expected
+
+
 def test_contents_and_arguments_together() -> None:
     calls = "{% for call in m.tool_calls %}{{ call.arguments | upper + call.arguments }}{% endfor %}"
     source = "{% for m in messages %}{{ '' + m.content }}" + calls + "{% endfor %}"

@@ -67,6 +67,14 @@ def test_none_values_are_omitted() -> None:
     assert message == HELLO
 
 
+@pytest.mark.parametrize("more", [{}, {"content": None}])
+def test_message_with_calls_has_a_content(more: dict[str, None]) -> None:
+    """OpenAI's clients send null or nothing, and many templates fail then."""
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    [message] = Conversation(messages=[{"role": "assistant", "tool_calls": [call]} | more]).variables()["messages"]
+    assert message == {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
 @pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
 def test_reasoning_has_all_template_names(name: str) -> None:
     [message] = Conversation(messages=[HELLO | {name: "Hm."}]).variables()["messages"]
