@@ -169,6 +169,7 @@ def raw_value_texts(messages: list[Message]) -> Iterator[str]:
                 yield repr(arguments)
             elif isinstance(arguments, str) and '"' in arguments:
                 yield json.dumps(arguments, ensure_ascii=False)[1:-1]
+                yield "{" + arguments  # within the braces of Gemma 4's format, which is not JSON
 
 
 def call_arguments(call: Mapping[str, object]) -> object:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
@@ -59,12 +60,21 @@ class Conversation:
     def variables(self) -> dict[str, object]:
         """Return the template variables of the conversation, by name."""
         return {
+            **(firefunction_variables(self.tools) if self.tools else {}),
             **self.template_kwargs,
             "messages": [normalize_message(message) for message in self.messages],
             "tools": self.tools,
             "documents": self.documents,
             "add_generation_prompt": self.add_generation_prompt and not self.continue_final_message,
         }
+
+
+def firefunction_variables(tools: Sequence[Mapping[str, object]]) -> dict[str, str]:
+    """Return the variables in which Firefunction's template expects the tools and the date.
+
+    llama.cpp passes them, too, with the time of day, which would change the beginning of every prompt.
+    """
+    return {"functions": json.dumps(tools, indent=2, ensure_ascii=False), "datetime": f"{date.today():%b %d %Y}"}
 
 
 def normalize_message(message: Message) -> Message:

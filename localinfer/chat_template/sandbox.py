@@ -15,7 +15,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from types import TracebackType
 from typing import Any, NoReturn
@@ -96,6 +96,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in FILTERS_WITH_COUNTS:
             self.filters[name] = limit_arguments(self.filters[name])
 
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
+        """Allow append and pop of lists, as llama.cpp does: the lists of a rendering are its own."""
+        return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
+
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         if operator == "%" and isinstance(left, str):
             check_format(left)
@@ -167,7 +171,16 @@ def to_json(
 ) -> str:
     """Serialize a value as JSON. Jinja's own filter escapes < and >, which chat templates must not."""
     check_numbers(indent)
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=to_list
+    )
+
+
+def to_list(value: object) -> list[object]:
+    """Return the elements of a generator, which is what filters such as map return."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def raise_exception(message: object) -> NoReturn:

@@ -82,6 +82,7 @@ MAPPING = {"city": "Zürich", "days": [1, "<2>"]}
     "{{ call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}",
     "{{ dict(city=call.function.arguments.city, days=call.function.arguments['days']) | tojson }}",
     "{{ dict(call.function.arguments.items()) | tojson }}",
+    "{{ call.function.arguments | tojson if call.function.arguments is mapping else '{' + call.function.arguments }}",
 ])
 def test_supported_argument_format(source: str) -> None:
     for arguments in MAPPING, JSON:

@@ -1,5 +1,6 @@
 """Validation of conversations: the first error is named; valid values become the variables of transformers."""
 
+import json
 from typing import Any
 
 import pytest
@@ -84,6 +85,12 @@ def test_reasoning_has_all_template_names(name: str) -> None:
 def test_continued_message_has_no_generation_prompt() -> None:
     assert Conversation(messages=[HELLO]).variables()["add_generation_prompt"]
     assert not Conversation(messages=[HELLO], continue_final_message=True).variables()["add_generation_prompt"]
+
+
+def test_variables_of_firefunction() -> None:
+    tool = {"name": "é"}
+    assert json.loads(Conversation(messages=[HELLO], tools=[tool]).variables()["functions"]) == [tool]  # type: ignore[arg-type]
+    assert "functions" not in Conversation(messages=[HELLO]).variables()
 
 
 def test_parse_template_kwargs() -> None:

@@ -147,7 +147,7 @@ ALL_INPUTS = {
 @pytest.mark.parametrize("json_filter", ["", " | tojson", " | tojson(ensure_ascii=true, indent=2)"])
 def test_no_input_becomes_control_tokens(llama: Tokenizer, json_filter: str) -> None:
     before = json.dumps(ALL_INPUTS)
-    template = template_of("{{ [messages, tools, documents, more]" + json_filter + " }}")
+    template = template_of("{{ [messages, tools, documents, more, functions]" + json_filter + " }}")
     prompt = prompt_of(template, llama, **ALL_INPUTS)
     assert control_ids(llama, prompt.ids) == []
     assert prompt.text.count(EOT) == json.dumps(Conversation(**ALL_INPUTS).variables()).count(EOT)

@@ -65,6 +65,12 @@ def child_error_of(source: str) -> str:
 # --- what a template may use ---
 
 
+def test_extensions_of_llama_cpp() -> None:
+    """Templates of Kimi K2 append to lists, and one of DeepSeek R1 serializes what a filter returns."""
+    assert text_of("{% set ids = [] %}{% set _ = ids.append(7) or ids.append(8) or ids.pop() %}{{ ids }}") == "[7]"
+    assert text_of("{{ messages | map(attribute='role') | tojson }}") == '["system", "user", "assistant", "user"]'
+
+
 CHATML = """\
 <|im_start|>system
 Be brief.<|im_end|>
@@ -142,7 +148,7 @@ ESCAPES = [
     "{{ messages | map(attribute='__class__') | list }}", "{{ (1).__class__ }}", "{{ loop.__class__ }}",
 ]  # fmt: skip
 MUTATIONS = [
-    "{{ messages.append(1) }}", "{{ messages.pop() }}", "{{ messages[0].update(role='x') }}",
+    "{{ messages.extend([1]) }}", "{{ messages.reverse() }}", "{{ messages[0].update(role='x') }}",
     "{{ messages.clear() }}", "{{ messages[0].pop('role') }}", "{% set messages[0].role = 'x' %}",
     "{{ messages.sort() }}", "{{ messages.insert(0, 1) }}", "{{ messages.__setitem__(0, 1) }}",
 ]  # fmt: skip
