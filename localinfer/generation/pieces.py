@@ -11,6 +11,7 @@ from typing import Literal
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 Kind = Literal["text", "reasoning", "tag"]
+NO_TOKEN = -1  # the id of a piece without a token, which has a part of the text of the token before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ToolCall:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A generated token and the text that it adds, which is "" within an incomplete character.
+
+    A token that ends the reasoning and begins the answer has two pieces; the second one has the id NO_TOKEN.
 
     The concatenated texts of all pieces are the model's output. Pieces of kind "text" are the answer; a reasoning model
     first writes pieces of kind "reasoning", enclosed by pieces of kind "tag".

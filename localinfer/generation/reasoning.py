@@ -1,23 +1,46 @@
-"""Detection of reasoning content by the special tokens around it.
+"""Detection of reasoning content by the tags around it.
 
-If a vocabulary has no single tokens for the tags, there is no reasoning: a tag that is written as text may be meant
-literally.
+`ReasoningTracker` follows the token ids of any run, for tags that are single tokens of the vocabulary. The answers of
+chats are parsed as text instead (tool_calls/answer_parser.py), with the tags that the chat template determines.
 """
 
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from localinfer.generation.pieces import Kind, Piece
 from localinfer.tokenizer import Tokenizer
 
-TAGS = {
-    "<think>": "</think>",  # Qwen 3, DeepSeek R1, SmolLM 3, Phi 4, GLM 4.5 and most others
-    "[THINK]": "[/THINK]",  # Magistral, Mistral Small 4
-    "<thought>": "</thought>",  # EXAONE Deep
-    "<seed:think>": "</seed:think>",  # Seed OSS
-    "<|START_THINKING|>": "<|END_THINKING|>",  # Command A
-}
+
+class ReasoningTags(NamedTuple):
+    """The tags around reasoning. `label` follows the opening tag and is part of it.
+
+    Reasoning begins at the beginning of an answer; with `repeats`, also within it.
+    """
+
+    opening: str
+    closing: str
+    label: str = ""
+    repeats: bool = False
+
+    def are_open(self, prompt: str) -> bool:
+        """Return whether a prompt ends with the opening tag, as some chat templates write it."""
+        return prompt.rstrip().endswith((self.opening, self.opening + self.label))
+
+
+THINK = ReasoningTags("<think>", "</think>")  # Qwen 3, DeepSeek R1, SmolLM 3, Phi 4, GLM 4.5 and most others
+TAGS = (
+    ReasoningTags("[THINK]", "[/THINK]"),  # Magistral, Mistral Small 4
+    ReasoningTags("<thought>", "</thought>"),  # EXAONE Deep
+    ReasoningTags("<seed:think>", "</seed:think>"),  # Seed OSS
+    ReasoningTags("<mm:think>", "</mm:think>"),  # MiniMax M3
+    ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A, Command R7B
+    ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ReasoningTags("<|channel>", "<channel|>", label="thought", repeats=True),  # Gemma 4
+    ReasoningTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
+    THINK,
+)
 
 
 class ReasoningTracker:
@@ -72,9 +95,18 @@ def merge_reasoning(pieces: Iterator[Piece], tokenizer: Tokenizer) -> Iterator[P
 
 def reasoning_tag_ids(tokenizer: Tokenizer) -> dict[int, int]:
     """Return the closing tag's id for each opening tag's id, for the tags that are single tokens."""
-    ids = {}
-    for tags in TAGS.items():
-        match [tokenizer.split(tag) for tag in tags]:
-            case [[int(opening)], [int(closing)]]:
-                ids[opening] = closing
-    return ids
+    return dict(ids for tags in TAGS if (ids := single_tokens(tags, tokenizer)))
+
+
+def single_tokens(tags: ReasoningTags, tokenizer: Tokenizer) -> tuple[int, int] | None:
+    """Return the ids of the tags if each is one token, otherwise None."""
+    match [tokenizer.split(tag) for tag in (tags.opening, tags.closing)]:
+        case [[int(opening)], [int(closing)]]:
+            return opening, closing
+    return None
+
+
+def find_tags(template: str, tokenizer: Tokenizer) -> ReasoningTags | None:
+    """Return the tags that a chat template contains, or else those that are single tokens of the vocabulary."""
+    in_template = (tags for tags in TAGS if tags.opening in template or tags.closing in template)
+    return next(in_template, None) or next((tags for tags in TAGS if single_tokens(tags, tokenizer)), None)

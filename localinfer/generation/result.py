@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from localinfer.generation.pieces import Alternative, FinishReason, Kind, Piece, Stats, ToolCall
+from localinfer.generation.pieces import NO_TOKEN, Alternative, FinishReason, Kind, Piece, Stats, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ class GenerationResult:
     def from_pieces(cls, pieces: Sequence[Piece], stats: Stats) -> Self:
         """Return the result of a run that yielded these pieces."""
         calls = tuple(call for piece in pieces for call in piece.calls)
+        tokens = [piece for piece in pieces if piece.id != NO_TOKEN]
         return cls(
             text=text_of(pieces, "text"),
-            tokens=[piece.id for piece in pieces],
+            tokens=[piece.id for piece in tokens],
             finish_reason="tool_calls" if calls else stats.finish_reason,
             stats=stats,
             reasoning=text_of(pieces, "reasoning"),
@@ -52,7 +53,7 @@ class GenerationResult:
                 for piece in pieces
                 if piece.logprob is not None
             ),
-            answer_start=answer_start(pieces),
+            answer_start=answer_start(tokens),
         )
 
     def as_message(self) -> dict[str, object]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from localinfer import tokenizer
 from localinfer.architectures import EAGLE3
 from localinfer.errors import UsageError
-from localinfer.generation.pieces import Piece
-from localinfer.generation.result import GenerationStream
+from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.session import GenerationSession, Progress
 from localinfer.generation.token_selection import SamplerFunction
 from localinfer.gguf.reader import GGUF, open_gguf
@@ -146,19 +145,20 @@ class ConcurrentModel(Model):
         if self._draft_engine is not None:
             self._draft_engine.close()
 
-    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
-             constraint_start_ids: Sequence[int] = (), prefix_ids: Sequence[int] = ()) -> GenerationStream:
-        stream = super()._run(prompt, options, sampler, constraint_start_ids, prefix_ids)
+    def _start(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
+               constraint_start_ids: Sequence[int] = (), prefix_ids: Sequence[int] = ()
+               ) -> tuple[Stats, Iterator[Piece]]:
+        stats, pieces = super()._start(prompt, options, sampler, constraint_start_ids, prefix_ids)
 
         def pieces_then_idle() -> Iterator[Piece]:
             try:
-                yield from stream
+                yield from pieces
             finally:
                 self._scheduled_engine.mark_idle()
                 if self._draft_engine is not None:
                     self._draft_engine.mark_idle()
 
-        return GenerationStream(pieces_then_idle(), stream.stats)
+        return stats, pieces_then_idle()
 
 
 def open_draft_model(f: GGUF, options: Options) -> GGUF | None:

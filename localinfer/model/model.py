@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import UsageError
-from localinfer.generation.pieces import Piece
-from localinfer.generation.reasoning import merge_reasoning
+from localinfer.generation.pieces import Piece, Stats
+from localinfer.generation.reasoning import find_tags, merge_reasoning
 from localinfer.generation.result import GenerationStream
 from localinfer.generation.sampling import SamplerChain
 from localinfer.generation.token_selection import SamplerFunction
@@ -22,11 +22,9 @@ from localinfer.options import CONSTRAINT_OPTIONS, Options
 from localinfer.options.keywords import RunKeywords
 
 if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
-    from localinfer.chat_template.conversation import Conversation, Message
+    from localinfer.chat_template.conversation import Message
     from localinfer.chat_template.prompt import Prompt
     from localinfer.generation.structured import Constraint
-
-CHANNEL_TOKEN = "<|channel|>"  # in templates of gpt-oss, whose tool-call parser also separates the reasoning
 
 
 class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
@@ -105,6 +103,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         For options, `sampler` and errors see `stream`.
         """
         from localinfer.chat_template.conversation import Conversation
+        from localinfer.generation.tool_calls import answer_parser, parse_pieces
 
         self.engine.require_open()
         self.engine.compiled_graph.require_output_layer()
@@ -114,13 +113,13 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         run_options = self._run_options(options)
         prompt_builder = self._resources.prompt_builder()
         prompt = prompt_builder.build(conversation, run_options, parse_special=parse_special)
-        reasoning_end_ids = self._reasoning_end_ids(prompt)
-        stream = self._run(prompt.ids, run_options, sampler, reasoning_end_ids, self._check_ids(prefix_ids))
         template = prompt_builder.template(run_options, with_tools=tools is not None).source
-        has_channels = CHANNEL_TOKEN in template and run_options.reasoning_format != "none"
-        if tools or has_channels:
-            return GenerationStream(self._parse_tool_calls(stream, template, conversation), stream.stats)
-        return stream
+        reasoning_end_ids = self._reasoning_end_ids(prompt, template)
+        stats, pieces = self._start(prompt.ids, run_options, sampler, reasoning_end_ids, self._check_ids(prefix_ids))
+        parser = answer_parser(
+            template, self.tokenizer, tools, prompt=prompt.text,
+            with_reasoning=run_options.reasoning_format != "none", first_number=conversation.n_tool_calls)
+        return GenerationStream(parse_pieces(pieces, parser), stats)
 
     def __enter__(self) -> Self:
         return self
@@ -133,29 +132,25 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         """Return the sampler chain that the options describe, which can be passed to `generate`."""
         return self._session.sampler(self._run_options(options))
 
-    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
-             constraint_start_ids: Sequence[int] = (), prefix_ids: Sequence[int] = ()) -> GenerationStream:
-        """Start a run, whose constraint applies to the output after the tokens `constraint_start_ids`."""
-        self.file.check_unchanged()
-        constraint = self._constraint(options, constraint_start_ids)
-        stats, pieces = self._session.run(prompt, options, sampler, constraint, prefix_ids)
+    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> GenerationStream:
+        stats, pieces = self._start(prompt, options, sampler)
         if options.reasoning_format == "none":
             pieces = merge_reasoning(pieces, self.tokenizer)
         return GenerationStream(pieces, stats)
 
-    def _parse_tool_calls(
-        self, pieces: Iterator[Piece], template: str, conversation: "Conversation"
-    ) -> Iterator[Piece]:
-        from localinfer.generation import tool_calls
+    def _start(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
+               constraint_start_ids: Sequence[int] = (), prefix_ids: Sequence[int] = ()
+               ) -> tuple[Stats, Iterator[Piece]]:
+        """Start a run, whose constraint applies to the output after the tokens `constraint_start_ids`."""
+        self.file.check_unchanged()
+        constraint = self._constraint(options, constraint_start_ids)
+        return self._session.run(prompt, options, sampler, constraint, prefix_ids)
 
-        parser = tool_calls.tool_call_parser(
-            template, self.tokenizer, conversation.tools, first_number=conversation.n_tool_calls)
-        return tool_calls.parse_pieces(pieces, parser) if parser else pieces
-
-    def _reasoning_end_ids(self, prompt: "Prompt") -> list[int]:
+    def _reasoning_end_ids(self, prompt: "Prompt", template: str) -> list[int]:
         """Return the tokens that end the reasoning if the prompt ends inside of it, otherwise an empty list."""
-        inside = prompt.text.rstrip().endswith("<think>")
-        return self.tokenize("</think>", add_special=False, parse_special=True) if inside else []
+        tags = find_tags(template, self.tokenizer)
+        is_open = tags and tags.are_open(prompt.text)
+        return self.tokenize(tags.closing, add_special=False, parse_special=True) if tags and is_open else []
 
     def _constraint(self, options: Options, start_ids: Sequence[int]) -> "Constraint | None":
         if not any(getattr(options, name) for name in CONSTRAINT_OPTIONS):

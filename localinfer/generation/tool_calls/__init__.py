@@ -1,6 +1,6 @@
-"""Tool calling: parsers that separate tool calls from the text of an answer.
+"""Parsers that separate an answer into reasoning, text and tool calls.
 
-    parser = tool_call_parser(template, tokenizer, tools)    # the chat template's text determines the call format
+    parser = answer_parser(template, tokenizer, tools)       # the chat template's text determines the format
     result = parser.push(piece.text, piece.id)               # for each piece
     result.text, result.reasoning, result.calls, result.problem
     result = parser.finish()                                 # the text that was still held back
@@ -11,16 +11,17 @@ Text is passed on as soon as it certainly does not belong to a call. The source 
 unless the call cannot be parsed: then it is part of the answer, and `problem` is the reason.
 
     tool_call          construction of calls, parse results, and tool schemas
-    families           the call format of each chat template; a module for each kind of format:
+    families           the format of each chat template; a module for each kind of call:
                        json_calls  xml_calls  mistral  named_calls  pythonic  gemma
-    delimited_calls    calls between delimiters, in a text that arrives piece by piece
+    answer_parser      reasoning and calls between delimiters, in a text that arrives piece by piece
+    markers            tags and delimiters in a text that is not complete
     bare_json          calls without delimiters
-    harmony            the channels of gpt-oss
+    addressed_messages answers in messages with headers, as those of gpt-oss
     parser             the common interface
 """
 
 from ..pieces import ToolCall
-from .parser import ToolCallParser, parse_pieces, tool_call_parser
+from .parser import ToolCallParser, answer_parser, parse_pieces
 from .tool_call import ParseResult
 
-__all__ = ["ParseResult", "ToolCall", "ToolCallParser", "parse_pieces", "tool_call_parser"]
+__all__ = ["ParseResult", "ToolCall", "ToolCallParser", "answer_parser", "parse_pieces"]

@@ -5,13 +5,24 @@ Sources are the templates themselves and llama.cpp's common/chat.cpp.
 
 from typing import NamedTuple
 
+from localinfer.generation.reasoning import ReasoningTags
+from localinfer.generation.tool_calls.addressed_messages import FUNCTIONARY, HARMONY, MUSE, MessageFormat
 from localinfer.generation.tool_calls.gemma import gemma_calls
-from localinfer.generation.tool_calls.json_calls import json_calls, named_json
+from localinfer.generation.tool_calls.json_calls import json_calls, json_list, keyed_calls, named_json
 from localinfer.generation.tool_calls.mistral import mistral_calls
-from localinfer.generation.tool_calls.named_calls import deepseek_calls, kimi_calls
+from localinfer.generation.tool_calls.named_calls import bare_kimi_calls, deepseek_calls, kimi_calls
 from localinfer.generation.tool_calls.pythonic import pythonic_calls
 from localinfer.generation.tool_calls.tool_call import CallReader
-from localinfer.generation.tool_calls.xml_calls import arg_key_calls, bare_function_call, function_calls, invoke_calls
+from localinfer.generation.tool_calls.xml_calls import (
+    arg_key_calls,
+    bare_function_call,
+    bare_param_call,
+    function_calls,
+    invoke_calls,
+    minimax_calls,
+    section_calls,
+    seed_calls,
+)  # fmt: skip
 
 END = ""  # a closing delimiter that stands for the end of the answer
 
@@ -29,49 +40,70 @@ class CallFormat(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A family of chat templates: those that contain all of its markers."""
+    """A family of chat templates, those that contain all of its markers, and what its answers may contain.
+
+    `ignored` are markers that are not part of the text. The tags of the reasoning are those that the template contains,
+    unless the family has its own.
+    """
 
     name: str
     markers: tuple[str, ...]
-    formats: tuple[CallFormat, ...]
+    calls: tuple[CallFormat, ...]
+    ignored: tuple[str, ...] = ()
+    reasoning: ReasoningTags | None = None
+
+    @property
+    def answer_markers(self) -> list[str]:
+        """All delimiters and tags that answers may contain."""
+        calls = [text for each in self.calls for text in (each.opening, each.closing) if text]
+        return [*calls, *self.ignored, *(self.reasoning[:2] if self.reasoning else ())]
 
 
-HARMONY = ("<|channel|>", "<|message|>")  # markers of gpt-oss, see harmony.py
+MESSAGE_FORMATS = {
+    ("<|channel|>", "<|message|>"): HARMONY,  # gpt-oss
+    ("<atem:function_calls>", "<|message|>"): MUSE,
+    (">>>all",): FUNCTIONARY,
+}
+TOOL_CALL = CallFormat("<tool_call>", "</tool_call>", json_calls)  # the most common format
 BARE_FUNCTION = CallFormat("<function=", "</function>", bare_function_call)
+PYTHON_TAG = CallFormat("<|python_tag|>", END, pythonic_calls)
 
 FAMILIES = (
     Family("mistral", ("[TOOL_CALLS]",), (CallFormat("[TOOL_CALLS]", END, mistral_calls),)),
-    Family(
-        "deepseek", ("<｜tool▁calls▁begin｜>",), (
-            CallFormat("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_calls),
-        )),
-    Family(
-        "deepseek-dsml", ("DSML", "function_calls"), (
-            CallFormat("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", invoke_calls),
-        )),
-    Family("deepseek-dsml", ("DSML",), (CallFormat("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", invoke_calls),)),
-    Family(
-        "kimi", ("<|tool_calls_section_begin|>",), (
-            CallFormat("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", kimi_calls),
-        )),
-    Family(
-        "seed", ("<seed:tool_call>", "<function="), (
-            CallFormat("<seed:tool_call>", "</seed:tool_call>", function_calls), BARE_FUNCTION,
-        )),
-    Family(
-        "qwen3-coder", ("<function=", "<parameter="), (
-            CallFormat("<tool_call>", "</tool_call>", function_calls), BARE_FUNCTION,
-        )),
-    Family("functionary", ("<function=",), (
-        CallFormat("<function=", "</function>", named_json), CallFormat("<|python_tag|>", END, pythonic_calls),
+    Family("deepseek", ("<｜tool▁calls▁begin｜>",), (
+        CallFormat("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_calls),
     )),
+    Family("deepseek-dsml", ("DSML", "function_calls"), (
+        CallFormat("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", invoke_calls),
+    )),
+    Family("deepseek-dsml", ("DSML",), (CallFormat("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", invoke_calls),)),
+    Family("kimi", ("<|tool_calls_section_begin|>",), (
+        CallFormat("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", kimi_calls),
+        CallFormat("<|tool_call_begin|>", END, bare_kimi_calls),
+    )),
+    Family("kimi-k3", ("<|open|>", "<|sep|>"), (
+        CallFormat("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", section_calls),
+    ), ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+        ReasoningTags("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
+    Family("seed", ("<seed:tool_call>", "<function="), (
+        CallFormat("<seed:tool_call>", "</seed:tool_call>", seed_calls), BARE_FUNCTION,
+    )),
+    Family("qwen3-coder", ("<function=", "<parameter="), (
+        CallFormat("<tool_call>", "</tool_call>", function_calls), BARE_FUNCTION,
+    )),
+    Family("minicpm", ("<function name=", "<param name="), (
+        CallFormat('<function name="', "</function>", bare_param_call),
+    )),
+    Family("functionary", ("<function=",), (CallFormat("<function=", "</function>", named_json), PYTHON_TAG)),
     Family("glm", ("<tool_call>", "<arg_key>"), (
         CallFormat("<tool_call>", "</tool_call>", arg_key_calls, must_close=True),
     )),
-    Family(
-        "minimax", ("<minimax:tool_call>",), (
-            CallFormat("<minimax:tool_call>", "</minimax:tool_call>", invoke_calls),
-        )),
+    Family("minimax-m3", ("]<]minimax[>[",), (
+        CallFormat("]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", minimax_calls),
+    )),
+    Family("minimax", ("<minimax:tool_call>",), (
+        CallFormat("<minimax:tool_call>", "</minimax:tool_call>", invoke_calls),
+    )),
     Family("gemma", ("<|tool_call>call:",), (CallFormat("<|tool_call>", "<tool_call|>", gemma_calls),)),
     Family("lfm2", ("<|tool_call_start|>",), (
         CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls),
@@ -79,21 +111,29 @@ FAMILIES = (
     Family("lfm2", ("<|tool_list_start|>",), (
         CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls),
     )),
+    Family("lfm2", ("List of tools: [", "keep_past_thinking"), (
+        CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls),
+    )),
     Family("granite", ("<|tool_call|>",), (CallFormat("<|tool_call|>", END, json_calls),)),
-    Family("command", ("<|START_ACTION|>",), (CallFormat("<|START_ACTION|>", "<|END_ACTION|>", json_calls),)),
+    Family("command", ("<|START_ACTION|>",), (CallFormat("<|START_ACTION|>", "<|END_ACTION|>", json_calls),), (
+        "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>",
+    )),
+    Family("command-r", ("Action:", "<|CHATBOT_TOKEN|>"), (CallFormat("Action:\n```json", "```", json_calls),), (
+        "<|CHATBOT_TOKEN|>",
+    )),
     Family("nemotron", ("<TOOLCALL>",), (CallFormat("<TOOLCALL>", "</TOOLCALL>", json_calls),)),
-    Family("apriel", ("<tool_calls>",), (
-        CallFormat("<tool_calls>", "</tool_calls>", json_calls), CallFormat("<tool_call>", "</tool_call>", json_calls),
+    Family("apriel", ("<tool_calls>",), (CallFormat("<tool_calls>", "</tool_calls>", json_calls), TOOL_CALL)),
+    Family("apertus", ("<|tools_prefix|>",), (CallFormat("<|tools_prefix|>", "<|tools_suffix|>", keyed_calls),)),
+    Family("gigachat", ("<|function_call|>",), (CallFormat("<|function_call|>", END, json_calls),)),
+    Family("gigachat", ("<|role_sep|>", "<|message_sep|>"), (
+        CallFormat("<|message_sep|>\n\nfunction call<|role_sep|>\n", END, json_calls),
     )),
-    Family("hermes", ("<tool_call>",), (CallFormat("<tool_call>", "</tool_call>", json_calls),)),
-    Family("llama", ("<|python_tag|>",), (CallFormat("<|python_tag|>", END, pythonic_calls),)),
-    Family("llama", ("dictionary of argument name and its value",), (
-        CallFormat("<|python_tag|>", END, pythonic_calls),
-    )),
+    Family("firefunction", ("functools[",), (CallFormat("functools[", END, json_list),)),
+    Family("hermes", ("<tool_call>",), (TOOL_CALL,)),
+    Family("llama", ("<|python_tag|>",), (PYTHON_TAG,)),
+    Family("llama", ("dictionary of argument name and its value",), (PYTHON_TAG,)),
 )  # fmt: skip
-DEFAULT_FAMILY = Family(
-    "others", (), (CallFormat("<tool_call>", "</tool_call>", json_calls),)
-)  # the most common format
+DEFAULT_FAMILY = Family("others", (), (TOOL_CALL,))
 
 
 def find_family(template: str) -> Family:
@@ -101,6 +141,7 @@ def find_family(template: str) -> Family:
     return next((family for family in FAMILIES if all(marker in template for marker in family.markers)), DEFAULT_FAMILY)
 
 
-def is_harmony(template: str) -> bool:
-    """Return whether the chat template is gpt-oss's, with channels."""
-    return all(marker in template for marker in HARMONY)
+def find_message_format(template: str) -> MessageFormat | None:
+    """Return the format of answers that consist of messages with headers; None for all other templates."""
+    formats = MESSAGE_FORMATS.items()
+    return next((format for markers, format in formats if all(marker in template for marker in markers)), None)

@@ -26,6 +26,24 @@ def json_calls(text: str, _: ToolSchemas) -> list[ToolCall]:
     return [call_from_value(value) for value in flatten(parse_values(text))]
 
 
+def keyed_calls(text: str, _: ToolSchemas) -> list[ToolCall]:
+    """Parse [{"name": {...arguments...}}, ...], which Apertus writes."""
+    values = flatten(parse_values(text))
+    if not all(isinstance(each, dict) for each in values):
+        raise ValueError("not a JSON object")
+    return [make_tool_call(name, arguments) for each in values for name, arguments in each.items()]
+
+
+def json_list(text: str, tools: ToolSchemas) -> list[ToolCall]:
+    """Parse a list whose opening bracket is part of the opening delimiter."""
+    return json_calls(f"[{text}", tools)
+
+
+def json_arguments(name: str, arguments: str, _: ToolSchemas) -> list[ToolCall]:
+    """Return the call of a tool that the text around the arguments names."""
+    return [make_tool_call(name, arguments)]
+
+
 def named_json(text: str, _: ToolSchemas) -> list[ToolCall]:
     """Parse `name>{...}`: Functionary and Llama 3 write <function=name>{...}</function>."""
     name, separator, arguments = text.partition(">")

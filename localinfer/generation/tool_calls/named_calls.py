@@ -13,7 +13,10 @@ from localinfer.generation.tool_calls.xml_calls import match_all, require_matche
 
 DEEPSEEK = re.compile(r"<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL)
 FENCED = re.compile(r"\s*(\S+)\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)
-KIMI = re.compile(r"<\|tool_call_begin\|>(.*?)<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>", re.DOTALL)
+KIMI = re.compile(
+    r"<\|tool_call_begin\|>(.*?)<\|tool_call_argument_begin\|>(.*?)(?:<\|tool_call_end\|>|(?=<\|tool_call_begin\|>)|\Z)",
+    re.DOTALL,
+)
 
 
 def deepseek_calls(text: str, _: ToolSchemas) -> list[ToolCall]:
@@ -30,3 +33,8 @@ def kimi_calls(text: str, _: ToolSchemas) -> list[ToolCall]:
         make_tool_call(match[1].strip().removeprefix("functions.").rpartition(":")[0], match[2], match[1].strip())
         for match in require_matches(match_all(KIMI, text))
     ]
+
+
+def bare_kimi_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
+    """Parse calls without the delimiters of the section. Those at the end of a call may be missing, too."""
+    return kimi_calls("<|tool_call_begin|>" + text.rstrip(), tools)

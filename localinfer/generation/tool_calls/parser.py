@@ -2,15 +2,16 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from localinfer.errors import LocalInferError
-from localinfer.generation.pieces import Kind, Piece
+from localinfer.generation.pieces import NO_TOKEN, Kind, Piece
+from localinfer.generation.reasoning import find_tags
 from localinfer.generation.tool_calls import families
-from localinfer.generation.tool_calls.delimited_calls import DelimitedCallParser
-from localinfer.generation.tool_calls.harmony import CONTROL_TOKENS, HarmonyParser
+from localinfer.generation.tool_calls.addressed_messages import MessageParser
+from localinfer.generation.tool_calls.answer_parser import AnswerParser
 from localinfer.generation.tool_calls.tool_call import ParseResult, Tool, ToolSchemas
 from localinfer.tokenizer import Tokenizer
 
@@ -21,21 +22,23 @@ class StreamParser(Protocol):
     @property
     def is_pending(self) -> bool: ...
 
+    @property
+    def is_in_call(self) -> bool: ...
+
     def push(self, text: str) -> ParseResult: ...
 
     def finish(self) -> ParseResult: ...
 
 
 class ToolCallParser:
-    """A parser of one answer.
+    """A parser of one answer, with these `markers`. Calls are numbered from `first_number`."""
 
-    `token_texts` are the texts of relevant control tokens, as their pieces have no text. Calls are numbered from
-    `first_number`.
-    """
-
-    def __init__(self, parser: StreamParser, token_texts: Mapping[int, str], first_number: int = 0) -> None:
+    def __init__(
+        self, parser: StreamParser, tokenizer: Tokenizer, markers: Sequence[str] = (), first_number: int = 0
+    ) -> None:
         self._parser = parser
-        self._token_texts = token_texts
+        self._tokenizer = tokenizer
+        self._token_texts = token_texts(markers, tokenizer)  # pieces of control tokens have no text
         self._next_number = first_number
 
     @property
@@ -45,11 +48,18 @@ class ToolCallParser:
 
     def push(self, text: str, id: int = -1) -> ParseResult:
         """Parse the next piece: its text and its token id."""
-        return self._numbered(self._parser.push(text or self._token_texts.get(id, "")))
+        return self._numbered(self._parser.push(text or self._control_text(id)))
 
     def finish(self) -> ParseResult:
         """Return the text and calls that were held back until the end of the answer."""
         return self._numbered(self._parser.finish())
+
+    def _control_text(self, id: int) -> str:
+        """Return the text of a control token, if it may be part of a marker or of a call."""
+        if id in self._token_texts or id < 0 or not self._parser.is_in_call:
+            return self._token_texts.get(id, "")
+        is_control = not self._tokenizer.token_bytes(id)
+        return self._tokenizer.token_bytes(id, special=True).decode("utf-8", "replace") if is_control else ""
 
     def _numbered(self, parsed: ParseResult) -> ParseResult:
         """Add ids to calls without one: nine letters and digits, as Mistral's chat templates require."""
@@ -58,30 +68,43 @@ class ToolCallParser:
         return parsed._replace(calls=tuple(calls)) if parsed.calls else parsed
 
 
-def tool_call_parser(
-    template: str, tokenizer: Tokenizer, tools: Sequence[Tool] | None = None, *, first_number: int = 0
-) -> ToolCallParser | None:
-    """Return a parser for the answers of a model with this chat template, in a conversation with these tools.
+def answer_parser(
+    template: str,
+    tokenizer: Tokenizer,
+    tools: Sequence[Tool] | None = None,
+    *,
+    prompt: str = "",
+    with_reasoning: bool = True,
+    first_number: int = 0,
+) -> ToolCallParser:
+    """Return a parser for the answer to a prompt.
 
-    Return None if there is nothing to parse. Without tools, only gpt-oss's answers need a parser.
+    The chat template determines the format of reasoning and calls. Calls are only parsed if there are tools. Without
+    `with_reasoning`, reasoning and its tags are text.
     """
-    if families.is_harmony(template):
-        return ToolCallParser(HarmonyParser(), token_texts(CONTROL_TOKENS, tokenizer), first_number)
-    if not tools:
-        return None
-    formats = families.find_family(template).formats
-    texts = [text for format in formats for text in (format.opening, format.closing) if text]
-    return ToolCallParser(DelimitedCallParser(formats, ToolSchemas(tools)), token_texts(texts, tokenizer), first_number)
+    schemas = ToolSchemas(tools or ())
+    parser: StreamParser
+    if messages := families.find_message_format(template):
+        markers, parser = list(messages.tokens), MessageParser(messages, schemas, with_reasoning=with_reasoning)
+    else:
+        family = families.find_family(template)
+        tags = family.reasoning or find_tags(template, tokenizer)
+        family = family._replace(reasoning=tags, calls=family.calls if schemas else ())
+        markers = family.answer_markers
+        is_reasoning = bool(with_reasoning and tags and tags.are_open(prompt))
+        family = family if with_reasoning else family._replace(reasoning=None)
+        parser = AnswerParser(family, schemas, is_reasoning=is_reasoning)
+    return ToolCallParser(parser, tokenizer, markers, first_number)
 
 
 def token_texts(texts: Sequence[str], tokenizer: Tokenizer) -> dict[int, str]:
-    """Return the texts that are single tokens, by token id."""
-    tokens = {text: tokenizer.split(text, strip=False) for text in texts}
-    return {ids[0]: text for text, ids in tokens.items() if len(ids) == 1 and isinstance(ids[0], int)}
+    """Return the texts of the control tokens in these texts, by token id."""
+    ids = {part for text in texts for part in tokenizer.split(text, strip=False) if isinstance(part, int)}
+    return {id: tokenizer.token_bytes(id, special=True).decode() for id in ids}
 
 
 def parse_pieces(pieces: Iterator[Piece], parser: ToolCallParser) -> Iterator[Piece]:
-    """Yield the same pieces with parsed texts and calls. A call that cannot be parsed raises a warning.
+    """Yield the same pieces with parsed texts, kinds and calls. A call that cannot be parsed raises a warning.
 
     While something is pending, the last piece is held back; at the end of the answer the remaining text is added to it.
     """
@@ -92,25 +115,38 @@ def parse_pieces(pieces: Iterator[Piece], parser: ToolCallParser) -> Iterator[Pi
             for piece in pieces:
                 if held_piece:
                     yield held_piece
-                parsed_piece = piece
-                if piece.kind == "text":
-                    parsed = parser.push(piece.text, piece.id)
-                    is_tag = piece.text and parsed == ParseResult() and not parser.is_pending
-                    parsed_piece = replace(piece, text="", kind="tag") if is_tag else apply_result(piece, parsed)
-                held_piece = parsed_piece if parser.is_pending else None
+                *parsed_pieces, last = apply_result(piece, parser.push(piece.text, piece.id), parser.is_pending)
+                yield from parsed_pieces
+                held_piece = last if parser.is_pending else None
                 if not held_piece:
-                    yield parsed_piece
+                    yield last
     except LocalInferError as error:
         problem = error
     if held_piece:
-        last_result = parser.finish()
-        yield apply_result(held_piece, last_result._replace(text=held_piece.text + last_result.text))
+        *first_pieces, last = add_result(held_piece, parser.finish())
+        yield from first_pieces
+        yield last
     if problem:
         raise problem
 
 
-def apply_result(piece: Piece, parsed: ParseResult) -> Piece:
+def apply_result(piece: Piece, parsed: ParseResult, is_pending: bool) -> list[Piece]:
+    """Return the piece with what its token completed."""
+    if piece.text and parsed == ParseResult() and not is_pending:
+        return [replace(piece, text="", kind="tag")]
+    return add_result(replace(piece, text="", kind="text"), parsed)
+
+
+def add_result(piece: Piece, parsed: ParseResult) -> list[Piece]:
+    """Add the result to a piece. A second piece, without a token, has what is of another kind."""
     if parsed.problem:
         warnings.warn(f"tool call: cannot be parsed and stays in the text: {parsed.problem}", stacklevel=2)
-    kind: Kind = "reasoning" if parsed.reasoning else "text"
-    return replace(piece, text=parsed.text or parsed.reasoning, kind=kind, calls=piece.calls + parsed.calls)
+    if not piece.text:
+        kind: Kind = "reasoning" if parsed.reasoning else "text"
+        piece = replace(piece, kind=kind)
+    if piece.kind == "reasoning":
+        reasoning = replace(piece, text=piece.text + parsed.reasoning)
+        rest = Piece(parsed.text, NO_TOKEN, calls=parsed.calls)
+        return [reasoning, rest] if rest.text or rest.calls else [reasoning]
+    piece = replace(piece, text=piece.text + parsed.text, calls=piece.calls + parsed.calls)
+    return [piece, Piece(parsed.reasoning, NO_TOKEN, "reasoning")] if parsed.reasoning else [piece]

@@ -1,12 +1,16 @@
 """Construction of tool calls from a model's output, parse results, and the schemas of tools."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from localinfer.generation.pieces import ToolCall
 
 Tool = Mapping[str, object]
+JSON_TYPES = {
+    bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}, type(None): {"null"},
+    list: {"array"}, dict: {"object"},
+}  # fmt: skip
 
 
 class ParseResult(NamedTuple):
@@ -37,27 +41,70 @@ class ToolSchemas:
     def __len__(self) -> int:
         return len(self._parameters)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def argument_schema(self, function: str, parameter: str) -> object:
+        """Return the JSON schema of a parameter, or None if there is none."""
+        return property_schema(self._parameters.get(function), parameter)
+
     def parse_argument(self, function: str, parameter: str, text: str) -> Any:
         """Convert an argument of a format without quotes around strings. The schema determines the type."""
-        kinds = self._argument_types(function, parameter)
-        if "string" in kinds and not ("null" in kinds and text == "null"):
-            return text
-        try:
-            return parse_json(text)
-        except ValueError:
-            return text
-
-    def _argument_types(self, function: str, parameter: str) -> Sequence[str]:
-        match self._parameters.get(function):
-            case {"properties": {**properties}} if isinstance(schema := properties.get(parameter), Mapping):
-                kinds = schema.get("type", ())
-                return [kinds] if isinstance(kinds, str) else list(kinds)
-        return ()
+        return parse_unquoted(text, self.argument_schema(function, parameter))
 
 
 CallReader = Callable[
     [str, ToolSchemas], list[ToolCall]
 ]  # parses the text between delimiters; raises ValueError if it is not a call
+
+
+def property_schema(schema: object, name: str) -> object:
+    """Return the schema of a property of an object."""
+    for each in alternatives(schema):
+        match each.get("properties"):
+            case {**properties} if name in properties:
+                return properties[name]
+    return None
+
+
+def item_schema(schema: object) -> object:
+    """Return the schema of the elements of a list."""
+    return next((each["items"] for each in alternatives(schema) if "items" in each), None)
+
+
+def schema_types(schema: object) -> set[str]:
+    """Return the types that a JSON schema names; its constants have types, too."""
+    types: set[str] = set()
+    for each in alternatives(schema):
+        named = each.get("type", ())
+        types |= {named} if isinstance(named, str) else set(named)
+        constants = [*each.get("enum", ()), *([each["const"]] if "const" in each else ())]
+        types |= {"string" for constant in constants if isinstance(constant, str)}
+    return types
+
+
+def alternatives(schema: object) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema, and those among which it lets a value choose."""
+    if isinstance(schema, Mapping):
+        yield schema
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            for each in schema.get(keyword, ()):
+                yield from alternatives(each)
+
+
+def parse_unquoted(text: str, schema: object) -> Any:
+    """Convert a value that was written without quotes.
+
+    If its schema allows strings, it is a string, unless it is a value of another type that the schema names.
+    """
+    types = schema_types(schema)
+    if types == {"string"}:
+        return text
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return text
+    return value if "string" not in types or types & JSON_TYPES.get(type(value), set()) else text
 
 
 def parse_json(text: str) -> Any:

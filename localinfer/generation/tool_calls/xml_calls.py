@@ -1,30 +1,80 @@
 """Calls with XML-like tags. Arguments are plain text, and the tool's schema determines their types.
 
-function_calls   <function=name><parameter=key>value</parameter></function>     Qwen3-Coder, Seed OSS, Nemotron 3
-arg_key_calls    name<arg_key>key</arg_key><arg_value>value</arg_value>          GLM 4.5 and later
-invoke_calls     <invoke name="name"><parameter name="key">value</parameter></invoke>  MiniMax M2, DeepSeek V3.2
+A format is a pair of patterns: of a call, with the groups `name` and `body`, and of an argument in the body, with the
+groups `key` and `value` (or `cdata`), and `type` if the model writes it.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 
 from localinfer.generation.pieces import ToolCall
-from localinfer.generation.tool_calls.tool_call import ToolSchemas, parse_json
+from localinfer.generation.tool_calls.tool_call import (
+    CallReader,
+    ToolSchemas,
+    item_schema,
+    parse_json,
+    parse_unquoted,
+    property_schema,
+    schema_types,
+)  # fmt: skip
 
-FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)</function>", re.DOTALL)
-PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
-INVOKE = re.compile(r'<(｜DSML｜|)invoke name="([^">\n]+)">(.*?)</\1invoke>', re.DOTALL)
-NAMED = re.compile(r'<(｜DSML｜|)parameter name="([^">\n]+)"(?: string="(true|false)")?>(.*?)</\1parameter>', re.DOTALL)
+MINIMAX = re.escape("]<]minimax[>[")  # before each tag of MiniMax M3
+MINIMAX_INVOKE = re.compile(rf'{MINIMAX}<invoke name="([^">\n]+)">(.*?){MINIMAX}</invoke>', re.DOTALL)
+MINIMAX_TAG = re.compile(rf"{MINIMAX}<(/?)([\w.-]+)>")
 
 
-def function_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
-    return [
-        ToolCall(name := function[1].strip(), {
-            (key := each[1].strip()): tools.parse_argument(name, key, each[2])
-            for each in match_all(PARAMETER, function[2])
-        })
-        for function in require_matches(match_all(FUNCTION, text))
-    ]  # fmt: skip
+def tagged_calls(call: str, argument: str) -> CallReader:
+    """Return a function that parses calls of a format."""
+    call_pattern, argument_pattern = re.compile(call, re.DOTALL), re.compile(argument, re.DOTALL)
+
+    def read(text: str, tools: ToolSchemas) -> list[ToolCall]:
+        return [
+            ToolCall(name := match["name"].strip(), {
+                (key := each["key"].strip()): argument_value(tools, name, key, each.groupdict())
+                for each in match_all(argument_pattern, match["body"])
+            })
+            for match in require_matches(match_all(call_pattern, text))
+        ]  # fmt: skip
+
+    return read
+
+
+# Qwen3-Coder, Qwen 3.5, Nemotron 3
+function_calls = tagged_calls(
+    r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>",
+    r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>")  # fmt: skip
+# Seed OSS, whose values keep their line breaks
+seed_calls = tagged_calls(
+    r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>",
+    r"<parameter=(?P<key>[^>\n]+)>(?P<value>.*?)</parameter>")  # fmt: skip
+# GLM 4.5 and later
+arg_key_calls = tagged_calls(
+    r"^\s*(?P<name>[\w.:/-]+)\s*(?P<body>(?:<arg_key>.*)?)",
+    r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>")  # fmt: skip
+# MiniMax M2, DeepSeek V3.2, Muse Glimmer
+invoke_calls = tagged_calls(
+    r'<(?P<prefix>｜DSML｜|atem:|)invoke name="(?P<name>[^">\n]+)">(?P<body>.*?)</(?P=prefix)invoke>',
+    r'<(?P<prefix>｜DSML｜|atem:|)parameter name="(?P<key>[^">\n]+)"(?: string="(?P<type>true|false)")?>'
+    r"(?P<value>.*?)</(?P=prefix)parameter>")  # fmt: skip
+# MiniCPM 5
+param_calls = tagged_calls(
+    r'<function name="(?P<name>[^">\n]+)">(?P<body>(?:<!\[CDATA\[.*?\]\]>|.)*?)</function>',
+    r'<param name="(?P<key>[^">\n]+)">'
+    r"(?:<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?!<!\[CDATA\[)(?P<value>.*?))</param>")  # fmt: skip
+# Kimi K3
+section_calls = tagged_calls(
+    r'<\|open\|>call tool="(?P<name>[^"\n]+)"[^<]*<\|sep\|>(?P<body>.*?)<\|close\|>call<\|sep\|>',
+    r'<\|open\|>argument key="(?P<key>[^"\n]+)" type="(?P<type>\w+)"<\|sep\|>(?P<value>.*?)<\|close\|>argument<\|sep\|>'
+)
+
+
+def argument_value(tools: ToolSchemas, name: str, key: str, groups: Mapping[str, str | None]) -> object:
+    """Convert an argument. DeepSeek and Kimi K3 write the types of arguments themselves."""
+    value = groups.get("cdata") or groups["value"] or ""
+    declared = groups.get("type")
+    if declared in ("true", "string"):
+        return value
+    return parse_json(value) if declared else tools.parse_argument(name, key, value)
 
 
 def bare_function_call(text: str, tools: ToolSchemas) -> list[ToolCall]:
@@ -32,27 +82,55 @@ def bare_function_call(text: str, tools: ToolSchemas) -> list[ToolCall]:
     return function_calls(f"<function={text}</function>", tools)
 
 
-def arg_key_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
-    name, separator, arguments = text.partition("<arg_key>")
-    name = name.strip()
-    if not re.fullmatch(r"[\w.:/-]+", name):
-        raise ValueError("no tool name")
-    matches = match_all(ARGUMENT, separator + arguments)
-    return [ToolCall(name, {(key := match[1].strip()): tools.parse_argument(name, key, match[2]) for match in matches})]
+def bare_param_call(text: str, tools: ToolSchemas) -> list[ToolCall]:
+    """Parse one call of MiniCPM 5, which has no outer delimiters."""
+    return param_calls(f'<function name="{text}</function>', tools)
 
 
-def invoke_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
+def ends_in_cdata(text: str) -> bool:
+    """Return whether the text ends within a CDATA section."""
+    return text.rfind("<![CDATA[") > text.rfind("]]>")
+
+
+# --- MiniMax M3: nested values are nested elements, those of a list are called item ---
+
+
+def minimax_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
     return [
-        ToolCall(invoke[2], {each[2]: parameter_value(tools, invoke[2], each) for each in match_all(NAMED, invoke[3])})
-        for invoke in require_matches(match_all(INVOKE, text))
-    ]
+        ToolCall(match[1], {
+            key: element_value(value, tools.argument_schema(match[1], key)) for key, value in elements(match[2])
+        })
+        for match in require_matches(match_all(MINIMAX_INVOKE, text))
+    ]  # fmt: skip
 
 
-def parameter_value(tools: ToolSchemas, name: str, parameter: re.Match[str]) -> object:
-    """Convert an argument. DeepSeek marks string arguments itself."""
-    if parameter[3] == "true":
-        return parameter[4]
-    return parse_json(parameter[4]) if parameter[3] else tools.parse_argument(name, parameter[2], parameter[4])
+def element_value(text: str, schema: object) -> object:
+    types = schema_types(schema)
+    if "string" in types or not text.strip().startswith("]<]minimax[>["):
+        empty: dict[str, object] = {"array": [], "object": {}}
+        return next((empty[each] for each in types & empty.keys() if not text), parse_unquoted(text, schema))
+    children = list(elements(text))
+    if all(key == "item" for key, _ in children):
+        return [element_value(value, item_schema(schema)) for _, value in children]
+    return {key: element_value(value, property_schema(schema, key)) for key, value in children}
+
+
+def elements(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the key and the content of each outer element."""
+    depth = start = end = 0
+    for tag in MINIMAX_TAG.finditer(text):
+        if tag[1]:
+            depth -= 1
+            if depth == 0:
+                yield tag[2], text[start : tag.start()]
+                end = tag.end()
+        else:
+            if depth == 0 and text[end : tag.start()].strip():
+                raise ValueError("text between arguments")
+            start = tag.end() if depth == 0 else start
+            depth += 1
+    if depth or text[end:].strip():
+        raise ValueError("unbalanced tags")
 
 
 def match_all(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:

@@ -3,119 +3,13 @@
 from typing import Any
 
 import pytest
+from tool_call_answers import ANSWERS, BROKEN, HERMES, LLAMA, PARIS, TOOLS
 
-from localinfer.generation.tool_calls.delimited_calls import DelimitedCallParser
-from localinfer.generation.tool_calls.families import find_family
-from localinfer.generation.tool_calls.harmony import HarmonyParser
+from localinfer.generation.tool_calls.addressed_messages import HARMONY, MessageParser
+from localinfer.generation.tool_calls.answer_parser import AnswerParser
+from localinfer.generation.tool_calls.families import find_family, find_message_format
 from localinfer.generation.tool_calls.parser import StreamParser
-from localinfer.generation.tool_calls.tool_call import ParseResult, ToolSchemas
-
-PARIS = {"city": "Paris"}
-HARD = {"city": 'a "b" } </tool_call> {\\', "days": 2, "more": {"x": [1, None, True]}}
-HARD_JSON = r'{"city": "a \"b\" } </tool_call> {\\", "days": 2, "more": {"x": [1, null, true]}}'
-TOOLS = [
-    {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {
-        "city": {"type": "string"}, "days": {"type": "integer"}, "more": {"type": "object"},
-    }}}},
-    {"type": "function", "function": {"name": "now"}},
-]  # fmt: skip
-
-HERMES, QWEN3 = "<tool_call>", "<tool_call> <function= <parameter="
-MISTRAL, LLAMA, GLM = "[TOOL_CALLS]", "<|python_tag|>", "<tool_call> <arg_key>"
-DEEPSEEK, KIMI = "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"
-GEMMA, LFM = "<|tool_call>call:", "<|tool_call_start|>"
-OPEN, CLOSE = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
-
-ANSWERS: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
-    # the template's markers, the generated text, the parsed text, the parsed calls
-    (HERMES, '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
-     "", [("get_weather", PARIS)]),
-    (HERMES, f'<tool_call>{{"name": "get_weather", "arguments": {HARD_JSON}}}</tool_call>',
-     "", [("get_weather", HARD)]),
-    (HERMES, '<tool_call>\n{{"name": "now", "arguments": {}}}\n</tool_call>', "", [("now", {})]),
-    (HERMES, '{{"name": "now", "arguments": {}}}', "", [("now", {})]),
-    (HERMES, ('Let me see.\n\n<tool_call>{"name": "now", "arguments": {}}</tool_call>\n'
-             '<tool_call>{"arguments": "{\\"city\\": \\"Paris\\"}", "name": "get_weather"}</tool_call>\nDone.'),
-     "Let me see.Done.", [("now", {}), ("get_weather", PARIS)]),
-    (HERMES, '<tool_call>{"name": "now"}', "", [("now", {})]),  # without the closing tag
-    (HERMES, "I < 3 and <b> are <tool_c no call ", "I < 3 and <b> are <tool_c no call ", []),
-    (HERMES, '```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```', "", [("get_weather", PARIS)]),
-    (HERMES, '```python\nprint({"name": 1})\n```', '```python\nprint({"name": 1})\n```', []),
-    (HERMES, '{"name": "Ada", "arguments": {}}', '{"name": "Ada", "arguments": {}}', []),
-    (HERMES, '{"name": "get_weather"}', '{"name": "get_weather"}', []),
-    (QWEN3, ("Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nNew\n\n\"York\n</parameter>\n"
-            "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"),
-     "Yes.", [("get_weather", {"city": 'New\n\n"York', "days": 2})]),
-    (QWEN3, "<function=get_weather>\n<parameter=city>\n7\n</parameter>\n</function>\n</tool_call>", "",
-     [("get_weather", {"city": "7"})]),
-    (QWEN3, "<tool_call>\n<function=now>\n</function>\n</tool_call>", "", [("now", {})]),
-    ("<seed:tool_call> <function=", ("<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n"
-     "</function>\n</seed:tool_call>"), "", [("get_weather", PARIS)]),
-    ("<function=", '<function=get_weather>{"city": "Paris"}</function>', "", [("get_weather", PARIS)]),
-    (GLM, ("\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
-          "<arg_key>more</arg_key>\n<arg_value>{\"x\": 1}</arg_value>\n</tool_call>"),
-     "", [("get_weather", {"city": "Paris", "more": {"x": 1}})]),
-    (GLM, "<tool_call>now\n</tool_call>", "", [("now", {})]),
-    (LLAMA, '{"name": "get_weather", "parameters": {"city": "Paris"}}', "", [("get_weather", PARIS)]),
-    (LLAMA, '{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}', "", [("now", {}), ("now", {})]),
-    (LLAMA, '{"type": "function", "name": "now", "parameters": {}}', "", [("now", {})]),
-    (LLAMA, '<|python_tag|>{"name": "now", "parameters": {}}', "", [("now", {})]),
-    (LLAMA, '<|python_tag|>get_weather.call(city="Paris")', "", [("get_weather", PARIS)]),
-    (MISTRAL, ('Well. [TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "[/]"}, "id": "abcdefghi"}, '
-              '{"name": "now", "arguments": {}}]'), "Well.", [("get_weather", {"city": "[/]"}), ("now", {})]),
-    (MISTRAL, f"[TOOL_CALLS]get_weather[ARGS]{HARD_JSON}[TOOL_CALLS]now[ARGS]{{}}", "",
-     [("get_weather", HARD), ("now", {})]),
-    (MISTRAL, "[TOOL_CALLS]now[CALL_ID]abc123def[ARGS]{}", "", [("now", {})]),
-    (DEEPSEEK, (f'Hm{DEEPSEEK}{OPEN}get_weather<｜tool▁sep｜>{{"city": "Paris"}}{CLOSE}'
-               f"{OPEN}now<｜tool▁sep｜>{{}}{CLOSE}<｜tool▁calls▁end｜>"), "Hm", [("get_weather", PARIS), ("now", {})]),
-    (DEEPSEEK, (f'{DEEPSEEK}{OPEN}function<｜tool▁sep｜>get_weather\n```json\n{{"city": "Paris"}}\n```{CLOSE}'
-               "<｜tool▁calls▁end｜>"), "", [("get_weather", PARIS)]),
-    ("DSML function_calls", ('<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
-     '<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'
-     '<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
-     "</｜DSML｜function_calls>"),
-     "", [("get_weather", {"city": "Paris", "days": 2})]),
-    (KIMI, ('<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>'
-           '{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>'), "", [("get_weather", PARIS)]),
-    ("<minimax:tool_call>", ('<minimax:tool_call>\n<invoke name="get_weather">\n'
-     '<parameter name="city">Paris</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n</minimax:tool_call>'),
-     "", [("get_weather", {"city": "Paris", "days": 2})]),
-    (GEMMA, ('<|tool_call>call:get_weather{city:<|"|>a "b", c: {d<|"|>,days:2,more:{<|"|>x<|"|>:[true,<|"|>y<|"|>]}}'
-            "<tool_call|>"), "", [("get_weather", {"city": 'a "b", c: {d', "days": 2, "more": {"x": [True, "y"]}})]),
-    (LFM, '<|tool_call_start|>[get_weather(city="Paris", days=-2, more={"x": [True, None]}), now()]<|tool_call_end|>Ok',
-     "Ok", [("get_weather", {"city": "Paris", "days": -2, "more": {"x": [True, None]}}), ("now", {})]),
-    ("<|tool_call|>", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]', "",
-     [("get_weather", PARIS)]),
-    ("<|START_ACTION|>", '<|START_ACTION|>[\n{"tool_call_id": "0", "tool_name": "now", "parameters":{}}]<|END_ACTION|>',
-     "", [("now", {})]),
-    ("<TOOLCALL>", '<TOOLCALL>[{"name": "now", "arguments": {}}]</TOOLCALL>', "", [("now", {})]),
-    ("<tool_calls>", '<tool_calls>[{"name": "now", "arguments": {}, "id": "1"}]</tool_calls>', "", [("now", {})]),
-    ("nothing that is known", '<tool_call>{"name": "now", "arguments": {}}</tool_call>', "", [("now", {})]),
-]  # fmt: skip
-
-BROKEN = [
-    (HERMES, '<tool_call>{"name": "now", "arguments": {}</tool_call>'),
-    (HERMES, 'So:\n<tool_call>{"name": "get_weather", "arguments": {"city": "Par'),
-    (HERMES, "<tool_call>"),
-    (HERMES, '<tool_call>{"arguments": {}}</tool_call>'),
-    (HERMES, '<tool_call>{"name": "now", "arguments": [1]}</tool_call>'),
-    (HERMES, '<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>'),
-    (HERMES, '<tool_call>{"name": "now", "arguments": ' + '{"x":' * 100_000),
-    (QWEN3, "<tool_call>\n<function=get_weather>\n<parameter=city>\nPar"),
-    (QWEN3, "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</function>\n</tool_call>"),
-    (QWEN3, "<tool_call>hm</tool_call>"),
-    (GLM, "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>"),
-    (LLAMA, '<|python_tag|>print("Hello")\nprint()'),
-    (LLAMA, "<|python_tag|>f(*x)"),
-    (MISTRAL, '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "argu'),
-    (MISTRAL, '[TOOL_CALLS]get_weather[ARGS]{"city": "Par'),
-    (MISTRAL, "[TOOL_CALLS]"),
-    (DEEPSEEK, f"{DEEPSEEK}{OPEN}now<｜tool▁sep｜>{{}}"),
-    (KIMI, "<|tool_calls_section_begin|>now<|tool_calls_section_end|>"),
-    (GEMMA, '<|tool_call>call:get_weather{city:<|"|>Par'),
-    (GEMMA, "<|tool_call>call:now{a:{b:1}<tool_call|>"),
-    (LFM, '<|tool_call_start|>[get_weather(city="Par'),
-]
+from localinfer.generation.tool_calls.tool_call import ParseResult, ToolSchemas, parse_unquoted
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
@@ -186,19 +80,64 @@ CALL = '<|start|>assistant<|channel|>commentary to=functions.get_weather <|const
     ],
 )  # fmt: skip
 def test_channels(written: str, text: str, reasoning: str, names: list[str], size: int) -> None:
-    parsed = parse(HarmonyParser(), written, size)
+    parsed = parse(MessageParser(HARMONY, ToolSchemas(TOOLS)), written, size)
     assert (parsed.text, parsed.reasoning, [call.name for call in parsed.calls]) == (text, reasoning, names)
     assert not parsed.problem
 
 
+@pytest.mark.parametrize("size", [1, 10_000])
+@pytest.mark.parametrize(("template", "written", "text", "reasoning", "calls"), [
+    ("<atem:function_calls> <|message|>", (
+        " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>I look.<|eom|>"
+        '<|start|>assistant to=get_weather<|message|><atem:function_calls>\n<atem:invoke name="get_weather">\n'
+        '<atem:parameter name="city">Paris</atem:parameter>\n</atem:invoke>\n</atem:function_calls>'),
+     "I look.", "Hm.", [("get_weather", PARIS)]),
+    ("<atem:function_calls> <|message|>", " to=user<|message|>Use <atem:invoke name=.<|eot|>",
+     "Use <atem:invoke name=.", "", []),
+    (">>>all", 'all\nI\nlook.>>>get_weather\n{"city": "Paris"}>>>now\n{}', "I\nlook.", "",
+     [("get_weather", PARIS), ("now", {})]),
+    (">>>all", "Hello\nthere", "Hello\nthere", "", []),
+])  # fmt: skip
+def test_addressed_messages(
+    template: str, written: str, text: str, reasoning: str, calls: list[tuple[str, dict[str, Any]]], size: int
+) -> None:
+    format = find_message_format(template)
+    assert format
+    parsed = parse(MessageParser(format, ToolSchemas(TOOLS)), written, size)
+    assert (parsed.text, parsed.reasoning) == (text, reasoning)
+    assert [(call.name, call.arguments) for call in parsed.calls] == calls
+
+
+def test_channels_without_a_reasoning_format() -> None:
+    parsed = parse(MessageParser(HARMONY, ToolSchemas(TOOLS), with_reasoning=False), ANALYSIS + CALL)
+    assert (parsed.text, parsed.reasoning, [call.name for call in parsed.calls]) == (ANALYSIS, "", ["get_weather"])
+
+
+def test_message_to_an_unknown_tool_is_not_text() -> None:
+    parsed = parse(MessageParser(HARMONY, ToolSchemas()), ANALYSIS + "<|channel|>commentary to=python<|message|>1 + 1")
+    assert (parsed.text, parsed.calls) == ("", ())
+    assert parsed.problem
+
+
+@pytest.mark.parametrize(("schema", "text", "value"), [
+    ({"type": "string"}, "7", "7"), ({"type": "integer"}, "7", 7), ({}, "7", 7), ({}, "seven", "seven"), (None, "7", 7),
+    ({"type": ["string", "null"]}, "null", None), ({"type": ["string", "null"]}, "7", "7"),
+    ({"type": ["string", "integer"]}, "7", 7), ({"type": ["string", "object"]}, '{"a": 1}', {"a": 1}),
+    ({"type": ["string", "object"]}, "{a", "{a"), ({"enum": ["7", "8"]}, "7", "7"), ({"const": "7"}, "7", "7"),
+    ({"anyOf": [{"type": "string"}, {"type": "array"}]}, "[1]", [1]), ({"oneOf": [{"type": "string"}]}, "true", "true"),
+])  # fmt: skip
+def test_values_without_quotes(schema: object, text: str, value: object) -> None:
+    assert parse_unquoted(text, schema) == value
+
+
 def test_invalid_arguments_of_a_channel_are_text() -> None:
-    parsed = parse(HarmonyParser(), ANALYSIS + CALL.removesuffix('"}'))
+    parsed = parse(MessageParser(HARMONY, ToolSchemas(TOOLS)), ANALYSIS + CALL.removesuffix('"}'))
     assert (parsed.text, parsed.calls) == ('{"city": "Paris', ())
     assert parsed.problem
 
 
-def parser_of(template: str) -> DelimitedCallParser:
-    return DelimitedCallParser(find_family(template).formats, ToolSchemas(TOOLS))
+def parser_of(template: str) -> AnswerParser:
+    return AnswerParser(find_family(template), ToolSchemas(TOOLS))
 
 
 def parse(stream_parser: StreamParser, written: str, size: int = 1) -> ParseResult:

@@ -7,8 +7,9 @@ import pytest
 from tiny_tokenizers import CONTROL, tiny_tokenizer, types_with
 
 from localinfer.errors import ContextOverflowError
-from localinfer.generation.pieces import Piece
-from localinfer.generation.tool_calls import ParseResult, parse_pieces, tool_call_parser
+from localinfer.generation.pieces import NO_TOKEN, Piece, Stats
+from localinfer.generation.result import GenerationResult
+from localinfer.generation.tool_calls import ParseResult, answer_parser, parse_pieces
 from localinfer.tokenizer import Tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {}}}]
@@ -69,9 +70,38 @@ def test_text_without_calls_is_unchanged(tokenizer: Tokenizer) -> None:
     assert [piece.id for piece in parsed_pieces] == [piece.id for piece in written]
 
 
-def test_reasoning_is_not_parsed(tokenizer: Tokenizer) -> None:
-    reasoning = [Piece('<tool_call>{"name": "now"}</tool_call>', 1, "reasoning"), Piece("Yes", 2)]
-    assert parse(tokenizer, HERMES, reasoning) == reasoning
+def test_calls_in_reasoning_are_not_parsed(tokenizer: Tokenizer) -> None:
+    texts = ["<think>", 'Hm <tool_call>{"name": "now"}</tool_call> ', "so", "</think>", "\n", "Yes"]
+    parsed_pieces = parse(tokenizer, HERMES + "<think>", [Piece(text, id) for id, text in enumerate(texts)])
+    assert [each for each in parsed_pieces if each.text] == [
+        Piece("Hm ", 1, "reasoning"), Piece('<tool_call>{"name": "now"}</tool_call> so', 3, "reasoning"),
+        Piece("Yes", 5),
+    ]  # fmt: skip
+
+
+def test_token_that_ends_reasoning_and_begins_the_answer(tokenizer: Tokenizer) -> None:
+    parsed_pieces = parse(tokenizer, HERMES + "<think>", [Piece("<think>", 1), Piece("so</think>Yes", 2)])
+    assert parsed_pieces[1:] == [Piece("so", 2, "reasoning"), Piece("Yes", NO_TOKEN)]
+    result = GenerationResult.from_pieces(parsed_pieces, Stats())
+    assert (result.reasoning, result.text, result.tokens, result.answer_start) == ("so", "Yes", [1, 2], 2)
+
+
+def test_tags_that_are_control_tokens(tmp_path: Path) -> None:
+    from tiny import bpe_vocabulary
+
+    names = [name for name in bpe_vocabulary()["tokenizer.ggml.tokens"].value if name.startswith("<|")][:2]
+    types = types_with("bpe", dict.fromkeys(names, CONTROL))
+    texts = dict(zip(names, ("<|channel>", "<channel|>"), strict=True))
+    tokenizer = tiny_tokenizer(tmp_path / "gemma.gguf", "bpe", texts, token_type=types)
+    written = pieces(tokenizer, "<|channel>thought\nHm.<channel|>Yes.")
+    assert "channel" not in "".join(piece.text for piece in written)
+    parser = answer_parser("<|tool_call>call: <|channel>", tokenizer)
+    result = GenerationResult.from_pieces(list(parse_pieces((piece for piece in written), parser)), Stats())
+    assert (result.reasoning, result.text) == ("Hm.", "Yes.")
+    assert result.tokens == [piece.id for piece in written]
+    parser = answer_parser("<|tool_call>call: <|channel>", tokenizer, with_reasoning=False)
+    merged = list(parse_pieces((piece for piece in written), parser))
+    assert "".join(piece.text for piece in merged) == "<|channel>thought\nHm.<channel|>Yes."
 
 
 def test_channels_become_reasoning_and_text(tokenizer: Tokenizer) -> None:
@@ -96,8 +126,8 @@ def test_held_text_is_yielded_before_a_context_overflow(tokenizer: Tokenizer) ->
         yield from pieces(tokenizer, "Yes <tool")
         raise ContextOverflowError("full")
 
-    actual = tool_call_parser(HERMES, tokenizer, TOOLS)
-    assert actual
+    actual = answer_parser(HERMES, tokenizer, TOOLS)
+
     run = parse_pieces(full(), actual)
     n = len(pieces(tokenizer, "Yes <tool"))
     assert "".join(next(run).text for _ in range(n)) == "Yes <tool"
@@ -115,29 +145,30 @@ def test_closing_the_parsed_run_closes_the_run(tokenizer: Tokenizer) -> None:
         finally:
             closings.append(True)
 
-    actual = tool_call_parser(HERMES, tokenizer, TOOLS)
-    assert actual
+    actual = answer_parser(HERMES, tokenizer, TOOLS)
+
     run = parse_pieces(endless(), actual)
     next(run)
     run.close()  # type: ignore[attr-defined]
     assert closings
 
 
-def test_without_tools_only_channels_are_parsed(tokenizer: Tokenizer) -> None:
-    assert tool_call_parser(HERMES, tokenizer) is None
-    assert tool_call_parser(HERMES, tokenizer, []) is None
-    assert tool_call_parser(HARMONY, tokenizer) is not None
+def test_without_tools_calls_are_text(tokenizer: Tokenizer) -> None:
+    written = '<tool_call>{"name": "now"}</tool_call> \n'
+    for tools in None, []:
+        parser = answer_parser(HERMES, tokenizer, tools)
+        assert parser.push(written) == ParseResult(written)
 
 
 def test_push_of_text_without_tokens(tokenizer: Tokenizer) -> None:
-    actual = tool_call_parser(HERMES, tokenizer, TOOLS)
-    assert actual
+    actual = answer_parser(HERMES, tokenizer, TOOLS)
+
     parsed = actual.push('Hi <tool_call>{"name": "now"}</tool_call>')
     assert (parsed.text, [call.name for call in parsed.calls]) == ("Hi", ["now"])
     assert actual.finish() == ParseResult()
 
 
 def parse(tokenizer: Tokenizer, template: str, pieces: list[Piece], first: int = 0) -> list[Piece]:
-    actual = tool_call_parser(template, tokenizer, TOOLS, first_number=first)
-    assert actual
+    actual = answer_parser(template, tokenizer, TOOLS, first_number=first)
+
     return list(parse_pieces((piece for piece in pieces), actual))

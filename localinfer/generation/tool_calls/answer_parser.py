@@ -1,0 +1,205 @@
+"""Separation of an answer into reasoning, text and tool calls, while it arrives.
+
+    reasoning    passed on as reasoning, up to the closing tag; without a closing tag, calls at its end count
+    text         passed on, except for a suffix that may begin a marker
+    call         held until the closing delimiter, or the end of the answer
+    between      after reasoning and calls: white space and surplus delimiters are dropped
+
+If the text between the delimiters of a call cannot be parsed, it is passed on as text, together with the delimiters. A
+closing delimiter within a JSON string or a CDATA section does not count.
+"""
+
+from collections.abc import Callable, Collection
+
+from localinfer.generation.pieces import ToolCall
+from localinfer.generation.tool_calls import bare_json
+from localinfer.generation.tool_calls.families import CallFormat, Family
+from localinfer.generation.tool_calls.json_calls import ends_in_string
+from localinfer.generation.tool_calls.markers import find_marker
+from localinfer.generation.tool_calls.tool_call import ParseResult, ToolSchemas
+from localinfer.generation.tool_calls.xml_calls import ends_in_cdata
+
+
+class AnswerParser:
+    """A parser of one answer, which begins inside of the reasoning if `is_reasoning`."""
+
+    def __init__(self, family: Family, tools: ToolSchemas, *, is_reasoning: bool = False) -> None:
+        self._family = family
+        self._tools = tools
+        self._openings = {call.opening: call for call in family.calls}
+        self._held = ""
+        self._leading_space = ""  # before the opening delimiter of the open call
+        self._call: CallFormat | None = None  # the format of the open call
+        self._searched = 0  # the held text has no closing delimiter before this offset
+        self._surplus: tuple[str, ...] = ()  # delimiters to drop after the last call or reasoning
+        self._has_text = self._has_reasoning = False
+        self._is_drafted_call = False  # whether the held text begins with a call inside of the reasoning
+        self._step: Callable[[bool], ParseResult | None] = self._parse_reasoning if is_reasoning else self._parse_text
+
+    @property
+    def is_pending(self) -> bool:
+        return bool(self._held or self._call)
+
+    @property
+    def is_in_call(self) -> bool:
+        return bool(self._call or self._is_drafted_call)
+
+    def push(self, text: str) -> ParseResult:
+        self._held += text
+        return self._parse(is_end=False)
+
+    def finish(self) -> ParseResult:
+        return self._parse(is_end=True)
+
+    def _parse(self, *, is_end: bool) -> ParseResult:
+        parsed = ParseResult()
+        while self._held or (is_end and self._call):
+            result = self._step(is_end)
+            if result is None:
+                break
+            parsed = parsed.joined_with(result)
+        return parsed
+
+    # --- each step consumes some held text; None: more text is needed ---
+
+    def _parse_reasoning(self, is_end: bool) -> ParseResult | None:
+        tags = self._family.reasoning
+        assert tags
+        if not self._has_reasoning:
+            self._held = self._held.lstrip()
+            prefixes = [text for text in (tags.label, tags.opening) if text]
+            for prefix in prefixes:
+                if self._held.startswith(prefix):
+                    self._held = self._held.removeprefix(prefix)
+                    return ParseResult()
+            if not is_end and any(prefix.startswith(self._held) for prefix in prefixes):
+                return None
+        if self._is_drafted_call:
+            return self._parse_drafted_call(tags.closing, is_end)
+        position, marker = find_marker(self._held, {tags.closing, *self._openings}, is_end)
+        if not marker:
+            certain = self._held if is_end else self._held[:position].rstrip()
+            return self._release_reasoning(len(certain)) if certain else None
+        self._is_drafted_call = marker != tags.closing
+        if self._is_drafted_call:
+            return self._release_reasoning(position)
+        return self._end_reasoning(position, tags.closing)
+
+    def _parse_drafted_call(self, closing: str, is_end: bool) -> ParseResult | None:
+        """Parse a call inside of the reasoning: it is reasoning if that goes on to its closing tag."""
+        position = self._held.find(closing, self._searched)
+        if position >= 0:
+            return self._end_reasoning(position, closing)
+        self._searched = max(0, len(self._held) - len(closing))
+        if not is_end:
+            return None
+        calls = parse_whole(self._family._replace(reasoning=None), self._tools, self._held)
+        if not calls.calls or calls.text.strip():
+            return self._release_reasoning(len(self._held))
+        self._held = ""
+        return calls
+
+    def _parse_text(self, is_end: bool) -> ParseResult | None:
+        if not self._has_text and len(self._tools):
+            try:
+                bare = bare_json.find_calls(self._held, self._tools)
+            except ValueError:
+                bare = bare_json.BareCalls([], 0)
+            if bare and bare.calls:
+                return self._release_calls(bare.calls, bare.end)
+            if not bare and not is_end:
+                return None
+        position, marker = find_marker(self._held, self._text_markers(), is_end)
+        text, rest = self._held[:position], self._held[position + len(marker) :]
+        if call := self._openings.get(marker):
+            self._call, self._step = call, self._parse_call
+            self._leading_space = text[len(text.rstrip()) :]
+            return self._release_text(text.rstrip(), rest)
+        tags = self._family.reasoning
+        if marker in self._family.ignored:
+            return self._release_text(text, rest)
+        if tags and marker in tags[:2]:
+            if not tags.repeats and (self._has_text or text.strip()):
+                return self._release_text(text + marker, rest)
+            if marker == tags.opening:
+                self._has_reasoning, self._step = False, self._parse_reasoning
+            elif not tags.repeats:
+                self._surplus, self._step = (), self._skip
+            return self._release_text(text.rstrip(), rest)
+        if not is_end:
+            text = text.rstrip() if self._openings else text
+        return self._release_text(text, self._held[len(text) :]) if text else None
+
+    def _text_markers(self) -> Collection[str]:
+        tags = self._family.reasoning
+        is_reasoning_possible = tags and (tags.repeats or not self._has_text)
+        return {*self._openings, *self._family.ignored, *(tags[:2] if tags and is_reasoning_possible else ())}
+
+    def _parse_call(self, is_end: bool) -> ParseResult | None:
+        call = self._call
+        assert call
+        position = self._held.find(call.closing, self._searched) if call.closing else -1
+        if position < 0 and not is_end:
+            self._searched = max(self._searched, len(self._held) - len(call.closing))
+            return None
+        body = self._held[:position] if position >= 0 else self._held
+        try:
+            if position < 0 and call.must_close:
+                raise ValueError("the call is cut off")
+            calls = call.read(body, self._tools)
+        except ValueError as problem:
+            if position >= 0 and (ends_in_string(body) or ends_in_cdata(body)):
+                self._searched = position + len(call.closing)
+                return ParseResult()
+            return self._release_as_text(call, problem)
+        return self._release_calls(calls, len(body) + (len(call.closing) if position >= 0 else 0))
+
+    def _skip(self, is_end: bool) -> ParseResult | None:
+        self._held = self._held.lstrip(" \t\r\n;" if self._surplus else None)
+        for marker in self._surplus:
+            if self._held.startswith(marker):
+                self._held = self._held.removeprefix(marker)
+                return ParseResult()
+        if not is_end and any(marker.startswith(self._held) for marker in self._surplus):
+            return None
+        if self._held:
+            self._step = self._parse_text
+        return ParseResult()
+
+    # --- results ---
+
+    def _release_as_text(self, call: CallFormat, problem: ValueError) -> ParseResult:
+        """Pass on the text up to the first closing delimiter. A call after it may be valid."""
+        body, close, rest = self._held.partition(call.closing) if call.closing else (self._held, "", "")
+        self._call, self._searched, self._step = None, 0, self._parse_text
+        result = self._release_text(f"{self._leading_space}{call.opening}{body}{close}", rest)
+        return result._replace(problem=str(problem))
+
+    def _release_calls(self, calls: list[ToolCall], end: int) -> ParseResult:
+        self._held = self._held[end:]
+        self._call, self._searched, self._step = None, 0, self._skip
+        closings = [call.closing for call in self._family.calls]
+        self._surplus = tuple(filter(None, [*closings, *self._family.ignored, *bare_json.CLOSINGS]))
+        return ParseResult(calls=tuple(calls))
+
+    def _release_text(self, text: str, rest: str) -> ParseResult:
+        self._held = rest
+        self._has_text = self._has_text or bool(text.strip())
+        return ParseResult(text)
+
+    def _release_reasoning(self, end: int) -> ParseResult:
+        text, self._held = self._held[:end], self._held[end:]
+        self._has_reasoning = self._has_reasoning or bool(text)
+        return ParseResult(reasoning=text)
+
+    def _end_reasoning(self, position: int, closing: str) -> ParseResult:
+        result = self._release_reasoning(position)
+        self._held = self._held.removeprefix(closing)
+        self._is_drafted_call, self._searched, self._surplus, self._step = False, 0, (), self._skip
+        return result._replace(reasoning=result.reasoning.rstrip())
+
+
+def parse_whole(family: Family, tools: ToolSchemas, text: str) -> ParseResult:
+    """Parse a whole answer."""
+    parser = AnswerParser(family, tools)
+    return parser.push(text).joined_with(parser.finish())
