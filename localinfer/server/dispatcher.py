@@ -21,6 +21,7 @@ from localinfer.server.api_errors import APIError
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.settings import Settings
 from localinfer.server.slots import Slot, SlotPool
+from localinfer.server.tool_fields import ToolFields
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats
@@ -55,14 +56,14 @@ class ChatPrompt:
     """A list of messages and their chat template options, as `Model.chat` accepts them."""
 
     messages: Sequence[Message]
-    tools: Sequence[Mapping[str, object]] | None = None
+    tools: ToolFields = field(default_factory=ToolFields)
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     continue_final_message: bool = False
 
     def begin(self, model: "Model", options: Options) -> "GenerationStream":
         return model.stream_chat(
-            self.messages, tools=self.tools, template_kwargs=self.template_kwargs,
-            continue_final_message=self.continue_final_message, **options)  # fmt: skip
+            self.messages, template_kwargs=self.template_kwargs,
+            continue_final_message=self.continue_final_message, **self.tools.keywords, **options)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

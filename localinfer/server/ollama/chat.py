@@ -19,6 +19,7 @@ from localinfer.server.ollama.keep_alive import parse_keep_alive
 from localinfer.server.openai.logprobs import chat_logprob
 from localinfer.server.request_fields import SAMPLING, Fields, get, length_options, read_json_object, sampling_options
 from localinfer.server.streaming import JSONResponse
+from localinfer.server.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats, ToolCall
@@ -45,8 +46,7 @@ async def chat(request: Request) -> Response:
     """`/api/chat`"""
     fields = await read_json_object(request)
     messages = [parse_message(each) for each in get(fields, "messages", list, [])]
-    tools = get(fields, "tools", list, []) or None
-    prompt = ChatPrompt(messages, tools, reasoning_kwargs(fields)) if messages else None
+    prompt = ChatPrompt(messages, parse_tool_fields(fields), reasoning_kwargs(fields)) if messages else None
     return await respond(request, parse_request(fields, prompt, message_chunk))
 
 
@@ -63,7 +63,8 @@ async def generate(request: Request) -> Response:
         prompt = TextPrompt(text)
     elif text:
         system_messages = [{"role": "system", "content": system}] if system else []
-        prompt = ChatPrompt([*system_messages, {"role": "user", "content": text}], None, reasoning_kwargs(fields))
+        messages = [*system_messages, {"role": "user", "content": text}]
+        prompt = ChatPrompt(messages, template_kwargs=reasoning_kwargs(fields))
     return await respond(request, parse_request(fields, prompt, response_chunk))
 
 

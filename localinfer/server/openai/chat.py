@@ -18,6 +18,7 @@ from localinfer.server.openai.logprobs import chat_logprob
 from localinfer.server.openai.usage import timings, usage
 from localinfer.server.parallel_choices import run_choices
 from localinfer.server.request_fields import Fields, constraint_options, get, get_int, length_options, sampling_options
+from localinfer.server.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats, ToolCall
@@ -66,11 +67,10 @@ def parse_chat_prompt(fields: Fields) -> ChatPrompt:
         raise field_error("messages", "must be a list of at least one message")
     last = messages[-1]
     continues_last = isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_calls")
-    tools = None if fields.get("tool_choice") == "none" else get(fields, "tools", list, []) or None
     kwargs = get(fields, "chat_template_kwargs", dict, {})
     if effort := get(fields, "reasoning_effort", str, ""):
         kwargs = {"reasoning_effort": effort, "enable_thinking": effort != "none"} | kwargs
-    return ChatPrompt(messages, tools, kwargs, continue_final_message=continues_last)
+    return ChatPrompt(messages, parse_tool_fields(fields), kwargs, continue_final_message=continues_last)
 
 
 # --- response ---

@@ -11,6 +11,7 @@ from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Generation
 from localinfer.server.openai.chat import tool_call_object
 from localinfer.server.request_fields import Fields, constraint_options, get, length_options, sampling_options
+from localinfer.server.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import ToolCall
@@ -42,17 +43,17 @@ def parse_response_request(fields: Fields) -> ResponseRequest:
         | length_options(fields, "max_output_tokens")
         | constraint_options({"response_format": response_format})
     )
-    tools = [parse_tool(tool) for tool in get(fields, "tools", list, [])]
+    tools = parse_tool_fields(fields)
     effort = get(fields, "reasoning", dict, {}).get("effort")
     kwargs = {"reasoning_effort": effort} if isinstance(effort, str) else {}
     echoed_fields = {name: fields.get(name) for name in ("instructions", "temperature", "top_p", "max_output_tokens")}
     echoed_fields |= {
         "tools": fields.get("tools") or [],
-        "tool_choice": "auto",
-        "parallel_tool_calls": True,
+        "tool_choice": fields.get("tool_choice") or "auto",
+        "parallel_tool_calls": tools.parallel,
         "metadata": {},
     }
-    prompt = ChatPrompt(parse_messages(fields), tools or None, kwargs)
+    prompt = ChatPrompt(parse_messages(fields), tools, kwargs)
     return ResponseRequest(get(fields, "model", str, "") or None, prompt, options, echoed_fields)
 
 
@@ -93,13 +94,6 @@ def parse_content_part(part: object) -> str:
         case {"type": kind, "text": str(text)} if kind in TEXT_TYPES:
             return text
     raise field_error("input", "only text content is supported")
-
-
-def parse_tool(tool: object) -> Item:
-    if not isinstance(tool, dict) or tool.get("type") != "function":
-        raise field_error("tools", "only tools of type function are supported")
-    function = {key: value for key, value in tool.items() if key not in ("type", "strict")}
-    return {"type": "function", "function": function}
 
 
 # --- response ---

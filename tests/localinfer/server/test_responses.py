@@ -54,7 +54,7 @@ def test_openai_client(server: ServerProcess) -> None:
         ({"input": 5}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
         ({"previous_response_id": "x"}, "previous_response_id"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": 5}]}, "tools"),
         ({"max_output_tokens": -2}, "max_output_tokens"),
     ],
 )

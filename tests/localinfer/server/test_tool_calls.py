@@ -54,3 +54,34 @@ def test_openai_client(server: ServerProcess) -> None:
 def test_tool_choice_none(server: ServerProcess) -> None:
     message = server.post("/v1/chat/completions", REQUEST | {"tool_choice": "none"}).body["choices"][0]["message"]
     assert "tool_calls" not in message
+
+
+@pytest.mark.parametrize(("fields", "param", "message"), [
+    ({"tool_choice": "banana"}, "tool_choice", "tool_choice: must be none, auto, required or a function, not banana"),
+    ({"tool_choice": 5}, "tool_choice", "tool_choice: must be none, auto, required or {"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice", "tool_choice: must be none, auto, required or {"),
+    ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice",
+     "tool_choice.function.name: there is no tool sub"),
+    ({"tool_choice": "required", "tools": []}, "tool_choice", "tool_choice: required needs tools"),
+    ({"parallel_tool_calls": "yes"}, "parallel_tool_calls", "parallel_tool_calls: must be true or false"),
+    ({"tools": ["add"]}, "tools", "tools[0]: must be an object"),
+    ({"tools": [TOOL, {"type": "function", "function": 5}]}, "tools", "tools[1].function: must be an object"),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools", "tools[0].function.name: must be the name"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]}, "tools",
+     "tools[0].function.parameters: must be a JSON schema"),
+    ({"tools": [{"type": 5}]}, "tools", "tools[0].type: must be a string"),
+])  # fmt: skip
+def test_invalid_tool_fields(server: ServerProcess, fields: dict[str, Any], param: str, message: str) -> None:
+    for path, more in ("/v1/chat/completions", {}), ("/v1/responses", {"input": "Add"}):
+        reply = server.post(path, REQUEST | more | fields)
+        assert reply.status == 400
+        assert reply.body["error"]["param"] == param
+        assert reply.body["error"]["message"].startswith(message)
+
+
+def test_unknown_types_of_tools_are_skipped(server: ServerProcess) -> None:
+    tools = [{"type": "web_search"}, TOOL, {"type": "namespace", "name": "mcp", "tools": []}]
+    choice = server.post("/v1/chat/completions", REQUEST | {"tools": tools}).body["choices"][0]
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["add"]
+    reply = server.post("/v1/responses", {"input": "Add", "tools": tools[:1], "max_output_tokens": 2})
+    assert reply.status == 200
