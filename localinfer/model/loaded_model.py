@@ -30,7 +30,8 @@ from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine
 
-if TYPE_CHECKING:  # the scheduler is only needed for concurrent runs
+if TYPE_CHECKING:  # constraints and the scheduler are imported when needed
+    from localinfer.generation.structured import Constraint
     from localinfer.runtime.scheduler import Scheduler
 
 
@@ -146,9 +147,8 @@ class ConcurrentModel(Model):
             self._draft_engine.close()
 
     def _start(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
-               constraint_start_ids: Sequence[int] = (), prefix_ids: Sequence[int] = ()
-               ) -> tuple[Stats, Iterator[Piece]]:
-        stats, pieces = super()._start(prompt, options, sampler, constraint_start_ids, prefix_ids)
+               constraint: "Constraint | None", prefix_ids: Sequence[int] = ()) -> tuple[Stats, Iterator[Piece]]:
+        stats, pieces = super()._start(prompt, options, sampler, constraint, prefix_ids)
 
         def pieces_then_idle() -> Iterator[Piece]:
             try:

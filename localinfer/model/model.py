@@ -90,15 +90,18 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
              documents: Sequence[Mapping[str, object]] | None = None,
              template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
              parse_special: bool = False, sampler: SamplerFunction | None = None, prefix_ids: Sequence[int] = (),
-             **options: Unpack[RunKeywords]) -> GenerationStream:
+             tool_choice: str = "auto", parallel_tool_calls: bool = True, **options: Unpack[RunKeywords]
+             ) -> GenerationStream:
         """Answer a conversation of messages {"role": ..., "content": ...}, and yield the answer in pieces.
 
         The prompt is what `render` returns. The answer begins with the tokens `prefix_ids`, which are its first pieces.
         An assistant message may contain `ids`, the token ids of the pieces of an earlier answer: the prompt repeats
         exactly these tokens, so that the KV cache of the conversation stays valid.
 
-        With `tools` (JSON schemas of functions), pieces carry parsed tool calls in `calls`. To continue, append the
-        assistant message with its `tool_calls`, and one message with the role "tool" for each result.
+        With `tools` (JSON schemas of functions), pieces carry parsed tool calls in `calls`, whose arguments match the
+        schemas. `tool_choice` is "auto", "none", "required", or the name of the tool to call; `parallel_tool_calls`
+        allows several calls. To continue, append the assistant message with its `tool_calls`, and one message with the
+        role "tool" for each result.
 
         For options, `sampler` and errors see `stream`.
         """
@@ -107,6 +110,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
         self.engine.require_open()
         self.engine.compiled_graph.require_output_layer()
+        tools = tools if tool_choice != "none" else None
         conversation = Conversation(
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
             continue_final_message=continue_final_message)
@@ -114,8 +118,12 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         prompt_builder = self._resources.prompt_builder()
         prompt = prompt_builder.build(conversation, run_options, parse_special=parse_special)
         template = prompt_builder.template(run_options, with_tools=tools is not None).source
-        reasoning_end_ids = self._reasoning_end_ids(prompt, template)
-        stats, pieces = self._start(prompt.ids, run_options, sampler, reasoning_end_ids, self._check_ids(prefix_ids))
+        constraint = self._constraint(run_options, self._reasoning_end(prompt, template))
+        if tools and not constraint and run_options.beams == 1:
+            constraint = self._call_constraint(template, tools, tool_choice, parallel_tool_calls, prompt)
+        elif tools and tool_choice != "auto":
+            raise UsageError(f"tool_choice: {tool_choice} excludes other constraints and beams")
+        stats, pieces = self._start(prompt.ids, run_options, sampler, constraint, self._check_ids(prefix_ids))
         parser = answer_parser(
             template, self.tokenizer, tools, prompt=prompt.text,
             with_reasoning=run_options.reasoning_format != "none", first_number=conversation.n_tool_calls)
@@ -133,29 +141,34 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         return self._session.sampler(self._run_options(options))
 
     def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> GenerationStream:
-        stats, pieces = self._start(prompt, options, sampler)
+        stats, pieces = self._start(prompt, options, sampler, self._constraint(options))
         if options.reasoning_format == "none":
             pieces = merge_reasoning(pieces, self.tokenizer)
         return GenerationStream(pieces, stats)
 
     def _start(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
-               constraint_start_ids: Sequence[int] = (), prefix_ids: Sequence[int] = ()
-               ) -> tuple[Stats, Iterator[Piece]]:
-        """Start a run, whose constraint applies to the output after the tokens `constraint_start_ids`."""
+               constraint: "Constraint | None", prefix_ids: Sequence[int] = ()) -> tuple[Stats, Iterator[Piece]]:
         self.file.check_unchanged()
-        constraint = self._constraint(options, constraint_start_ids)
         return self._session.run(prompt, options, sampler, constraint, prefix_ids)
 
-    def _reasoning_end_ids(self, prompt: "Prompt", template: str) -> list[int]:
-        """Return the tokens that end the reasoning if the prompt ends inside of it, otherwise an empty list."""
+    def _reasoning_end(self, prompt: "Prompt", template: str) -> str:
+        """Return the tag that ends the reasoning if the prompt ends inside of it, otherwise ""."""
         tags = find_tags(template, self.tokenizer)
-        is_open = tags and tags.are_open(prompt.text)
-        return self.tokenize(tags.closing, add_special=False, parse_special=True) if tags and is_open else []
+        return tags.closing if tags and tags.are_open(prompt.text) else ""
 
-    def _constraint(self, options: Options, start_ids: Sequence[int]) -> "Constraint | None":
+    def _constraint(self, options: Options, start_after: str = "") -> "Constraint | None":
+        """Return the constraint that the options select. It applies to the text after `start_after`."""
         if not any(getattr(options, name) for name in CONSTRAINT_OPTIONS):
             return None
-        from localinfer.generation.structured import Constraint, constraint_spec
+        from localinfer.generation.structured import AfterMarker, Constraint, constraint_spec
 
-        spec = constraint_spec(options)
-        return Constraint(spec, self._resources.constraint_vocabulary(), start_ids)
+        start = AfterMarker(start_after) if start_after else None
+        return Constraint(constraint_spec(options), self._resources.constraint_vocabulary(), start)
+
+    def _call_constraint(self, template: str, tools: Sequence[Mapping[str, object]], choice: str, is_parallel: bool,
+                         prompt: "Prompt") -> "Constraint | None":
+        from localinfer.generation.tool_calls.call_constraint import call_constraint
+
+        return call_constraint(
+            template, self.tokenizer, self._resources.constraint_vocabulary(), tools, choice,
+            is_parallel=is_parallel, prompt=prompt.text)

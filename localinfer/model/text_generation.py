@@ -29,6 +29,8 @@ class ChatKeywords(RunKeywords, total=False):
     parse_special: bool
     sampler: "SamplerFunction | None"
     prefix_ids: Sequence[int]
+    tool_choice: str
+    parallel_tool_calls: bool
 
 
 class TextGeneration(ModelBase, ABC):

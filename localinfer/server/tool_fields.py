@@ -26,7 +26,9 @@ class ToolFields:
     @property
     def keywords(self) -> dict[str, Any]:
         """The arguments of `Model.stream_chat`."""
-        return {"tools": self.tools} if self.tools else {}
+        if not self.tools:
+            return {}
+        return {"tools": self.tools, "tool_choice": self.choice, "parallel_tool_calls": self.parallel}
 
 
 def parse_tool_fields(fields: Fields) -> ToolFields:

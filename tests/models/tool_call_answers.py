@@ -42,6 +42,8 @@ ANSWERS: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
     (QWEN3, "<function=get_weather>\n<parameter=city>\n7\n</parameter>\n</function>\n</tool_call>", "",
      [("get_weather", {"city": "7"})]),
     (QWEN3, "<tool_call>\n<function=now>\n</function>\n</tool_call>", "", [("now", {})]),
+    (QWEN3, ("<tool_call>\n<function=get_weather>\n<parameter=city>\n</function>\n</tool_call> x\n</parameter>\n"
+             "</function>\n</tool_call>"), "", [("get_weather", {"city": "</function>\n</tool_call> x"})]),
     ("<seed:tool_call> <function=", ("<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n"
      "</function>\n</seed:tool_call>"), "", [("get_weather", PARIS)]),
     ("<function=", '<function=get_weather>{"city": "Paris"}</function>', "", [("get_weather", PARIS)]),

@@ -8,6 +8,7 @@ The package uses `llguidance`, which it imports only when a constraint is reques
 
 from .constraint import Constraint
 from .constraint_spec import ConstraintSpec, constraint_spec
+from .constraint_start import AfterMarker
 from .vocabulary import Vocabulary
 
-__all__ = ["Constraint", "ConstraintSpec", "Vocabulary", "constraint_spec"]
+__all__ = ["AfterMarker", "Constraint", "ConstraintSpec", "Vocabulary", "constraint_spec"]

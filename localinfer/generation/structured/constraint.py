@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from localinfer.errors import ConstraintError, IncompleteOutputError, LocalInferError
 
 from .constraint_spec import ConstraintSpec
+from .constraint_start import AfterMarker
 from .vocabulary import Vocabulary
 
 NO_TOKEN_ALLOWED = "NoExtensionBias"  # llguidance's error if no token is allowed; its other errors are exceeded limits
@@ -20,19 +21,27 @@ Mask = NDArray[np.bool_]  # (n_vocab,)
 
 
 class Constraint:
-    """The constraint of one run. It starts after the tokens `start_after`, such as those that end the reasoning; ()
-    means at once.
+    """The constraint of one run. It begins at once, or where `start` says.
+
+    With `reasoning`, its opening token is allowed in place of the first constrained token; the constraint then begins
+    after its closing tag.
 
     `is_complete` is set once only the end is allowed. The next mask is computed in a thread while the model runs:
     llguidance releases the GIL.
     """
 
-    def __init__(self, spec: ConstraintSpec, vocabulary: Vocabulary, start_after: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        spec: ConstraintSpec,
+        vocabulary: Vocabulary,
+        start: AfterMarker | None = None,
+        reasoning: tuple[int, AfterMarker] | None = None,
+    ) -> None:
         self.spec = spec
         self.is_complete = False
         self._vocabulary = vocabulary
-        self._start_after, self._preceding = list(start_after), list[int]()
-        self._ids: list[int] | None = None if start_after else []  # the constrained tokens
+        self._start, self._reasoning = start, reasoning
+        self._ids: list[int] | None = None if start else []  # the constrained tokens
         self._executor = ThreadPoolExecutor(max_workers=1)
         self._matcher = self._executor.submit(self._new_matcher)
         self._allowed = self._executor.submit(self._next_mask)
@@ -49,19 +58,41 @@ class Constraint:
             raise self._too_complex()
         if self._failure or not allowed.any():
             raise LocalInferError(f"{self.spec.name}: no token of this model's vocabulary is allowed here")
+        if self._reasoning and not self._ids:
+            allowed = allowed.copy()
+            allowed[self._reasoning[0]] = True
         return np.where(allowed, logits, -np.inf)
 
     def accept(self, id: int) -> None:
         """Advance by this token."""
         if self._ids is None:
-            self._preceding.append(id)
-            if self._preceding[-len(self._start_after) :] == self._start_after:
-                self._ids = []
+            if self._start and (rest := self._start.accept(id, self._vocabulary)) is not None:
+                self._begin(rest.lstrip() if not self.spec.is_optional else rest)
             return
+        if self._reasoning and not self._ids and id == self._reasoning[0]:
+            (_, self._start), self._ids = self._reasoning, None
+            return
+        self._advance(id)
+
+    def _begin(self, text: bytes) -> None:
+        """Begin the constrained text with what is already there. A violated optional constraint is dropped."""
+        self._ids, self._start = [], None
+        ids = self._vocabulary.trie.tokenize_bytes(text) if text else []
+        if self.spec.is_optional and ids and self._matcher.result().validate_tokens(ids) < len(ids):
+            self._ids = None
+            return
+        for id in ids:
+            self._advance(id)
+
+    def _advance(self, id: int) -> None:
+        assert self._ids is not None
         matcher = self._matcher.result()
         is_allowed = self._allowed.result()[id]  # also waits: a matcher is not thread-safe
         is_end = id in self._vocabulary.eog
         if not matcher.consume_token(self._vocabulary.eos_token_id if is_end else id):
+            if self.spec.is_optional and not is_allowed:  # a sampler that ignores the mask
+                self._ids = None
+                return
             if is_allowed:
                 raise self._too_complex()
             raise LocalInferError(f"{self.spec.name}: token {id} violates the constraint")
@@ -82,18 +113,22 @@ class Constraint:
 
     def require_complete(self, text: str, *, is_truncated: bool) -> None:
         """Raise IncompleteOutputError unless the answer, or the text after the reasoning, satisfies the constraint."""
+        if self.spec.is_optional:
+            return
         constrained_text = self._vocabulary.text_of(self._ids or [])
-        if not (text.endswith(constrained_text) and self._matches(constrained_text)):
+        if not (text.endswith(constrained_text) and self._matches(constrained_text, self._ids or [])):
             limit = "n_predict (--predict) sets the maximum number of tokens"
             reason = f"cut off, {limit}" if is_truncated else "it ends too early"
             raise IncompleteOutputError(f"the answer does not satisfy {self.spec.name}: {reason}")
 
-    def _matches(self, text: str) -> bool:
-        """Check the complete text with a new matcher."""
+    def _matches(self, text: str, ids: Sequence[int]) -> bool:
+        """Check the complete text with a new matcher, or the tokens if it contains control tokens."""
         if self.spec.is_json and not is_json(text):
             return False
+        has_control_tokens = any(not self._vocabulary.text_of([id]) for id in ids)
         matcher = self._new_matcher()
-        return matcher.consume_tokens(self._vocabulary.trie.greedy_tokenize(text)) and matcher.is_accepting()
+        tokens = list(ids) if has_control_tokens else self._vocabulary.trie.greedy_tokenize(text)
+        return matcher.consume_tokens(tokens) and matcher.is_accepting()
 
     def _new_matcher(self) -> LLMatcher:
         return LLMatcher(self._vocabulary.trie, self.spec.grammar, log_level=0)

@@ -18,11 +18,15 @@ LARK_PREFIX = "%llguidance"  # begins a grammar in llguidance's own language, as
 
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
-    """A constraint: `grammar` is in llguidance's format, and `name` stands for the constraint in errors."""
+    """A constraint: `grammar` is in llguidance's format, and `name` stands for the constraint in errors.
+
+    With `is_optional`, the text need not reach the part that is constrained, nor its end.
+    """
 
     grammar: str
     name: str
     is_json: bool
+    is_optional: bool = False
 
 
 def constraint_spec(options: Options) -> ConstraintSpec:

@@ -41,6 +41,10 @@ class Vocabulary:
         """The end-of-generation tokens."""
         return self._tokenizer.eog
 
+    def visible_bytes(self, id: int) -> bytes:
+        """Return the text of a token, also of a control token."""
+        return self._tokenizer.token_bytes(id, special=True)
+
     def text_of(self, ids: Sequence[int]) -> str:
         return b"".join(map(self._tokenizer.token_bytes, ids)).decode("utf-8", "replace")
 

@@ -18,6 +18,9 @@ unless the call cannot be parsed: then it is part of the answer, and `problem` i
     bare_json          calls without delimiters
     addressed_messages answers in messages with headers, as those of gpt-oss
     parser             the common interface
+    call_syntax        the syntax of calls
+    call_grammar       grammars of calls, from their syntax and the JSON schemas of the tools
+    call_constraint    constraints that apply them, to every answer or from its first call on
 """
 
 from ..pieces import ToolCall

@@ -17,7 +17,7 @@ from localinfer.generation.pieces import Kind, ToolCall
 from localinfer.generation.tool_calls.json_calls import json_arguments
 from localinfer.generation.tool_calls.markers import find_marker
 from localinfer.generation.tool_calls.tool_call import ParseResult, ToolSchemas
-from localinfer.generation.tool_calls.xml_calls import invoke_calls
+from localinfer.generation.tool_calls.xml_calls import atem_calls
 
 
 class Address(NamedTuple):
@@ -77,7 +77,7 @@ def muse_address(header: str) -> Address:
 
 def muse_calls(_: str, body: str, tools: ToolSchemas) -> list[ToolCall]:
     body = body.strip().removeprefix("<atem:function_calls>").removesuffix("</atem:function_calls>")
-    return invoke_calls(body, tools)
+    return atem_calls(body, tools)
 
 
 MUSE = MessageFormat(

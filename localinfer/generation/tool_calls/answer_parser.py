@@ -6,7 +6,7 @@
     between      after reasoning and calls: white space and surplus delimiters are dropped
 
 If the text between the delimiters of a call cannot be parsed, it is passed on as text, together with the delimiters. A
-closing delimiter within a JSON string or a CDATA section does not count.
+closing delimiter within a JSON string or a value between tags does not count.
 """
 
 from collections.abc import Callable, Collection
@@ -17,7 +17,7 @@ from localinfer.generation.tool_calls.families import CallFormat, Family
 from localinfer.generation.tool_calls.json_calls import ends_in_string
 from localinfer.generation.tool_calls.markers import find_marker
 from localinfer.generation.tool_calls.tool_call import ParseResult, ToolSchemas
-from localinfer.generation.tool_calls.xml_calls import ends_in_cdata
+from localinfer.generation.tool_calls.xml_calls import ends_in_value
 
 
 class AnswerParser:
@@ -148,7 +148,7 @@ class AnswerParser:
                 raise ValueError("the call is cut off")
             calls = call.read(body, self._tools)
         except ValueError as problem:
-            if position >= 0 and (ends_in_string(body) or ends_in_cdata(body)):
+            if position >= 0 and (ends_in_string(body) or ends_in_value(body)):
                 self._searched = position + len(call.closing)
                 return ParseResult()
             return self._release_as_text(call, problem)

@@ -7,6 +7,25 @@ from typing import NamedTuple
 
 from localinfer.generation.reasoning import ReasoningTags
 from localinfer.generation.tool_calls.addressed_messages import FUNCTIONARY, HARMONY, MUSE, MessageFormat
+from localinfer.generation.tool_calls.call_syntax import (
+    COMMAND,
+    COMMAND_R,
+    DEEPSEEK,
+    DEEPSEEK_R1,
+    DSML,
+    GLM,
+    INVOKE,
+    JSON_CALL,
+    JSON_LIST,
+    KIMI,
+    KIMI_K3,
+    LLAMA,
+    MINICPM,
+    PYTHONIC,
+    QWEN_CODER,
+    SEED,
+    CallSyntax,
+)
 from localinfer.generation.tool_calls.gemma import gemma_calls
 from localinfer.generation.tool_calls.json_calls import json_calls, json_list, keyed_calls, named_json
 from localinfer.generation.tool_calls.mistral import mistral_calls
@@ -17,9 +36,10 @@ from localinfer.generation.tool_calls.xml_calls import (
     arg_key_calls,
     bare_function_call,
     bare_param_call,
+    dsml_calls,
     function_calls,
-    invoke_calls,
     minimax_calls,
+    minimax_m2_calls,
     section_calls,
     seed_calls,
 )  # fmt: skip
@@ -37,6 +57,7 @@ class CallFormat(NamedTuple):
     closing: str
     read: CallReader
     must_close: bool = False
+    syntax: CallSyntax | None = None  # of calls that a grammar constrains
 
 
 class Family(NamedTuple):
@@ -51,6 +72,7 @@ class Family(NamedTuple):
     calls: tuple[CallFormat, ...]
     ignored: tuple[str, ...] = ()
     reasoning: ReasoningTags | None = None
+    bare: CallSyntax | None = None  # of calls without delimiters, which the model writes instead of those with them
 
     @property
     def answer_markers(self) -> list[str]:
@@ -64,74 +86,98 @@ MESSAGE_FORMATS = {
     ("<atem:function_calls>", "<|message|>"): MUSE,
     (">>>all",): FUNCTIONARY,
 }
-TOOL_CALL = CallFormat("<tool_call>", "</tool_call>", json_calls)  # the most common format
+TOOL_CALL = CallFormat(  # the most common format
+    "<tool_call>", "</tool_call>", json_calls, syntax=CallSyntax(f"\n{JSON_CALL}\n", between="\n")
+)
 BARE_FUNCTION = CallFormat("<function=", "</function>", bare_function_call)
 PYTHON_TAG = CallFormat("<|python_tag|>", END, pythonic_calls)
 
 FAMILIES = (
-    Family("mistral", ("[TOOL_CALLS]",), (CallFormat("[TOOL_CALLS]", END, mistral_calls),)),
+    Family("mistral", ("[TOOL_CALLS]", "[ARGS]"), (
+        CallFormat("[TOOL_CALLS]", END, mistral_calls, syntax=CallSyntax("$NAME[ARGS]$ARGUMENTS", between="")),
+    )),
+    Family("mistral", ("[TOOL_CALLS]",), (CallFormat("[TOOL_CALLS]", END, mistral_calls, syntax=JSON_LIST),)),
+    Family("deepseek", ("<｜tool▁calls▁begin｜>", "```json"), (
+        CallFormat("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_calls, syntax=DEEPSEEK_R1),
+    )),
     Family("deepseek", ("<｜tool▁calls▁begin｜>",), (
-        CallFormat("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_calls),
+        CallFormat("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_calls, syntax=DEEPSEEK),
     )),
     Family("deepseek-dsml", ("DSML", "function_calls"), (
-        CallFormat("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", invoke_calls),
+        CallFormat("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", dsml_calls, syntax=DSML),
     )),
-    Family("deepseek-dsml", ("DSML",), (CallFormat("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", invoke_calls),)),
+    Family("deepseek-dsml", ("DSML",), (
+        CallFormat("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", dsml_calls, syntax=DSML),
+    )),
     Family("kimi", ("<|tool_calls_section_begin|>",), (
-        CallFormat("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", kimi_calls),
+        CallFormat("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", kimi_calls, syntax=KIMI),
         CallFormat("<|tool_call_begin|>", END, bare_kimi_calls),
     )),
     Family("kimi-k3", ("<|open|>", "<|sep|>"), (
-        CallFormat("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", section_calls),
+        CallFormat("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", section_calls, syntax=KIMI_K3),
     ), ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
         ReasoningTags("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
     Family("seed", ("<seed:tool_call>", "<function="), (
-        CallFormat("<seed:tool_call>", "</seed:tool_call>", seed_calls), BARE_FUNCTION,
+        CallFormat("<seed:tool_call>", "</seed:tool_call>", seed_calls, syntax=SEED), BARE_FUNCTION,
     )),
     Family("qwen3-coder", ("<function=", "<parameter="), (
-        CallFormat("<tool_call>", "</tool_call>", function_calls), BARE_FUNCTION,
+        CallFormat("<tool_call>", "</tool_call>", function_calls, syntax=QWEN_CODER), BARE_FUNCTION,
     )),
     Family("minicpm", ("<function name=", "<param name="), (
-        CallFormat('<function name="', "</function>", bare_param_call),
+        CallFormat('<function name="', "</function>", bare_param_call, syntax=MINICPM),
     )),
-    Family("functionary", ("<function=",), (CallFormat("<function=", "</function>", named_json), PYTHON_TAG)),
+    Family("functionary", ("<function=",), (
+        CallFormat("<function=", "</function>", named_json, syntax=CallSyntax("$NAME>$ARGUMENTS", between="\n")),
+        PYTHON_TAG,
+    )),
     Family("glm", ("<tool_call>", "<arg_key>"), (
-        CallFormat("<tool_call>", "</tool_call>", arg_key_calls, must_close=True),
+        CallFormat("<tool_call>", "</tool_call>", arg_key_calls, must_close=True, syntax=GLM),
     )),
     Family("minimax-m3", ("]<]minimax[>[",), (
         CallFormat("]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", minimax_calls),
     )),
     Family("minimax", ("<minimax:tool_call>",), (
-        CallFormat("<minimax:tool_call>", "</minimax:tool_call>", invoke_calls),
+        CallFormat("<minimax:tool_call>", "</minimax:tool_call>", minimax_m2_calls, syntax=INVOKE),
     )),
     Family("gemma", ("<|tool_call>call:",), (CallFormat("<|tool_call>", "<tool_call|>", gemma_calls),)),
     Family("lfm2", ("<|tool_call_start|>",), (
-        CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls),
+        CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls, syntax=PYTHONIC),
     )),
     Family("lfm2", ("<|tool_list_start|>",), (
-        CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls),
+        CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls, syntax=PYTHONIC),
     )),
     Family("lfm2", ("List of tools: [", "keep_past_thinking"), (
-        CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls),
+        CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls, syntax=PYTHONIC),
     )),
-    Family("granite", ("<|tool_call|>",), (CallFormat("<|tool_call|>", END, json_calls),)),
-    Family("command", ("<|START_ACTION|>",), (CallFormat("<|START_ACTION|>", "<|END_ACTION|>", json_calls),), (
+    Family("granite", ("<|tool_call|>",), (CallFormat("<|tool_call|>", END, json_calls, syntax=JSON_LIST),)),
+    Family("command", ("<|START_ACTION|>",), (
+        CallFormat("<|START_ACTION|>", "<|END_ACTION|>", json_calls, syntax=COMMAND),
+    ), (
         "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>",
     )),
-    Family("command-r", ("Action:", "<|CHATBOT_TOKEN|>"), (CallFormat("Action:\n```json", "```", json_calls),), (
-        "<|CHATBOT_TOKEN|>",
+    Family("command-r", ("Action:", "<|CHATBOT_TOKEN|>"), (
+        CallFormat("Action:\n```json", "```", json_calls, syntax=COMMAND_R),
+    ), ("<|CHATBOT_TOKEN|>",)),
+    Family("nemotron", ("<TOOLCALL>",), (CallFormat("<TOOLCALL>", "</TOOLCALL>", json_calls, syntax=JSON_LIST),)),
+    Family("apriel", ("<tool_calls>",), (
+        CallFormat("<tool_calls>", "</tool_calls>", json_calls, syntax=JSON_LIST), TOOL_CALL,
     )),
-    Family("nemotron", ("<TOOLCALL>",), (CallFormat("<TOOLCALL>", "</TOOLCALL>", json_calls),)),
-    Family("apriel", ("<tool_calls>",), (CallFormat("<tool_calls>", "</tool_calls>", json_calls), TOOL_CALL)),
-    Family("apertus", ("<|tools_prefix|>",), (CallFormat("<|tools_prefix|>", "<|tools_suffix|>", keyed_calls),)),
-    Family("gigachat", ("<|function_call|>",), (CallFormat("<|function_call|>", END, json_calls),)),
+    Family("apertus", ("<|tools_prefix|>",), (
+        CallFormat("<|tools_prefix|>", "<|tools_suffix|>", keyed_calls, syntax=CallSyntax(
+            '{"$NAME": $ARGUMENTS}', "[", ", ", "]")),
+    )),
+    Family("gigachat", ("<|function_call|>",), (
+        CallFormat("<|function_call|>", END, json_calls, syntax=CallSyntax(JSON_CALL)),
+    )),
     Family("gigachat", ("<|role_sep|>", "<|message_sep|>"), (
-        CallFormat("<|message_sep|>\n\nfunction call<|role_sep|>\n", END, json_calls),
+        CallFormat("<|message_sep|>\n\nfunction call<|role_sep|>\n", END, json_calls, syntax=CallSyntax(JSON_CALL)),
     )),
-    Family("firefunction", ("functools[",), (CallFormat("functools[", END, json_list),)),
+    Family("firefunction", ("functools[",), (
+        CallFormat("functools[", END, json_list, syntax=CallSyntax(JSON_CALL, "", ", ", "]")),
+    )),
     Family("hermes", ("<tool_call>",), (TOOL_CALL,)),
-    Family("llama", ("<|python_tag|>",), (PYTHON_TAG,)),
-    Family("llama", ("dictionary of argument name and its value",), (PYTHON_TAG,)),
+    Family("llama", ("<|python_tag|>",), (PYTHON_TAG,), bare=LLAMA),
+    Family("llama", ("dictionary of argument name and its value",), (PYTHON_TAG,), bare=LLAMA),
 )  # fmt: skip
 DEFAULT_FAMILY = Family("others", (), (TOOL_CALL,))
 

@@ -31,8 +31,8 @@ class ToolSchemas:
     """JSON schemas of the functions that the model may call, in OpenAI's format or without its outer object."""
 
     def __init__(self, schemas: Sequence[Tool] = ()) -> None:
-        functions = [schema.get("function", schema) for schema in schemas]
-        named = [each for each in functions if isinstance(each, Mapping) and isinstance(each.get("name"), str)]
+        functions = [function_of(schema) for schema in schemas]
+        named = [each for each in functions if isinstance(each.get("name"), str)]
         self._parameters = {str(each["name"]): each.get("parameters") for each in named}
 
     def __contains__(self, name: object) -> bool:
@@ -56,6 +56,12 @@ class ToolSchemas:
 CallReader = Callable[
     [str, ToolSchemas], list[ToolCall]
 ]  # parses the text between delimiters; raises ValueError if it is not a call
+
+
+def function_of(tool: Tool) -> Mapping[str, Any]:
+    """Return the function of a tool, which OpenAI nests; {} if there is none."""
+    function = tool.get("function", tool)
+    return function if isinstance(function, Mapping) else {}
 
 
 def property_schema(schema: object, name: str) -> object:

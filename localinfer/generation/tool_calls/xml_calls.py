@@ -1,7 +1,7 @@
 """Calls with XML-like tags. Arguments are plain text, and the tool's schema determines their types.
 
-A format is a pair of patterns: of a call, with the groups `name` and `body`, and of an argument in the body, with the
-groups `key` and `value` (or `cdata`), and `type` if the model writes it.
+A format has three patterns: the head of a call, with the group `name`; an argument, with the groups `key` and `value`
+(or `cdata`), and `type` if the model writes it; and the tail of a call.
 """
 
 import re
@@ -23,15 +23,18 @@ MINIMAX_INVOKE = re.compile(rf'{MINIMAX}<invoke name="([^">\n]+)">(.*?){MINIMAX}
 MINIMAX_TAG = re.compile(rf"{MINIMAX}<(/?)([\w.-]+)>")
 
 
-def tagged_calls(call: str, argument: str) -> CallReader:
+def tagged_calls(head: str, argument: str, tail: str) -> CallReader:
     """Return a function that parses calls of a format."""
-    call_pattern, argument_pattern = re.compile(call, re.DOTALL), re.compile(argument, re.DOTALL)
+    argument_pattern = re.compile(argument, re.DOTALL)
+    # A value ends at the first closing tag. Without atomic groups, n arguments could be divided in 2^n ways.
+    body = rf"(?P<body>(?>\s*{re.sub(r'[(][?]P<[a-z]+>', '(?:', argument)})*+)"
+    call_pattern = re.compile(rf"{head}{body}\s*{tail}", re.DOTALL)
 
     def read(text: str, tools: ToolSchemas) -> list[ToolCall]:
         return [
             ToolCall(name := match["name"].strip(), {
                 (key := each["key"].strip()): argument_value(tools, name, key, each.groupdict())
-                for each in match_all(argument_pattern, match["body"])
+                for each in argument_pattern.finditer(match["body"])
             })
             for match in require_matches(match_all(call_pattern, text))
         ]  # fmt: skip
@@ -39,33 +42,47 @@ def tagged_calls(call: str, argument: str) -> CallReader:
     return read
 
 
+def invoke_calls(prefix: str) -> CallReader:
+    """Return a function that parses calls in tags with this prefix."""
+    return tagged_calls(
+        rf'<{prefix}invoke name="(?P<name>[^">\n]+)">',
+        rf'<{prefix}parameter name="(?P<key>[^">\n]+)"(?: string="(?P<type>true|false)")?>'
+        rf"(?P<value>.*?)</{prefix}parameter>",
+        f"</{prefix}invoke>",
+    )
+
+
+FUNCTION = r"<function=(?P<name>[^>\n]+)>"
 # Qwen3-Coder, Qwen 3.5, Nemotron 3
 function_calls = tagged_calls(
-    r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>",
-    r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>")  # fmt: skip
+    FUNCTION, r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>", "</function>"
+)
 # Seed OSS, whose values keep their line breaks
-seed_calls = tagged_calls(
-    r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>",
-    r"<parameter=(?P<key>[^>\n]+)>(?P<value>.*?)</parameter>")  # fmt: skip
+seed_calls = tagged_calls(FUNCTION, r"<parameter=(?P<key>[^>\n]+)>(?P<value>.*?)</parameter>", "</function>")
 # GLM 4.5 and later
 arg_key_calls = tagged_calls(
-    r"^\s*(?P<name>[\w.:/-]+)\s*(?P<body>(?:<arg_key>.*)?)",
-    r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>")  # fmt: skip
-# MiniMax M2, DeepSeek V3.2, Muse Glimmer
-invoke_calls = tagged_calls(
-    r'<(?P<prefix>｜DSML｜|atem:|)invoke name="(?P<name>[^">\n]+)">(?P<body>.*?)</(?P=prefix)invoke>',
-    r'<(?P<prefix>｜DSML｜|atem:|)parameter name="(?P<key>[^">\n]+)"(?: string="(?P<type>true|false)")?>'
-    r"(?P<value>.*?)</(?P=prefix)parameter>")  # fmt: skip
+    r"^\s*(?P<name>[\w.:/-]+)", r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", r"\Z"
+)
+minimax_m2_calls = invoke_calls("")
+dsml_calls = invoke_calls("｜DSML｜")  # DeepSeek V3.2
+atem_calls = invoke_calls("atem:")  # Muse Glimmer
 # MiniCPM 5
 param_calls = tagged_calls(
-    r'<function name="(?P<name>[^">\n]+)">(?P<body>(?:<!\[CDATA\[.*?\]\]>|.)*?)</function>',
+    r'<function name="(?P<name>[^">\n]+)">',
     r'<param name="(?P<key>[^">\n]+)">'
-    r"(?:<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?!<!\[CDATA\[)(?P<value>.*?))</param>")  # fmt: skip
+    r"(?:<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?!<!\[CDATA\[)(?P<value>.*?))</param>",
+    "</function>",
+)
 # Kimi K3
 section_calls = tagged_calls(
-    r'<\|open\|>call tool="(?P<name>[^"\n]+)"[^<]*<\|sep\|>(?P<body>.*?)<\|close\|>call<\|sep\|>',
-    r'<\|open\|>argument key="(?P<key>[^"\n]+)" type="(?P<type>\w+)"<\|sep\|>(?P<value>.*?)<\|close\|>argument<\|sep\|>'
+    r'<\|open\|>call tool="(?P<name>[^"\n]+)"[^<]*<\|sep\|>',
+    r'<\|open\|>argument key="(?P<key>[^"\n]+)" type="(?P<type>\w+)"<\|sep\|>'
+    r"(?P<value>.*?)<\|close\|>argument<\|sep\|>",
+    r"<\|close\|>call<\|sep\|>",
 )
+VALUES = (  # what begins and ends a value, in which delimiters do not count
+    ("<![CDATA[", "]]>"), ("<parameter", "</parameter>"), ("<arg_value>", "</arg_value>"), ("<param ", "</param>"),
+)  # fmt: skip
 
 
 def argument_value(tools: ToolSchemas, name: str, key: str, groups: Mapping[str, str | None]) -> object:
@@ -87,9 +104,9 @@ def bare_param_call(text: str, tools: ToolSchemas) -> list[ToolCall]:
     return param_calls(f'<function name="{text}</function>', tools)
 
 
-def ends_in_cdata(text: str) -> bool:
-    """Return whether the text ends within a CDATA section."""
-    return text.rfind("<![CDATA[") > text.rfind("]]>")
+def ends_in_value(text: str) -> bool:
+    """Return whether the text ends within the value of an argument."""
+    return any(text.rfind(opening) > text.rfind(closing) for opening, closing in VALUES)
 
 
 # --- MiniMax M3: nested values are nested elements, those of a list are called item ---

@@ -51,6 +51,46 @@ def test_openai_client(server: ServerProcess) -> None:
     assert done.choices[0].message.tool_calls[0].function.name == "add"
 
 
+ADD = {"type": "function", "function": {"name": "add", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer", "maximum": 9, "minimum": 0}, "to": {"enum": ["x", "y"]}},
+    "required": ["a", "to"]}}}  # fmt: skip
+SUB = {"type": "function", "function": {"name": "sub"}}
+FREE = {"messages": REQUEST["messages"], "tools": [ADD, SUB], "max_tokens": 400, "temperature": 1.5}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_forced_calls_are_valid(server: ServerProcess, choice: object) -> None:
+    """The weights of the model are random, so that only the grammar makes calls."""
+    for seed in range(3):
+        fields = FREE | {"tool_choice": choice, "parallel_tool_calls": False, "seed": seed}
+        answer = server.post("/v1/chat/completions", fields).body["choices"][0]
+        assert answer["finish_reason"] == "tool_calls"
+        [call] = answer["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        if choice == "required" and call["function"]["name"] == "sub":
+            assert arguments == {}
+        else:
+            assert call["function"]["name"] == "add"
+            assert arguments.keys() == {"a", "to"}
+            assert arguments["a"] in range(10)
+            assert arguments["to"] in ("x", "y")
+
+
+def test_forced_call_in_other_apis(server: ServerProcess) -> None:
+    choice = {"type": "function", "name": "sub"}
+    fields = {"input": "Add", "tools": [ADD, SUB], "tool_choice": choice, "parallel_tool_calls": False}
+    reply = server.post("/v1/responses", fields)
+    [item] = [item for item in reply.body["output"] if item["type"] == "function_call"]
+    assert (item["name"], item["arguments"]) == ("sub", "{}")
+    assert (reply.body["tool_choice"], reply.body["parallel_tool_calls"]) == (choice, False)
+
+
+def test_forced_call_excludes_a_grammar(server: ServerProcess) -> None:
+    reply = server.post("/v1/chat/completions", REQUEST | {"tool_choice": "required"})
+    assert reply.status == 400
+    assert reply.body["error"]["message"].startswith("tool_choice: required excludes other constraints")
+
+
 def test_tool_choice_none(server: ServerProcess) -> None:
     message = server.post("/v1/chat/completions", REQUEST | {"tool_choice": "none"}).body["choices"][0]["message"]
     assert "tool_calls" not in message

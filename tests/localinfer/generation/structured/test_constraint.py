@@ -14,7 +14,7 @@ from tiny import tiny_gemma3, tiny_llama
 import localinfer
 from localinfer import ConstraintError, IncompleteOutputError, LocalInferError, Model, UsageError
 from localinfer.errors import UnsupportedError
-from localinfer.generation.structured import Constraint, Vocabulary, constraint_spec
+from localinfer.generation.structured import AfterMarker, Constraint, Vocabulary, constraint_spec
 from localinfer.options import Options
 
 LOGITS = np.zeros(257, np.float32)
@@ -22,7 +22,7 @@ LOGITS = np.zeros(257, np.float32)
 
 def make_constraint(start_after: str = "", **options: object) -> Constraint:
     spec = constraint_spec(Options(**options))  # type: ignore[arg-type]
-    return Constraint(spec, BYTES, list(start_after.encode()))
+    return Constraint(spec, BYTES, AfterMarker(start_after) if start_after else None)
 
 
 def allowed(constraint: Constraint) -> bytes:
@@ -179,10 +179,10 @@ def test_answer_after_reasoning_is_constrained(model: Model, end: str) -> None:
         done = len(ids) - begin[0]
         return reasoning_ids[done] if done < len(reasoning_ids) else int(logits.argmax())
 
-    run = model.stream_chat([{"role": "user", "content": "Hello"}], choice=["yes", "no"], sampler=think_first,
-                     chat_template="{{ messages[0].content }}" + end)  # fmt: skip
-    text = "".join(piece.text for piece in run)
-    assert text.strip() in (("well then</think>yes", "well then</think>no") if end else ("yes", "no"))
+    result = model.chat([{"role": "user", "content": "Hello"}], choice=["yes", "no"], sampler=think_first,
+                        chat_template="{{ messages[0].content }}" + end)  # fmt: skip
+    assert result.text in ("yes", "no")
+    assert result.reasoning == ("well then" if end else "")
 
 
 def test_invalid_constraints_are_rejected_before_the_run(model: Model) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tool_call_answers import ANSWERS, BROKEN, HERMES, LLAMA, PARIS, TOOLS
+from tool_call_answers import ANSWERS, BROKEN, GLM, HERMES, LLAMA, PARIS, QWEN3, TOOLS
 
 from localinfer.generation.tool_calls.addressed_messages import HARMONY, MessageParser
 from localinfer.generation.tool_calls.answer_parser import AnswerParser
@@ -25,6 +25,14 @@ def test_unparsable_calls_are_text(template: str, written: str, size: int) -> No
     parsed = parse(parser_of(template), written, size if len(written) < 1000 else 10_000_000)
     assert (parsed.text, parsed.calls) == (written, ())
     assert parsed.problem
+
+
+@pytest.mark.parametrize("template", [QWEN3, GLM])
+def test_many_arguments_without_an_end(template: str) -> None:
+    argument = "<parameter=a>b</parameter>" if template == QWEN3 else "<arg_key>a</arg_key><arg_value>b</arg_value>"
+    head = "<function=now>" if template == QWEN3 else "now"
+    written = f"<tool_call>{head}{argument * 200}<x></tool_call>"
+    assert parse(parser_of(template), written, 10_000).text == written
 
 
 def test_call_after_an_invalid_one() -> None:

@@ -1,0 +1,154 @@
+"""Grammars of tool calls: in the syntax of a family, with arguments that match the JSON schemas of the tools.
+
+Grammars are in llguidance's variant of Lark. Control tokens have no text; the grammar has their ids.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localinfer.generation.structured.json_schema import DEFINITIONS, OPTIONS, schema_problem
+from localinfer.generation.tool_calls.call_syntax import CallSyntax
+from localinfer.generation.tool_calls.tool_call import Tool, function_of, schema_types
+from localinfer.tokenizer import Tokenizer
+
+VARIABLE = re.compile(r"(\$[A-Z_]+)")
+ANY_TEXT = "/(?s:.*)/"
+EXPRESSIONS = {"$INDEX": "/[0-9]/", "$BREAK": '"\\n"?'}
+SPACE = "/[ \\n]{1,4}/"  # before the first call
+Schema = Mapping[str, Any]
+
+
+class CallGrammar:
+    """The grammar of the calls of some tools, between an opening and a closing delimiter."""
+
+    def __init__(
+        self, syntax: CallSyntax, delimiters: tuple[str, str], tools: Sequence[Tool], tokenizer: Tokenizer
+    ) -> None:
+        self._syntax = syntax
+        self._opening, self._closing = delimiters
+        self._tokenizer = tokenizer
+        self._rules: dict[str, str] = {}
+        self._n_rules = 0
+        self._calls = [self._call(function_of(tool)) for tool in tools]
+
+    def text(self, *, with_opening: bool, is_parallel: bool) -> str:
+        """Return the grammar of an answer that consists of calls, or of its text after the opening delimiter."""
+        syntax = self._syntax
+        opening, closing = self._literal(self._opening), self._literal(self._closing)
+        calls = "call"
+        if is_parallel and syntax.separator is not None:
+            calls = f"call ({self._literal(syntax.separator)} call)*"
+        section = f"{self._literal(syntax.begin)} {calls} {self._literal(syntax.end)} {closing}"
+        start = f"{SPACE}? {opening} section" if with_opening else "section"
+        if is_parallel and syntax.separator is None and syntax.between is not None:
+            start += f" ({self._literal(syntax.between)} {opening} section)*"
+        rules = {"start": start, "section": section, "call": " | ".join(self._calls), **self._rules}
+        return "\n".join(["%llguidance {}", *(f"{name}: {rule}" for name, rule in rules.items()), ""])
+
+    def _rule(self, prefix: str, expression: str) -> str:
+        """Add a rule, and return its name."""
+        self._n_rules += 1
+        name = f"{prefix}{self._n_rules}"
+        self._rules[name] = expression
+        return name
+
+    def _call(self, function: Mapping[str, Any]) -> str:
+        schema = arguments_schema(function)
+        values = {}
+        if "$ARGUMENTS" in self._syntax.call:
+            values["$ARGUMENTS"] = self._json(schema)
+        if "$PARAMETERS" in self._syntax.call:
+            values["$PARAMETERS"] = self._parameters(schema)
+        return self._rule("call", self._expand(self._syntax.call.replace("$NAME", function["name"]), values))
+
+    def _expand(self, template: str, values: Mapping[str, str]) -> str:
+        """Return the expression of a template."""
+        known = EXPRESSIONS | dict(values)
+        parts = (known[part] if part in known else self._literal(part) for part in VARIABLE.split(template))
+        return " ".join(filter(None, parts))
+
+    def _literal(self, text: str) -> str:
+        """Return the expression of a text that may contain control tokens."""
+        terms = []
+        for part in self._tokenizer.split(text, strip=False):
+            if isinstance(part, int) and not self._tokenizer.token_bytes(part):
+                terms.append(f"<[{part}]>")
+            elif part or part == 0:
+                plain = part if isinstance(part, str) else self._tokenizer.token_bytes(part).decode("utf-8", "replace")
+                terms.append(json.dumps(plain, ensure_ascii=False))
+        return " ".join(terms)
+
+    def _json(self, schema: Schema) -> str:
+        return self._rule("json", f"%json {json.dumps({'x-guidance': OPTIONS, **schema})}")
+
+    # --- arguments one by one ---
+
+    def _parameters(self, schema: Schema) -> str:
+        """Return the expression of all parameters. Optional ones may be omitted; those without separators keep the
+        order of the schema.
+        """
+        required = schema.get("required", ())
+        names = list(schema.get("properties", {}))
+        if self._syntax.parameter_separator:
+            names.sort(key=lambda name: name not in required)
+        rules = [(self._parameter(name, schema), name in required) for name in names]
+        if not self._syntax.parameter_separator:
+            return " ".join(rule if is_required else f"{rule}?" for rule, is_required in rules)
+        return self._rule("list", self._separated(rules))
+
+    def _separated(self, rules: Sequence[tuple[str, bool]]) -> str:
+        """Return the expression of parameters with separators, of which the required ones come first."""
+        separator = self._literal(self._syntax.parameter_separator)
+        tails = [f"{separator} {rule}" if is_required else f"({separator} {rule})?" for rule, is_required in rules]
+        firsts = [index for index in range(len(rules)) if not any(required for _, required in rules[:index])]
+        starts = [" ".join([rules[index][0], *tails[index + 1 :]]) for index in firsts]
+        is_empty_allowed = not any(is_required for _, is_required in rules)
+        return " | ".join([*starts, *(['""'] if is_empty_allowed else [])])
+
+    def _parameter(self, name: str, schema: Schema) -> str:
+        definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
+        value = schema["properties"][name]
+        types = schema_types(value)
+        is_text = "string" in types and not self._syntax.quoted
+        kind = "string" if is_text else next(iter(sorted(types)), "object")
+        template = self._syntax.parameter.replace("$KEY", name).replace("$TYPE", kind)
+        template = template.replace("$IS_TEXT", "true" if is_text else "false")
+        before, _, after = template.partition("$VALUE")
+        if not is_text:
+            json_schema = {**definitions, **value} if isinstance(value, Mapping) else {}
+            return self._rule("parameter", self._expand(template, {"$VALUE": self._json(json_schema)}))
+        constants = value.get("enum", [value["const"]] if "const" in value else [])
+        if constants:
+            alternatives = " | ".join(self._literal(str(each)) for each in constants)
+            return self._rule("parameter", self._expand(template, {"$VALUE": f"({alternatives})"}))
+        return self._rule("parameter", f"{self._expand(before, {})} {self._text_before(after)}")
+
+    def _text_before(self, template: str) -> str:
+        """Return the expression of any text, and of the template that ends it. No text contains what ends it."""
+        ending, *rest = VARIABLE.split(template)
+        first = next(iter(self._tokenizer.split(ending, strip=False)), "")
+        if not isinstance(first, str) and not self._tokenizer.token_bytes(first):  # no text contains a control token
+            return f"{self._rule('text', ANY_TEXT)} {self._expand(template, {})}"
+        tag = ending.strip("\n")  # a line break before the tag is part of the text, and dropped by the parser
+        line_break = ending.removeprefix("\n").removeprefix(tag)
+        text = self._rule("text", ANY_TEXT)
+        self._rules[f"{text}[suffix={json.dumps(tag, ensure_ascii=False)}]"] = self._rules.pop(text)
+        return f"{text} {self._expand(line_break + ''.join(rest), {})}"
+
+
+def arguments_schema(function: Mapping[str, Any]) -> Schema:
+    """Return the schema of the arguments of a function, without further properties if it names any.
+
+    A schema that llguidance does not support becomes that of any object, with a warning.
+    """
+    parameters = function.get("parameters") or {"properties": {}}
+    schema: dict[str, Any] = {"type": "object", **parameters}
+    if "properties" in schema:
+        schema.setdefault("additionalProperties", False)
+    if problem := schema_problem(schema):
+        warnings.warn(f"tool {function['name']}: its arguments are not constrained: {problem}", stacklevel=2)
+        return {"type": "object"}
+    return schema

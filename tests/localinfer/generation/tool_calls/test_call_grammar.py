@@ -1,0 +1,175 @@
+"""Grammars of calls: random texts that they allow are parsed to calls with valid arguments, in each family's syntax."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from constraints import BYTES, ByteTokenizer, matcher_of
+
+from localinfer.errors import UnsupportedError, UsageError
+from localinfer.generation.structured.constraint import Constraint
+from localinfer.generation.tool_calls.answer_parser import parse_whole
+from localinfer.generation.tool_calls.call_constraint import call_constraint
+from localinfer.generation.tool_calls.call_grammar import CallGrammar, arguments_schema
+from localinfer.generation.tool_calls.families import FAMILIES, CallFormat, Family
+from localinfer.generation.tool_calls.tool_call import ToolSchemas
+
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": {
+        "type": "object", "required": ["city", "unit"], "properties": {
+            "days": {"type": "integer", "minimum": 1, "maximum": 99}, "city": {"type": "string"},
+            "unit": {"enum": ["celsius", "fahrenheit"]}, "exact": {"type": "boolean"},
+            "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
+            "place": {"$ref": "#/$defs/place"},
+        }, "$defs": {"place": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"],
+                               "additionalProperties": False}},
+    }}},
+    {"type": "function", "function": {"name": "files.now"}},
+    {"type": "function", "function": {"name": "log", "parameters": {
+        "type": "object", "properties": {"level": {"type": "integer"}, "text": {"type": "string"}}}}},
+]  # fmt: skip
+WITH_SYNTAX = [family for family in FAMILIES if any(call.syntax for call in family.calls)]
+ENDINGS = ('"', "}", "]", ")", "\n</parameter>\n", "</parameter>", "</param>", "</arg_value>",
+           "<|close|>argument<|sep|>", "</｜DSML｜parameter>\n", "</function>", "</tool_call>",
+           "</invoke>")  # fmt: skip
+LOGITS = np.zeros(257, np.float32)
+
+
+class Tokenizer(ByteTokenizer):
+    def split(self, text: str, *, strip: bool = True) -> list[str | int]:
+        return [text]
+
+
+TOKENIZER: Any = Tokenizer()
+
+
+def random_text(grammar: str, source: random.Random) -> str:
+    """Return a random text that a grammar allows. What ends a value is more probable than other bytes."""
+    matcher, text = matcher_of(grammar), b""
+    for _ in range(3000):
+        endings = [each for each in map(str.encode, ENDINGS) if matcher.validate_tokens(list(each)) == len(each)]
+        allowed = np.flatnonzero(BYTES.allowed_by(matcher))
+        plain = [id for id in allowed if 32 <= id < 127 or id == 10] or list(allowed)
+        if 256 in allowed and (source.random() < 0.5 or allowed.size == 1):
+            return text.decode()
+        chosen = source.choice(endings) if endings and source.random() < 0.3 else bytes([source.choice(plain) % 256])
+        assert matcher.consume_tokens(list(chosen))
+        text += chosen
+        if matcher.is_stopped():
+            return text.decode()
+    raise AssertionError(f"no end: {text[-200:]!r}")
+
+
+def call_of(family: Family) -> CallFormat:
+    return next(call for call in family.calls if call.syntax)
+
+
+@pytest.mark.parametrize("family", WITH_SYNTAX, ids=lambda family: " ".join(family.markers))
+def test_random_calls_are_valid(family: Family) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="there is no package jsonschema")
+    call = call_of(family)
+    assert call.syntax
+    schemas = {tool["function"]["name"]: arguments_schema(tool["function"]) for tool in TOOLS}
+    names = set()
+    for seed in range(12):
+        grammar = CallGrammar(call.syntax, (call.opening, call.closing), TOOLS, TOKENIZER)
+        text = random_text(grammar.text(with_opening=True, is_parallel=seed % 2 == 0), random.Random(seed))
+        parsed = parse_whole(family, ToolSchemas(TOOLS), text)
+        assert not parsed.problem, text
+        assert not parsed.text.strip(), text
+        assert len(parsed.calls) == 1 or seed % 2 == 0
+        for each in parsed.calls:
+            jsonschema.validate(each.arguments, schemas[each.name])
+            names.add(each.name)
+    assert len(names) > 1
+
+
+HERMES = "<tool_call>"
+CALL = '<tool_call>\n{"name": "files.now", "arguments": {}}\n</tool_call>'
+
+
+def constraint_of(choice: str, *, template: str = HERMES, prompt: str = "", is_parallel: bool = False) -> Constraint:
+    constraint = call_constraint(template, TOKENIZER, BYTES, TOOLS, choice, is_parallel=is_parallel, prompt=prompt)
+    assert constraint
+    return constraint
+
+
+def accept(constraint: Constraint, text: str) -> None:
+    for byte in text.encode():
+        assert not np.isneginf(constraint.mask_logits(LOGITS)[byte]), chr(byte)
+        constraint.accept(byte)
+
+
+def is_free(constraint: Constraint) -> bool:
+    return not np.isneginf(constraint.mask_logits(LOGITS)).any()
+
+
+def test_required_call_begins_at_once() -> None:
+    constraint = constraint_of("required")
+    accept(constraint, f"\n{CALL}")
+    assert constraint.is_complete
+    constraint.require_complete(f"\n{CALL}", is_truncated=False)
+
+
+def test_required_calls_in_parallel() -> None:
+    constraint = constraint_of("required", is_parallel=True)
+    accept(constraint, f"{CALL}\n{CALL}")
+    assert not constraint.is_complete
+    constraint.require_complete(f"{CALL}\n{CALL}", is_truncated=False)
+
+
+def test_named_call() -> None:
+    constraint = constraint_of("log")
+    accept(constraint, '<tool_call>\n{"name": "log", "arguments": {"level": 7')
+    assert not constraint.is_complete
+    with pytest.raises(UsageError, match=r"^tool_choice: there is no tool sub"):
+        constraint_of("sub")
+
+
+def test_required_call_after_reasoning() -> None:
+    constraint = constraint_of("required", template=f"{HERMES}<think>", prompt="<think>\n")
+    accept(constraint, f"Hm. {CALL} </think>")
+    assert not is_free(constraint)
+    accept(constraint, f"\n\n{CALL}")
+    assert constraint.is_complete
+
+
+def test_optional_call_is_constrained_after_its_opening() -> None:
+    constraint = constraint_of("auto")
+    accept(constraint, "I look. <tool_cal")
+    assert is_free(constraint)
+    accept(constraint, "l>")
+    assert not is_free(constraint)
+    accept(constraint, CALL.removeprefix("<tool_call>"))
+    assert constraint.is_complete
+    constraint_of("auto").require_complete("I look.", is_truncated=False)
+
+
+@pytest.mark.parametrize("prompt", ["", "<think>\n"])
+def test_optional_call_after_reasoning(prompt: str) -> None:
+    constraint = constraint_of("auto", template=f"{HERMES}<think>", prompt=prompt)
+    accept(constraint, f"{'' if prompt else '<think>'}Maybe <tool_call>{{}}</tool_call></think>\nYes. <tool_call>")
+    assert not is_free(constraint)
+    accept(constraint, CALL.removeprefix("<tool_call>"))
+    assert constraint.is_complete
+
+
+def test_calls_without_a_syntax() -> None:
+    template = "<|channel|> <|message|>"
+    assert call_constraint(template, TOKENIZER, BYTES, TOOLS, "auto", is_parallel=True, prompt="") is None
+    with pytest.raises(UnsupportedError, match=r"^tool_choice: "):
+        call_constraint(template, TOKENIZER, BYTES, TOOLS, "required", is_parallel=True, prompt="")
+
+
+def test_schema_that_cannot_be_compiled() -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "no type"}}}}
+    with pytest.warns(UserWarning, match="^tool f: its arguments are not constrained"):
+        assert arguments_schema(function) == {"type": "object"}
+
+
+def test_arguments_schema() -> None:
+    assert arguments_schema({"name": "f"}) == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert arguments_schema({"name": "f", "parameters": {"type": "object"}}) == {"type": "object"}
+    open_schema = {"type": "object", "properties": {}, "additionalProperties": True}
+    assert arguments_schema({"name": "f", "parameters": open_schema}) == open_schema
