@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from localinfer.generation.pieces import Kind, ToolCall
+from localinfer.generation.tool_calls.call_syntax import FUNCTIONARY_CALL, HARMONY_CALL, MUSE_CALL, CallSyntax
 from localinfer.generation.tool_calls.json_calls import json_arguments
 from localinfer.generation.tool_calls.markers import find_marker
 from localinfer.generation.tool_calls.tool_call import ParseResult, ToolSchemas
@@ -37,6 +38,8 @@ class MessageFormat(NamedTuple):
     is_header: Callable[[str, ToolSchemas], bool]  # whether the text begins a header; otherwise it is the answer
     address: Callable[[str], Address]
     read: Callable[[str, str, ToolSchemas], list[ToolCall]]  # of the name, the body and the tools
+    syntax: CallSyntax  # of calls that a grammar constrains
+    opening: str = ""  # with which they begin; "" if their beginning looks like any message
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -63,7 +66,8 @@ def harmony_address(header: str) -> Address:
 
 HARMONY = MessageFormat(
     "<|start|>", "<|message|>", ("<|end|>", "<|call|>", "<|return|>"), ("<|channel|>", "<|constrain|>"),
-    is_harmony_header, harmony_address, json_arguments)  # fmt: skip
+    is_harmony_header, harmony_address, json_arguments, HARMONY_CALL, "<|channel|>commentary to=functions.",
+)  # fmt: skip
 
 
 # --- Muse Glimmer ---
@@ -81,7 +85,7 @@ def muse_calls(_: str, body: str, tools: ToolSchemas) -> list[ToolCall]:
 
 
 MUSE = MessageFormat(
-    "<|start|>", "<|message|>", ("<|eom|>", "<|eot|>"), (), is_harmony_header, muse_address, muse_calls
+    "<|start|>", "<|message|>", ("<|eom|>", "<|eot|>"), (), is_harmony_header, muse_address, muse_calls, MUSE_CALL
 )
 
 
@@ -89,7 +93,7 @@ MUSE = MessageFormat(
 
 
 def is_functionary_header(header: str, tools: ToolSchemas) -> bool:
-    return any(name.startswith(header.rstrip()) for name in ("all", *tools))
+    return any(name.startswith(header.strip()) for name in ("all", *tools))
 
 
 def functionary_address(header: str) -> Address:
@@ -97,7 +101,9 @@ def functionary_address(header: str) -> Address:
     return Address(name="" if name == "all" else name)
 
 
-FUNCTIONARY = MessageFormat(">>>", "\n", (), (), is_functionary_header, functionary_address, json_arguments)
+FUNCTIONARY = MessageFormat(
+    ">>>", "\n", (), (), is_functionary_header, functionary_address, json_arguments, FUNCTIONARY_CALL
+)
 
 
 class MessageParser:
@@ -148,6 +154,8 @@ class MessageParser:
             return ended if self._with_reasoning or not self._is_reasoning else ended._replace(text=ended.text + token)
         if token == self._format.begin and self._header is None:
             return self._text(token)
+        if token == self._format.begin and (self._header or "").strip() == "" and token.isspace():
+            return ParseResult()  # a line break before the header
         if token == self._format.begin:
             return self._begin_message(self._header or "")
         if self._header is not None:

@@ -8,7 +8,9 @@ from localinfer.generation.reasoning import ReasoningTags, find_tags, single_tok
 from localinfer.generation.structured import Constraint, ConstraintSpec, Vocabulary
 from localinfer.generation.structured.constraint_start import AfterMarker, Span
 from localinfer.generation.tool_calls import families
+from localinfer.generation.tool_calls.addressed_messages import MessageFormat
 from localinfer.generation.tool_calls.call_grammar import CallGrammar
+from localinfer.generation.tool_calls.call_syntax import CallSyntax
 from localinfer.generation.tool_calls.tool_call import Tool, function_of
 from localinfer.tokenizer import Tokenizer
 
@@ -33,31 +35,36 @@ def call_constraint(
     tools = [tool for tool in tools if choice in MODES or function_of(tool).get("name") == choice]
     if not tools:
         raise UsageError(f"tool_choice: there is no tool {printable(choice, 60)}")
-    family = families.find_family(template)
-    tags = family.reasoning or find_tags(template, tokenizer)
+    family, messages = families.find_family(template), families.find_message_format(template)
+    tags = None if messages else family.reasoning or find_tags(template, tokenizer)
     is_reasoning = bool(tags and tags.are_open(prompt))
-    call = next((each for each in family.calls if each.syntax), None)
-    if families.find_message_format(template):
-        call = None
-    if choice == "auto":
-        if not call or not call.syntax:
-            return None
-        grammar = CallGrammar(call.syntax, (call.opening, call.closing), tools, tokenizer)
-        spec = ConstraintSpec(
-            grammar.text(with_opening=False, is_parallel=is_parallel), "tools", is_json=False, is_optional=True
-        )
-        return Constraint(spec, vocabulary, AfterMarker(call.opening, span_of(tags), is_skipping=is_reasoning))
-    syntax, delimiters = (family.bare, ("", "")) if family.bare else (None, ("", ""))
-    if not syntax and call:
-        syntax, delimiters = call.syntax, (call.opening, call.closing)
+    opening, closing, syntax = find_syntax(family, messages, is_forced=choice != "auto")
+    if choice == "auto" and (not syntax or not opening):
+        return None
     if not syntax:
         raise UnsupportedError("tool_choice: the format of this model's calls can only be parsed; use auto or none")
-    grammar = CallGrammar(syntax, delimiters, tools, tokenizer)
+    grammar = CallGrammar(syntax, (opening, closing), tools, tokenizer)
+    if choice == "auto":
+        text = grammar.text(with_opening=False, is_parallel=is_parallel)
+        spec = ConstraintSpec(text, "tools", is_json=False, is_optional=True)
+        return Constraint(spec, vocabulary, AfterMarker(opening, span_of(tags), is_skipping=is_reasoning))
     spec = ConstraintSpec(grammar.text(with_opening=True, is_parallel=is_parallel), "tool_choice", is_json=False)
     if not tags or is_reasoning:
         return Constraint(spec, vocabulary, AfterMarker(tags.closing) if tags else None)
     ids = single_tokens(tags, tokenizer)
     return Constraint(spec, vocabulary, reasoning=(ids[0], AfterMarker(tags.closing)) if ids else None)
+
+
+def find_syntax(
+    family: families.Family, messages: MessageFormat | None, *, is_forced: bool
+) -> tuple[str, str, CallSyntax | None]:
+    """Return the delimiters of calls, and their syntax between them."""
+    if messages:
+        return messages.opening, "", messages.syntax
+    if family.bare and is_forced:
+        return "", "", family.bare
+    calls = ((call.opening, call.closing, call.syntax) for call in family.calls if call.syntax)
+    return next(calls, ("", "", None))
 
 
 def span_of(tags: ReasoningTags | None) -> Span | None:

@@ -7,17 +7,19 @@ import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from localinfer.generation.structured.json_schema import DEFINITIONS, OPTIONS, schema_problem
 from localinfer.generation.tool_calls.call_syntax import CallSyntax
-from localinfer.generation.tool_calls.tool_call import Tool, function_of, schema_types
+from localinfer.generation.tool_calls.tool_call import Tool, function_of, item_schema, schema_types
 from localinfer.tokenizer import Tokenizer
 
 VARIABLE = re.compile(r"(\$[A-Z_]+)")
-ANY_TEXT = "/(?s:.*)/"
 EXPRESSIONS = {"$INDEX": "/[0-9]/", "$BREAK": '"\\n"?'}
 SPACE = "/[ \\n]{1,4}/"  # before the first call
+MAX_LENGTH = 2000  # of a text; larger limits are not applied
+MAX_DEPTH = 5  # of nested values in a format with its own quotes; deeper ones are not constrained
 Schema = Mapping[str, Any]
 
 
@@ -43,6 +45,9 @@ class CallGrammar:
             calls = f"call ({self._literal(syntax.separator)} call)*"
         section = f"{self._literal(syntax.begin)} {calls} {self._literal(syntax.end)} {closing}"
         start = f"{SPACE}? {opening} section" if with_opening else "section"
+        if with_opening and syntax.before:
+            before, _, after = syntax.before.partition("$TEXT")
+            start = f"({self._literal(before)} {self._text_before(after)})? {start}"
         if is_parallel and syntax.separator is None and syntax.between is not None:
             start += f" ({self._literal(syntax.between)} {opening} section)*"
         rules = {"start": start, "section": section, "call": " | ".join(self._calls), **self._rules}
@@ -111,6 +116,9 @@ class CallGrammar:
     def _parameter(self, name: str, schema: Schema) -> str:
         definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
         value = schema["properties"][name]
+        if self._syntax.quotes:
+            template = self._syntax.parameter.replace("$KEY", name)
+            return self._rule("parameter", self._expand(template, {"$VALUE": self._value({**definitions, **value}, 0)}))
         types = schema_types(value)
         is_text = "string" in types and not self._syntax.quoted
         kind = "string" if is_text else next(iter(sorted(types)), "object")
@@ -124,19 +132,75 @@ class CallGrammar:
         if constants:
             alternatives = " | ".join(self._literal(str(each)) for each in constants)
             return self._rule("parameter", self._expand(template, {"$VALUE": f"({alternatives})"}))
-        return self._rule("parameter", f"{self._expand(before, {})} {self._text_before(after)}")
+        return self._rule("parameter", f"{self._expand(before, {})} {self._text_before(after, value)}")
 
-    def _text_before(self, template: str) -> str:
-        """Return the expression of any text, and of the template that ends it. No text contains what ends it."""
+    def _value(self, schema: Schema, depth: int) -> str:
+        """Return the expression of a value in the format with its own quotes."""
+        quotes = self._literal(self._syntax.quotes)
+        definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
+        if "$ref" in schema and depth < MAX_DEPTH:
+            return self._value({**definitions, **referred(schema)}, depth + 1)
+        types = schema_types(schema)
+        if constants := [each for each in schema.get("enum", ()) if isinstance(each, str)]:
+            return self._rule("value", " | ".join(f"{quotes} {self._literal(each)} {quotes}" for each in constants))
+        if types == {"string"}:
+            return self._rule("value", f"{quotes} {self._text_before(self._syntax.quotes, schema)}")
+        if types == {"array"}:
+            item = self._any_value()
+            if isinstance(items := item_schema(schema), Mapping) and depth < MAX_DEPTH:
+                item = self._value({**definitions, **items}, depth + 1)
+            return self._rule("value", f'"[" {repeated(item, schema)} "]"')
+        if types == {"object"} and "properties" in schema and depth < MAX_DEPTH:
+            return self._rule("value", f'"{{" {self._parameters(schema)} "}}"')
+        return self._json(schema) if types and not types & {"string", "array", "object"} else self._any_value()
+
+    def _any_value(self) -> str:
+        """Return the rule of any value in this format."""
+        quotes = self._literal(self._syntax.quotes)
+        self._rules["key"] = "/[A-Za-z_][A-Za-z0-9_]*/"
+        self._rules["any"] = " | ".join([
+            f"{quotes} {self._text_before(self._syntax.quotes)}", *('"true"', '"false"', '"null"'),
+            r"/-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,9})?/", '"[" (any ("," any)*)? "]"',
+            '"{" (key ":" any ("," key ":" any)*)? "}"',
+        ])  # fmt: skip
+        return "any"
+
+    def _text_before(self, template: str, schema: Schema = MappingProxyType({})) -> str:
+        """Return the expression of a text, and of the template that ends it. No text contains what ends it."""
         ending, *rest = VARIABLE.split(template)
         first = next(iter(self._tokenizer.split(ending, strip=False)), "")
         if not isinstance(first, str) and not self._tokenizer.token_bytes(first):  # no text contains a control token
-            return f"{self._rule('text', ANY_TEXT)} {self._expand(template, {})}"
+            return f"{self._rule('text', text_regex(schema))} {self._expand(template, {})}"
         tag = ending.strip("\n")  # a line break before the tag is part of the text, and dropped by the parser
         line_break = ending.removeprefix("\n").removeprefix(tag)
-        text = self._rule("text", ANY_TEXT)
+        text = self._rule("text", text_regex(schema, "\\n?" if ending.startswith("\n") else ""))
         self._rules[f"{text}[suffix={json.dumps(tag, ensure_ascii=False)}]"] = self._rules.pop(text)
         return f"{text} {self._expand(line_break + ''.join(rest), {})}"
+
+
+def repeated(item: str, schema: Schema) -> str:
+    """Return the expression of the elements of a list, whose number a schema may limit."""
+    least, most = schema.get("minItems", 0), schema.get("maxItems", "")
+    if most == 0:
+        return ""
+    elements = f'{item} ("," {item}){{{max(0, least - 1)},{most - 1 if most else ""}}}'
+    return elements if least else f"({elements})?"
+
+
+def text_regex(schema: Schema, ending: str = "") -> str:
+    """Return the regular expression of a text whose greatest length a schema limits.
+
+    A least length would let a text contain what ends it.
+    """
+    longest = schema.get("maxLength", MAX_LENGTH + 1)
+    return "/(?s:.*)/" if longest > MAX_LENGTH else f"/(?s:.{{0,{longest}}}){ending}/"
+
+
+def referred(schema: Schema) -> Schema:
+    """Return the definition to which a schema refers, or {}."""
+    _, keyword, name = [*str(schema["$ref"]).split("/"), "", ""][:3]
+    definition = schema.get(keyword, {}).get(name, {})
+    return definition if isinstance(definition, Mapping) else {}
 
 
 def arguments_schema(function: Mapping[str, Any]) -> Schema:

@@ -17,7 +17,10 @@ class CallSyntax(NamedTuple):
     """The text between the delimiters of calls: `begin`, calls with a `separator` between them, `end`.
 
     Without a separator, each call has delimiters of its own, and `between` is the text between them; None means that
-    there is only one call. `quoted` strings are JSON.
+    there is only one call. `before` may precede a forced call; its $TEXT is any text, such as reasoning.
+
+    Values are text, or JSON if they are not strings; with `quoted`, all are JSON. Other `quotes` enclose strings in a
+    format of values that is otherwise like JSON, without quotes around keys.
     """
 
     call: str
@@ -28,6 +31,8 @@ class CallSyntax(NamedTuple):
     parameter: str = ""
     parameter_separator: str = ""
     quoted: bool = False
+    quotes: str = ""
+    before: str = ""
 
 
 JSON_CALL = '{"name": "$NAME", "arguments": $ARGUMENTS}'
@@ -66,4 +71,18 @@ COMMAND = CallSyntax(
     '    {"tool_call_id": "$INDEX", "tool_name": "$NAME", "parameters": $ARGUMENTS}', "[\n", ",\n", "\n]"
 )
 COMMAND_R = CallSyntax('    {"tool_name": "$NAME", "parameters": $ARGUMENTS}', "\n[\n", ",\n", "\n]\n")
+GEMMA = CallSyntax(
+    "call:$NAME{$PARAMETERS}", between="", parameter="$KEY:$VALUE", parameter_separator=",", quotes='<|"|>'
+)
+HARMONY_CALL = CallSyntax(
+    "$NAME <|constrain|>json<|message|>$ARGUMENTS",
+    before="<|channel|>analysis<|message|>$TEXT<|end|><|start|>assistant",
+)
+MUSE_CALL = CallSyntax(
+    ' to=$NAME<|message|><atem:function_calls>\n<atem:invoke name="$NAME">\n$PARAMETERS</atem:invoke>\n'
+    "</atem:function_calls>",
+    parameter='<atem:parameter name="$KEY">$VALUE</atem:parameter>\n',
+    before=" to=self<|message|>$TEXT<|eom|><|start|>assistant",
+)
+FUNCTIONARY_CALL = CallSyntax("$NAME\n$ARGUMENTS")
 LLAMA = CallSyntax('{"name": "$NAME", "parameters": $ARGUMENTS}')

@@ -13,6 +13,7 @@ from localinfer.generation.tool_calls.call_syntax import (
     DEEPSEEK,
     DEEPSEEK_R1,
     DSML,
+    GEMMA,
     GLM,
     INVOKE,
     JSON_CALL,
@@ -139,7 +140,9 @@ FAMILIES = (
     Family("minimax", ("<minimax:tool_call>",), (
         CallFormat("<minimax:tool_call>", "</minimax:tool_call>", minimax_m2_calls, syntax=INVOKE),
     )),
-    Family("gemma", ("<|tool_call>call:",), (CallFormat("<|tool_call>", "<tool_call|>", gemma_calls),)),
+    Family("gemma", ("<|tool_call>call:",), (
+        CallFormat("<|tool_call>", "<tool_call|>", gemma_calls, syntax=GEMMA),
+    )),
     Family("lfm2", ("<|tool_call_start|>",), (
         CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls, syntax=PYTHONIC),
     )),

@@ -1,24 +1,27 @@
 """Grammars of calls: random texts that they allow are parsed to calls with valid arguments, in each family's syntax."""
 
 import random
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from constraints import BYTES, ByteTokenizer, matcher_of
+from constraints import BYTES, ByteTokenizer
+from llguidance import LLMatcher
 
 from localinfer.errors import UnsupportedError, UsageError
-from localinfer.generation.structured.constraint import Constraint
+from localinfer.generation.structured import Constraint, Vocabulary
+from localinfer.generation.tool_calls.addressed_messages import MessageParser
 from localinfer.generation.tool_calls.answer_parser import parse_whole
 from localinfer.generation.tool_calls.call_constraint import call_constraint
 from localinfer.generation.tool_calls.call_grammar import CallGrammar, arguments_schema
-from localinfer.generation.tool_calls.families import FAMILIES, CallFormat, Family
+from localinfer.generation.tool_calls.families import FAMILIES, MESSAGE_FORMATS, CallFormat, Family
 from localinfer.generation.tool_calls.tool_call import ToolSchemas
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "get_weather", "parameters": {
         "type": "object", "required": ["city", "unit"], "properties": {
-            "days": {"type": "integer", "minimum": 1, "maximum": 99}, "city": {"type": "string"},
+            "days": {"type": "integer", "minimum": 1, "maximum": 99}, "city": {"type": "string", "maxLength": 60},
             "unit": {"enum": ["celsius", "fahrenheit"]}, "exact": {"type": "boolean"},
             "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
             "place": {"$ref": "#/$defs/place"},
@@ -31,8 +34,8 @@ TOOLS: list[dict[str, Any]] = [
 ]  # fmt: skip
 WITH_SYNTAX = [family for family in FAMILIES if any(call.syntax for call in family.calls)]
 ENDINGS = ('"', "}", "]", ")", "\n</parameter>\n", "</parameter>", "</param>", "</arg_value>",
-           "<|close|>argument<|sep|>", "</｜DSML｜parameter>\n", "</function>", "</tool_call>",
-           "</invoke>")  # fmt: skip
+           '<|"|>', "</atem:parameter>\n", "<|close|>argument<|sep|>", "</｜DSML｜parameter>\n", "</function>",
+           "</tool_call>", "</invoke>")  # fmt: skip
 LOGITS = np.zeros(257, np.float32)
 
 
@@ -41,21 +44,41 @@ class Tokenizer(ByteTokenizer):
         return [text]
 
 
+class ControlTokenizer(Tokenizer):
+    """A tokenizer with control tokens, too."""
+
+    texts = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|eom|>", '<|"|>',
+             "<|tool_call>", "<tool_call|>")  # fmt: skip
+    n_vocab = 257 + len(texts)
+
+    def token_bytes(self, id: int, *, special: bool = False) -> bytes:
+        return super().token_bytes(id) if id < 257 else self.texts[id - 257].encode() * special
+
+    def split(self, text: str, *, strip: bool = True) -> list[str | int]:
+        parts = re.split(f"({'|'.join(map(re.escape, self.texts))})", text)
+        return [257 + self.texts.index(part) if part in self.texts else part for part in parts if part]
+
+
 TOKENIZER: Any = Tokenizer()
+CONTROL_TOKENIZER: Any = ControlTokenizer()
+CONTROL = Vocabulary(CONTROL_TOKENIZER, ControlTokenizer.n_vocab)
 
 
-def random_text(grammar: str, source: random.Random) -> str:
+def random_text(grammar: str, source: random.Random, vocabulary: Vocabulary = BYTES) -> str:
     """Return a random text that a grammar allows. What ends a value is more probable than other bytes."""
-    matcher, text = matcher_of(grammar), b""
+    matcher, text = LLMatcher(vocabulary.trie, grammar, log_level=0), b""
+    assert not matcher.is_error(), matcher.get_error()
     for _ in range(3000):
         endings = [each for each in map(str.encode, ENDINGS) if matcher.validate_tokens(list(each)) == len(each)]
-        allowed = np.flatnonzero(BYTES.allowed_by(matcher))
-        plain = [id for id in allowed if 32 <= id < 127 or id == 10] or list(allowed)
-        if 256 in allowed and (source.random() < 0.5 or allowed.size == 1):
+        allowed = [int(id) for id in np.flatnonzero(vocabulary.allowed_by(matcher))]
+        plain = [id for id in allowed if 32 <= id < 127 or id == 10 or id > 256] or allowed
+        if 256 in allowed and (source.random() < 0.5 or len(allowed) == 1):
             return text.decode()
-        chosen = source.choice(endings) if endings and source.random() < 0.3 else bytes([source.choice(plain) % 256])
-        assert matcher.consume_tokens(list(chosen))
-        text += chosen
+        chosen = list(source.choice(endings)) if endings and source.random() < 0.3 else [source.choice(plain)]
+        if (special := [id for id in allowed if id > 256]) and source.random() < 0.3:
+            chosen = special[:1]
+        assert matcher.consume_tokens(chosen)
+        text += b"".join(map(vocabulary.visible_bytes, chosen))
         if matcher.is_stopped():
             return text.decode()
     raise AssertionError(f"no end: {text[-200:]!r}")
@@ -73,8 +96,9 @@ def test_random_calls_are_valid(family: Family) -> None:
     schemas = {tool["function"]["name"]: arguments_schema(tool["function"]) for tool in TOOLS}
     names = set()
     for seed in range(12):
-        grammar = CallGrammar(call.syntax, (call.opening, call.closing), TOOLS, TOKENIZER)
-        text = random_text(grammar.text(with_opening=True, is_parallel=seed % 2 == 0), random.Random(seed))
+        tokenizer, vocabulary = (TOKENIZER, BYTES) if seed % 3 else (CONTROL_TOKENIZER, CONTROL)
+        grammar = CallGrammar(call.syntax, (call.opening, call.closing), TOOLS, tokenizer)
+        text = random_text(grammar.text(with_opening=True, is_parallel=seed % 2 == 0), random.Random(seed), vocabulary)
         parsed = parse_whole(family, ToolSchemas(TOOLS), text)
         assert not parsed.problem, text
         assert not parsed.text.strip(), text
@@ -155,8 +179,33 @@ def test_optional_call_after_reasoning(prompt: str) -> None:
     assert constraint.is_complete
 
 
+@pytest.mark.parametrize("markers", MESSAGE_FORMATS, ids=" ".join)
+def test_random_messages_are_valid(markers: tuple[str, ...]) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="there is no package jsonschema")
+    messages = MESSAGE_FORMATS[markers]
+    schemas = {tool["function"]["name"]: arguments_schema(tool["function"]) for tool in TOOLS}
+    for seed in range(8):
+        grammar = CallGrammar(messages.syntax, (messages.opening, ""), TOOLS, CONTROL_TOKENIZER)
+        text = random_text(grammar.text(with_opening=True, is_parallel=False), random.Random(seed), CONTROL)
+        parser = MessageParser(messages, ToolSchemas(TOOLS))
+        parsed = parser.push(text).joined_with(parser.finish())
+        assert (parsed.text.strip(), parsed.problem) == ("", ""), text
+        [call] = parsed.calls
+        jsonschema.validate(call.arguments, schemas[call.name])
+
+
+def test_calls_of_channels() -> None:
+    constraint = constraint_of("auto", template="<|channel|> <|message|>")
+    accept(constraint, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant")
+    assert is_free(constraint)
+    accept(constraint, "<|channel|>commentary to=functions.")
+    assert not is_free(constraint)
+    accept(constraint, "files.now <|constrain|>json<|message|>{}")
+    assert constraint.is_complete
+
+
 def test_calls_without_a_syntax() -> None:
-    template = "<|channel|> <|message|>"
+    template = "]<]minimax[>["
     assert call_constraint(template, TOKENIZER, BYTES, TOOLS, "auto", is_parallel=True, prompt="") is None
     with pytest.raises(UnsupportedError, match=r"^tool_choice: "):
         call_constraint(template, TOKENIZER, BYTES, TOOLS, "required", is_parallel=True, prompt="")
