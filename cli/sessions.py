@@ -1,5 +1,6 @@
-"""The command `localinfer sessions`: list, show, export or remove saved chat sessions."""
+"""The command `localinfer sessions`: list, search, show, export or remove saved chat sessions."""
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,41 +8,55 @@ import typer
 from cli import screen
 from cli.models import confirm
 from cli.output_files import writable_path, write_atomically
-from cli.tables import table
+from cli.tables import model_label, table
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from localinfer.sessions import Session
 
 NO_SESSIONS = "there are no saved sessions"
+NOTHING = {"list": NO_SESSIONS, "search": "no session contains these words"}
+MAX_LINE_LENGTH = 60  # characters of the title, or of the line that `search` found
 
 
 def sessions_command(
-    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="list, show, export or rm.")] = "list",
+    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="list, search, show, export or rm.")] = "list",
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Session names. [default: the latest; all for list]")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Session names, or words for search. [default: the latest; all for list]"
+        ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array, for list, search and show.")] = False,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the export to FILE instead of stdout.")
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """List, show, export or remove saved chat sessions.
+    """List, search, show, export or remove saved chat sessions.
 
-    `export` writes Markdown. Session files are in JSON Lines format.
+    `search` lists the sessions that contain all words, in upper or lower case. `export` writes Markdown. Session files
+    are in JSON Lines format.
 
     \b
     Examples:
       localinfer sessions
+      localinfer sessions search regular expression
       localinfer sessions show
       localinfer sessions export 2026-11-22-093015 -o chat.md
       localinfer sessions rm 2026-11-22-093015
     """
     if output is not None and action != "export":
         raise UsageError("-o: only for `localinfer sessions export`")
+    if as_json and action not in ("list", "search", "show"):
+        raise UsageError("--json: only for `localinfer sessions` list, search and show")
     match action:
-        case "list":
-            show_list(names)
+        case "list" | "search":
+            if action == "search" and not names:
+                raise UsageError("search: a word is missing")
+            show_list(find_lines(names, is_search=action == "search"), as_json, nothing=NOTHING[action])
+        case "show" if as_json:
+            write_json([as_object(each) | {"messages": each.messages} for each in find_sessions(names)])
         case "show":
             screen.write("\n".join(map(as_text, find_sessions(names))))
         case "export":
@@ -49,18 +64,54 @@ def sessions_command(
         case "rm":
             remove_sessions(names, yes)
         case _:
-            raise UsageError(f"{screen.one_line(action)}: must be list, show, export or rm")
+            raise UsageError(f"{screen.one_line(action)}: must be list, search, show, export or rm")
 
 
-def show_list(names: list[str] | None) -> None:
-    """Print a line for each session, the latest first."""
-    from localinfer import paths, sessions
+def show_list(found: "list[tuple[Session, str]]", as_json: bool, nothing: str) -> None:
+    """Print sessions, each with a line of text, as a JSON array or as a table; `nothing` is the note if there are none.
+    """
+    from localinfer import paths
 
-    found = find_sessions(names or sessions.list_names())
-    rows = [(each.name, each.model, f"{len(each.messages)} messages", each.title) for each in found]
-    for line in [*table("", "<<><", [[screen.one_line(cell) for cell in row] for row in rows])][2:] if rows else []:
-        screen.write(line.strip() + "\n")
-    screen.note_dim(f"sessions are in {paths.sessions_dir()}" if rows else NO_SESSIONS)
+    if as_json:
+        write_json([as_object(session) | {"line": line} for session, line in found])
+        return
+    for line in table_lines(found):
+        screen.write(f"{line}\n")
+    screen.note_dim(f"sessions are in {screen.one_line(str(paths.sessions_dir()))}" if found else nothing)
+
+
+def find_lines(names: list[str] | None, *, is_search: bool) -> "list[tuple[Session, str]]":
+    """Return the named sessions, or all of them, with their titles; or what `sessions.search` finds."""
+    from localinfer import sessions
+
+    if is_search:
+        return list(sessions.search(" ".join(names or [])))
+    return [(each, each.title) for each in find_sessions(names or sessions.list_names())]
+
+
+def table_lines(found: "list[tuple[Session, str]]") -> list[str]:
+    rows = [
+        (session.name, model_label(session.model), f"{len(session.messages)} messages", shortened(line))
+        for session, line in found
+    ]
+    lines = [*table("", "<<><", [[screen.one_line(cell) for cell in row] for row in rows])][2:] if rows else []
+    return [line.strip() for line in lines]
+
+
+def shortened(line: str) -> str:
+    line = " ".join(line.split())
+    return line if len(line) <= MAX_LINE_LENGTH else f"{line[: MAX_LINE_LENGTH - 1]}…"
+
+
+def as_object(session: "Session") -> dict[str, object]:
+    return {
+        "name": session.name, "model": session.model, "created": session.created, "n_messages": len(session.messages),
+        "title": session.title, "system": session.system, "path": str(session.path),
+    }  # fmt: skip
+
+
+def write_json(value: object) -> None:
+    screen.write(json.dumps(value, indent=1) + "\n")
 
 
 def find_sessions(names: list[str] | None) -> "list[Session]":

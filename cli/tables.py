@@ -1,6 +1,7 @@
 """Plain-text tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 
 def table(title: str, alignments: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -15,3 +16,8 @@ def table(title: str, alignments: str, rows: Iterable[Sequence[str]]) -> Iterato
     for row in cells:
         columns = zip(row, alignments, widths, strict=True)
         yield ("  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in columns)).rstrip()
+
+
+def model_label(name: str) -> str:
+    """Return a short label of a model: its name, or of a path the name of the file."""
+    return Path(name).stem if name.endswith(".gguf") else name

@@ -4,11 +4,13 @@
     session.append({"role": "user", "content": "Hello"})
     session.messages                                     # the list of messages for `Model.chat`
     session.rewind(0)                                    # keep only the first 0 messages
+    next(session.versions())                             # the messages before that
     session.markdown()
 
-The first line describes the session: {"localinfer": 1, "model": ..., "created": ...}. Each further line is a message,
-written immediately, or {"keep": n}, which discards all but the first n messages before it. The file is append-only: a
-crash loses at most one incomplete line, and discarded messages remain in the file.
+The first line describes the session: {"localinfer": 1, "model": ..., "created": ..., "system": ...}; the system prompt
+is optional. Each further line is a message, written immediately, or {"keep": n}, which discards all but the first n
+messages before it. The file is append-only: a crash loses at most one incomplete line, and discarded messages remain in
+the file.
 """
 
 import contextlib
@@ -16,7 +18,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
@@ -38,8 +40,41 @@ APPEND_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 
 Message = Mapping[str, object]
 
 
+@dataclass(slots=True, kw_only=True)
+class History:
+    """The messages of a conversation, and those that were discarded: pairs of `keep` and the messages behind it."""
+
+    messages: list[Message] = field(default_factory=list)
+    discarded: list[tuple[int, list[Message]]] = field(default_factory=list)
+
+    def append(self, message: Message) -> None:
+        """Append a message."""
+        self.messages.append(message)
+
+    def rewind(self, keep: int) -> None:
+        """Discard all but the first `keep` messages."""
+        if keep < len(self.messages):
+            self.discarded.append((keep, self.messages[keep:]))
+            del self.messages[keep:]
+
+    def replace_messages(self, messages: Sequence[Message]) -> None:
+        """Replace the messages; only those from the first difference on are discarded and appended."""
+        pairs = enumerate(zip(self.messages, messages, strict=False))
+        same = next((n for n, (old, new) in pairs if old != new), min(len(self.messages), len(messages)))
+        self.rewind(same)
+        for message in messages[same:]:
+            self.append(message)
+
+    def versions(self) -> Iterator[list[Message]]:
+        """Yield the messages before each discard, the latest first."""
+        messages = self.messages
+        for keep, tail in reversed(self.discarded):
+            messages = [*messages[:keep], *tail]
+            yield messages
+
+
 @dataclass(slots=True)
-class Session:
+class Session(History):
     """A chat session. `messages` are the valid messages, `n_damaged` counts unreadable lines. The file is created with
     the first message.
     """
@@ -47,7 +82,7 @@ class Session:
     name: str
     model: str = ""
     created: str = ""  # ISO 8601, with the offset from UTC
-    messages: list[Message] = field(default_factory=list)
+    system: str = ""  # the system prompt
     n_damaged: int = 0
 
     @property
@@ -69,21 +104,13 @@ class Session:
     def append(self, message: Message) -> None:
         """Append a message to the list and the file. Raises LocalInferError if the file cannot be written."""
         self._write(message)
-        self.messages.append(message)
+        History.append(self, message)
 
     def rewind(self, keep: int) -> None:
         """Discard all but the first `keep` messages."""
         if keep < len(self.messages):
             self._write({"keep": keep})
-            del self.messages[keep:]
-
-    def replace_messages(self, messages: Sequence[Message]) -> None:
-        """Replace the messages; only those from the first difference on are written."""
-        pairs = enumerate(zip(self.messages, messages, strict=False))
-        same = next((n for n, (old, new) in pairs if old != new), min(len(self.messages), len(messages)))
-        self.rewind(same)
-        for message in messages[same:]:
-            self.append(message)
+            History.rewind(self, keep)
 
     def markdown(self) -> str:
         """Return the conversation as a Markdown document."""
@@ -108,6 +135,7 @@ class Session:
             with open(descriptor, "ab") as file:  # noqa: PTH123
                 if not file.tell():
                     about = {"localinfer": FORMAT, "model": self.model, "created": self.created}
+                    about |= {"system": self.system} if self.system else {}
                     text = json.dumps(about, ensure_ascii=False) + "\n" + text
                 elif not ends_with_newline(self.path):
                     text = "\n" + text
@@ -158,9 +186,10 @@ def apply_line(session: Session, line: bytes) -> None:
         case {"role": str(), "content": _}:
             session.messages.append(entry)
         case {"keep": int(keep)}:
-            del session.messages[max(keep, 0) :]
+            History.rewind(session, max(keep, 0))
         case {"localinfer": int(), "model": str(model), "created": str(created)}:
             session.model, session.created = model, created
+            session.system = entry["system"] if isinstance(entry.get("system"), str) else ""
         case _:
             session.n_damaged += 1
 
@@ -176,6 +205,18 @@ def list_names() -> list[str]:
     """Return the names of all sessions, the most recently written first. Other files, such as pipes, are skipped."""
     found = [path for path in paths.sessions_dir().glob("*" + SUFFIX) if NAME.fullmatch(path.stem)]
     return [path.stem for path, _ in latest_first(found)]
+
+
+def search(text: str) -> Iterator[tuple[Session, str]]:
+    """Yield the sessions that contain all words of `text`, the most recently written first, each with the first line
+    that contains one of them.
+    """
+    words = text.casefold().split()
+    for session in map(open_session, list_names()):
+        lines = [session.name, *(line for each in session.messages for line in message_text(each).splitlines())]
+        found = [line for line in lines if any(word in line.casefold() for word in words)]
+        if all(any(word in line.casefold() for line in found) for word in words):
+            yield session, next(iter(found), session.title)
 
 
 def latest() -> Session | None:

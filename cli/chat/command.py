@@ -73,10 +73,12 @@ def chat_command(
         from cli.chat.loop import Chat
 
         if resumed is None and interactive and not session.no_save:
-            resumed = session_state.create_session(name, session.session_name)
+            resumed = session_state.create_session(name, session.session_name or "")
         if resumed:
             session_state.resume(loaded, resumed)
         chat = Chat(loaded, name, output, transcript=transcript, session=resumed, tools=toolbox)
+        if "system_prompt" in given:
+            chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
         if message is not None and output.as_json:
             answer_as_json(chat, message)
         elif message is not None:

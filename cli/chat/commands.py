@@ -83,15 +83,6 @@ def help_(_: Chat, __: str) -> None:
     screen.note_wrapped(KEYS)
 
 
-def system(chat: Chat, text: str) -> None:
-    if text:
-        chat.conversation.clear()
-        chat.conversation.system = "" if text == '""' else text
-        screen.note_dim("started a new conversation")
-    else:
-        screen.note(chat.conversation.system or "there is no system prompt")
-
-
 def set_(chat: Chat, text: str) -> None:
     """Set an option. The syntax of Ollama works, too: /set parameter temperature 0, /set system TEXT, /set nothink."""
     name, _, value = text.removeprefix("parameter ").strip().partition(" ")
@@ -100,7 +91,7 @@ def set_(chat: Chat, text: str) -> None:
     if not name:
         show_settings(chat)
     elif name == "system_prompt" and value:
-        system(chat, value)
+        session_commands.system(chat, value)
     elif value:
         chat.conversation.settings |= setting(name, value)
         screen.note_dim(f"{name} is {format_value(chat.conversation.settings[name])}")
@@ -149,14 +140,6 @@ def regen(chat: Chat, _: str) -> None:
         screen.note("there is no answer yet")
 
 
-def undo(chat: Chat, _: str) -> None:
-    question = chat.conversation.undo()
-    if question:
-        screen.note_dim(f"removed: {shortened(question)}")
-    else:
-        screen.note("there is nothing to undo")
-
-
 def edit(chat: Chat, _: str) -> None:
     chat.draft = chat.conversation.undo()
     if not chat.draft:
@@ -199,12 +182,6 @@ def split_path(argument: str) -> tuple[str, str]:
     else:
         raise UsageError(f"/file: missing {argument[0]} behind the path")
     return path, question.strip()
-
-
-def clear(chat: Chat, _: str) -> None:
-    chat.conversation.clear()
-    chat.files.clear()
-    screen.note_dim("cleared the conversation")
 
 
 def why(chat: Chat, argument: str) -> None:
@@ -281,26 +258,23 @@ def exit_(chat: Chat, _: str) -> None:
     chat.is_over = True
 
 
-def shortened(text: str) -> str:
-    line = screen.one_line(text)
-    return line if len(line) <= 60 else line[:57] + "..."
-
-
 COMMANDS = [
     Command(("/help", "/?"), "", "list the commands", help_),
-    Command(("/system",), "[TEXT]", "start over with TEXT as the system prompt, or show it", system),
+    Command(("/system",), "[TEXT]", "start a new session with system prompt TEXT, or show it", session_commands.system),
     Command(("/set",), "[NAME VALUE]", "set an option, such as temp, or show its value", set_),
     Command(("/show",), "", "show the model and all options", show),
     Command(("/regen", "/retry"), "", "regenerate the last answer", regen),
-    Command(("/undo",), "", "remove the last message and its answer", undo),
+    Command(("/undo",), "", "remove the last message and its answer; after /clear, go back", session_commands.undo),
+    Command(("/redo",), "[N]", "restore what was removed or replaced, N times ago", session_commands.redo),
     Command(("/edit",), "", "remove the last answer and edit its message", edit),
     Command(("/tokens",), "[TEXT]", "show the used context, or count the tokens of TEXT", tokens),
     Command(("/stats",), "", "show the statistics of the last answer", stats),
     Command(("/file", "/read"), "PATH [QUESTION]", "add a file to the next message", file),
     Command(("/save",), "NAME", "save the conversation as session NAME", session_commands.save),
     Command(("/load",), "SESSION", "switch to another session", session_commands.load),
+    Command(("/sessions",), "[TEXT]", "list the saved sessions, or those with TEXT", session_commands.sessions_),
     Command(("/export",), "PATH", "export the conversation as Markdown", session_commands.export),
-    Command(("/clear", "/reset", "/new"), "", "clear the conversation", clear),
+    Command(("/clear", "/reset", "/new"), "", "start a new session; this one stays saved", session_commands.clear),
     Command(("/why",), "[N]", "show token probabilities of the last answer, or alternatives of the Nth token", why),
     Command(("/branch",), "N TOKEN", "regenerate the last answer from the Nth token on, starting with TOKEN", branch),
     Command(("/copy",), "", "copy the last answer to the clipboard", copy),

@@ -3,17 +3,26 @@
 If the messages no longer fit in the context, the oldest turns are left out of the prompt. The conversation keeps them.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from localinfer.generation.pieces import Stats
 from localinfer.generation.result import GenerationResult
+from localinfer.sessions import History
 
 if TYPE_CHECKING:
     from localinfer import Model, Piece
     from localinfer.sessions import Session
 
 Message = dict[str, Any]
+
+
+class Previous(NamedTuple):
+    """A conversation that was left for a new one."""
+
+    session: "Session | None"
+    history: History
+    system: str
 
 
 class Conversation:
@@ -34,7 +43,10 @@ class Conversation:
         self.stats = Stats()
         self.tool_results: list[str] = []  # results of the pending tool calls that the user has typed
         self.session = session
-        self._messages: list[Message] = [dict(each) for each in session.messages] if session else []
+        self.previous: Previous | None = None
+        self._history = session or History()
+        self._messages: list[Message] = [dict(each) for each in self._history.messages]
+        self._use_system_prompt(session)
         self._scored: tuple[list[int], list[Piece]] = [], []  # tokens of prompt and answer, scored pieces
 
     @property
@@ -46,8 +58,9 @@ class Conversation:
         self._messages = messages
         self.tool_results = []
         self.n_dropped = min(self.n_dropped, len(messages))
-        if self.session:
-            self.session.replace_messages(messages)
+        if self.session and not self.session.messages:
+            self.session.system = self.system
+        self._history.replace_messages(messages)
 
     @property
     def system(self) -> str:
@@ -150,11 +163,52 @@ class Conversation:
 
     def switch_session(self, session: "Session") -> None:
         """Switch to another session. The current one remains as it was saved."""
-        self.session, self.n_dropped, self.tool_results = session, 0, []
-        self._messages = [dict(each) for each in session.messages]
+        self._switch(session, session)
+        self._use_system_prompt(session)
 
-    def clear(self) -> None:
-        self.messages = []
+    def save_as(self, session: "Session") -> None:
+        """Copy the conversation to a new session and continue there."""
+        session.system = self.system
+        session.replace_messages(self.messages)
+        self.session = self._history = session
+
+    def start_over(self, session: "Session | None") -> None:
+        """Start a new conversation in a new session, or in none. `go_back` returns to this one."""
+        self.previous = Previous(self.session, self._history, self.system)
+        self._switch(session, session or History())
+
+    def go_back(self) -> bool:
+        """Return to the conversation before `start_over`. Return False if there is none."""
+        if self.previous is None:
+            return False
+        session, history, self.system = self.previous
+        self.previous = None
+        self._switch(session, history)
+        return True
+
+    def restore(self, number: int) -> bool:
+        """Restore the messages before the latest removal, or before the `number`-th latest one.
+
+        Versions that the conversation still contains do not count. Return False if there is none.
+        """
+        removed: list[Sequence[Mapping[str, object]]] = []
+        for version in self._history.versions():
+            if version != self.messages[: len(version)] and version not in removed:
+                removed.append(version)
+            if len(removed) == number:
+                self.messages = [dict(each) for each in version]
+                return True
+        return False
+
+    def _use_system_prompt(self, session: "Session | None") -> None:
+        """Use the system prompt of the session, or without one that of the model."""
+        self.settings.pop("system_prompt", None)
+        if session and session.system:
+            self.system = session.system
+
+    def _switch(self, session: "Session | None", history: History) -> None:
+        self.session, self._history, self.n_dropped, self.tool_results = session, history, 0, []
+        self._messages = [dict(each) for each in history.messages]
 
 
 def is_tool_call(entry: object) -> bool:

@@ -1,5 +1,6 @@
-"""The slash commands /save, /load and /export."""
+"""The slash commands for sessions. None of them removes anything from a session file."""
 
+import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +12,8 @@ from localinfer.errors import UsageError
 if TYPE_CHECKING:
     from cli.chat.conversation import Conversation
     from localinfer import Model
+
+SHOWN_SESSIONS = 20
 
 
 class Chat(Protocol):
@@ -34,10 +37,8 @@ def save(chat: Chat, name: str) -> None:
     elif session and session.name == name:
         screen.note_dim(f"already saved as {name}")
     else:
-        session = sessions.create(chat.name, name)
-        session.replace_messages(chat.conversation.messages)
-        chat.conversation.session = session
-        screen.note_dim(f"saved as {name}; resume it with `localinfer chat --session {name}`")
+        chat.conversation.save_as(sessions.create(chat.name, name))
+        screen.note_dim(f"saved as {name}; resume it with `localinfer chat --session {shlex.quote(name)}`")
 
 
 def load(chat: Chat, name: str) -> None:
@@ -51,16 +52,89 @@ def load(chat: Chat, name: str) -> None:
         )
         return
     session = sessions.open_session(name)
-    if chat.conversation.session:
-        session_state.save_snapshot(chat.model, chat.conversation.session)
-    elif chat.conversation.messages:
+    leave_session(chat)
+    if not chat.conversation.session and chat.conversation.messages:
         screen.warn("the previous conversation is not saved")
     chat.conversation.switch_session(session)
-    chat.files.clear()
-    chat.used = 0
     session_state.resume(chat.model, session)
     if session.model not in ("", chat.name):
         screen.note_dim(f"this session used {session.model}")
+
+
+def leave_session(chat: Chat) -> None:
+    """Forget what belongs to the current conversation only, and save the KV cache of its session."""
+    if chat.conversation.session:
+        session_state.save_snapshot(chat.model, chat.conversation.session)
+    chat.files.clear()
+    chat.used = 0
+
+
+def clear(chat: Chat, _: str) -> None:
+    """Start a new conversation. The current one remains in its session, or without a session in memory."""
+    session = chat.conversation.session
+    if not chat.conversation.messages:
+        chat.files.clear()
+        screen.note_dim("started a new conversation")
+        return
+    leave_session(chat)
+    chat.conversation.start_over(session_state.create_session(chat.name) if session else None)
+    where = f"; the last one is saved as session {session.name}" if session else ""
+    screen.note_dim(f"started a new conversation{where}; /undo goes back to it")
+
+
+def system(chat: Chat, text: str) -> None:
+    """Start a new conversation with a system prompt, or show the system prompt."""
+    if text:
+        clear(chat, "")
+        chat.conversation.system = "" if text == '""' else text
+    else:
+        screen.note(chat.conversation.system or "there is no system prompt")
+
+
+def undo(chat: Chat, _: str) -> None:
+    """Remove the last question and its answer. In a conversation that has none yet, return to the one before it."""
+    conversation = chat.conversation
+    if question := conversation.undo():
+        screen.note_dim(f"removed: {shortened(question)}; /redo restores it")
+    elif not conversation.messages and conversation.go_back():
+        chat.used = 0
+        where = f"session {conversation.session.name}" if conversation.session else "the last conversation"
+        screen.note_dim(f"back in {where}, {len(conversation.messages)} messages")
+    else:
+        screen.note("there is nothing to undo")
+
+
+def redo(chat: Chat, argument: str) -> None:
+    """Restore the conversation before the latest removal, or before the Nth latest one, from its session."""
+    if argument and not (argument.isdecimal() and int(argument)):
+        raise UsageError(f"/redo: {screen.one_line(argument)}: must be a number from 1")
+    if chat.conversation.restore(int(argument or 1)):
+        screen.note_dim(
+            f"restored: {shortened(chat.conversation.answer)} ({len(chat.conversation.messages)} messages; "
+            f"/redo 2 restores an older version)"
+        )
+    else:
+        screen.note("there is nothing to restore")
+
+
+def sessions_(_: Chat, text: str) -> None:
+    """List the saved sessions, the latest first, or those that contain all words of a text."""
+    from cli.sessions import NOTHING, find_lines, table_lines
+
+    lines = table_lines(find_lines(text.split(), is_search=bool(text)))
+    for line in lines[:SHOWN_SESSIONS]:
+        screen.note_wrapped(line, hanging=2)
+    if len(lines) > SHOWN_SESSIONS:
+        screen.note_dim(f"and {len(lines) - SHOWN_SESSIONS} more: /sessions TEXT finds those that contain TEXT")
+    if lines:
+        screen.note_dim("/load NAME switches to one of them")
+    else:
+        screen.note(NOTHING["search" if text else "list"])
+
+
+def shortened(text: str) -> str:
+    line = screen.one_line(text)
+    return line if len(line) <= 60 else line[:57] + "..."
 
 
 def export(chat: Chat, file: str) -> None:
@@ -76,6 +150,6 @@ def export(chat: Chat, file: str) -> None:
     if path.exists():
         raise UsageError(f"/export: {screen.one_line(file)}: file already exists")
     now = datetime.now().astimezone().isoformat("T", "seconds")
-    session = chat.conversation.session or Session("", chat.name, now, list(messages))
+    session = chat.conversation.session or Session("", chat.name, now, messages=[*messages])
     write_atomically(path, session.markdown().encode("utf-8", "replace"))
     screen.note_dim(f"{len(messages)} messages written to {screen.one_line(str(path))}")

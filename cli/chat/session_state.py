@@ -29,10 +29,10 @@ def select_session(options: "SessionOptions") -> "Session | None":
     return sessions.open_session(options.session_name) if options.session_name in sessions.list_names() else None
 
 
-def create_session(model: str, name: str | None) -> "Session":
+def create_session(model: str, name: str = "") -> "Session":
     from localinfer import sessions
 
-    return sessions.create(model, name or "")
+    return sessions.create(model, name)
 
 
 def resume(model: "Model", session: "Session") -> None:

@@ -1,11 +1,11 @@
 """The status line after an answer: finish reason, speed, used context and model."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from cli.generate import format_rate
+from cli.tables import model_label
 
 if TYPE_CHECKING:
     from localinfer import Stats
@@ -26,7 +26,7 @@ def status_line(name: str, stats: "Stats", n_ctx: int, first_token: float, colum
         format_rate(stats.generated_tokens, stats.generate_seconds),
         f"context {used:,} of {n_ctx:,} tokens",
         f"first token {first_token:.2f} s",
-        Path(name).stem if name.endswith(".gguf") else name,
+        model_label(name),
     ]
     line = ""
     for field in filter(None, fields):

@@ -1,5 +1,6 @@
 """`localinfer sessions`: list, show, export, rm."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,23 @@ def test_list_and_show(capsys: Capture, tmp_path: Path) -> None:
     assert run(capsys, "show") == run(capsys, "show", "mine") == (0, "> Hello\n\nGood day.\n\n", "")
 
 
+def test_json(capsys: Capture, session: sessions.Session) -> None:
+    [listed] = json.loads(run(capsys, "--json")[1])
+    assert (listed["name"], listed["model"], listed["n_messages"]) == ("mine", "smollm2", 2)
+    assert (listed["title"], listed["line"], listed["path"]) == ("Hello", "Hello", str(session.path))
+    [shown] = json.loads(run(capsys, "show", "mine", "--json")[1])
+    assert shown["messages"] == session.messages
+
+
+def test_search(capsys: Capture, tmp_path: Path, session: sessions.Session) -> None:
+    sessions.create("smollm2", "other").append({"role": "user", "content": "Bye"})
+    where = f"sessions are in {tmp_path / 'data' / 'sessions'}\n"
+    session.append({"role": "user", "content": "It was\na good night."})
+    assert run(capsys, "search", "good", "NIGHT") == (0, "mine  smollm2  3 messages  Good day.\n", where)
+    assert run(capsys, "search", "good", "bye") == (0, "", "no session contains these words\n")
+    assert [each["name"] for each in json.loads(run(capsys, "search", "bye", "--json")[1])] == ["other"]
+
+
 def test_export(capsys: Capture, tmp_path: Path, session: sessions.Session) -> None:
     assert run(capsys, "export") == (0, session.markdown(), "")
     assert run(capsys, "export", "mine", "-o", str(tmp_path / "chat.md")) == (0, "", "")
@@ -61,7 +79,7 @@ def test_rm(capsys: Capture, session: sessions.Session) -> None:
     assert run(capsys, "rm", "mine", "--yes")[0] == 2
 
 
-@pytest.mark.parametrize("arguments", [["erase"], ["list", "-o", "x"], ["show", "../x"]])
+@pytest.mark.parametrize("arguments", [["erase"], ["list", "-o", "x"], ["show", "../x"], ["search"], ["rm", "--json"]])
 def test_usage_errors(capsys: Capture, arguments: list[str]) -> None:
     code, out, err = run(capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)

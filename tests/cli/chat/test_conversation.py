@@ -90,7 +90,7 @@ def test_regenerate(conversation: Conversation) -> None:
     assert conversation.answer == "1a"
     list(conversation.regenerate())
     assert [message["content"] for message in conversation.messages] == ["a", "1a"]
-    conversation.clear()
+    conversation.start_over(None)
     assert conversation.undo() == ""
 
 
@@ -106,8 +106,52 @@ def test_session_stores_messages_and_their_replacements(tmp_path: Path, monkeypa
     assert [message["content"] for message in actual.messages] == ["a", "1a", "c", "3c"]
     again = Conversation(echo_model, actual)  # type: ignore[arg-type]
     list(again.regenerate())
-    again.clear()
-    assert sessions.open_session("chat").messages == []
+    assert [message["content"] for message in sessions.open_session("chat").messages] == ["a", "1a", "c", "3c"]
+
+
+def test_a_new_conversation_leaves_the_session_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
+    conversation = Conversation(EchoModel(), sessions.create("echo_model", "old"))  # type: ignore[arg-type]
+    conversation.system = "brief"
+    list(conversation.ask("a"))
+    conversation.start_over(sessions.create("echo_model", "new"))
+    conversation.system = "long"
+    list(conversation.ask("b"))
+    old, new = sessions.open_session("old"), sessions.open_session("new")
+    assert [[message["content"] for message in each.messages] for each in (old, new)] == [["a", "1a"], ["b", "1b"]]
+    assert (old.system, new.system) == ("brief", "long")
+    assert conversation.go_back()
+    assert (conversation.answer, conversation.system) == ("1a", "brief")
+    assert not conversation.go_back()
+    list(conversation.ask("c"))
+    assert len(sessions.open_session("old").messages) == 4
+    assert Conversation(EchoModel(), old).system == "brief"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_removed_messages_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_saved: bool) -> None:
+    monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
+    conversation = Conversation(EchoModel(), sessions.create("m", "chat") if is_saved else None)  # type: ignore[arg-type]
+    assert not conversation.restore(1)
+    for question in "abc":
+        list(conversation.ask(question))
+    whole = conversation.messages
+    conversation.undo()
+    conversation.undo()
+    if is_saved:  # from the file
+        conversation = Conversation(EchoModel(), sessions.open_session("chat"))  # type: ignore[arg-type]
+    assert conversation.restore(1)
+    assert conversation.messages == whole[:4]
+    assert conversation.restore(1)
+    assert conversation.messages == whole
+    assert not conversation.restore(1)
+    conversation.undo()
+    list(conversation.ask("d"))  # replaces c
+    assert conversation.restore(1)
+    assert conversation.messages == whole
+    assert conversation.restore(1)
+    assert conversation.answer == "5d"
+    assert not conversation.restore(2)
 
 
 def test_oldest_turns_are_dropped_if_the_context_is_full() -> None:
@@ -118,7 +162,7 @@ def test_oldest_turns_are_dropped_if_the_context_is_full() -> None:
         list(conversation.ask(question))
     assert [message["content"] for message in conversation.messages] == ["a", "1a", "b", "3b", "c", "3c"]
     assert conversation.n_dropped == 2
-    conversation.clear()
+    conversation.start_over(None)
     assert conversation.n_dropped == 0
 
 

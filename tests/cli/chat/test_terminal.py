@@ -43,7 +43,15 @@ def test_commands(terminal: OpenTerminal, fake_model: str) -> None:
         ("one", "1: one"),
         ("/regen", "1: one"),
         ("two", "3: two"),
-        ("/clear", "cleared the conversation"),
+        ("/undo", "removed: two; /redo restores it"),
+        ("/redo", "restored: 3: two (4 messages"),
+        ("/redo", "there is nothing to restore"),
+        ("/redo x", "/redo: x: must be a number from 1"),
+        ("/clear", "started a new conversation; the last one is saved as session"),
+        ("/undo", "back in session 20"),
+        ("/redo 9", "there is nothing to restore"),
+        ("more", "5: more"),
+        ("/new", "started a new conversation; the last one is saved as session"),
         ("three", "1: three"),
         ("/system be brief", "started a new conversation"),
         ("four", "1: four (be brief)"),
@@ -385,7 +393,8 @@ def test_progress_line_is_erased(terminal: OpenTerminal, fake_model: str) -> Non
 
 def test_save_load_and_export(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
     document = tmp_path / "chat.md"
-    t = terminal("chat", fake_model, columns=200)  # paths fit in a line
+    # Paths fit in a line.
+    t = terminal("chat", fake_model, columns=200, LOCALINFER_DATA_DIR=str(tmp_path / "data"))
     for typed, shown in [
         ("/save", "this conversation is saved as 20"),
         ("/export", "/export: missing path: /export FILE.md"),
@@ -401,6 +410,9 @@ def test_save_load_and_export(terminal: OpenTerminal, fake_model: str, tmp_path:
         ("/save second-chat", "saved as second-chat"),
         ("/undo", "removed: two"),
         ("/load", "first-chat"),
+        ("/sessions", "second-chat        fake  2 messages  one\nfirst-chat         fake  4 messages  one"),
+        ("/sessions 3: TWO", "first-chat  fake  4 messages  two\n/load NAME switches"),
+        ("/sessions eleven", "no session contains these words"),
         ("/load first-chat", "Session first-chat, 4 messages: one"),
         ("three", "5: three"),
         ("/load second-chat", "Session second-chat, 2 messages: one"),
