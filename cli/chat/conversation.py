@@ -6,6 +6,7 @@ If the messages no longer fit in the context, the oldest turns are left out of t
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cli.interrupts import deferred_interrupts
 from localinfer.generation.pieces import Stats
 from localinfer.generation.result import GenerationResult
 from localinfer.sessions import History
@@ -114,8 +115,9 @@ class Conversation:
                 yield piece
         finally:
             if pieces:
-                answer = GenerationResult.from_pieces(pieces, stream.stats).as_message()
-                self.messages = [*self.messages, *new, answer]
+                with deferred_interrupts():
+                    answer = GenerationResult.from_pieces(pieces, stream.stats).as_message()
+                    self.messages = [*self.messages, *new, answer]
 
     def _fitting(self, messages: list[Message]) -> list[Message]:
         """Return the messages for the prompt, without the oldest turns if they do not fit in the context."""

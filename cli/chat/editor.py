@@ -51,8 +51,18 @@ class Editor:
             output=terminal_output(),
             color_depth=None if screen.has_color() else ColorDepth.DEPTH_1_BIT,
         )
+        self.n_keys = 0  # keys pressed since the start of `read`
+        self.session.app.key_processor.before_key_press += self._count_key
+
+    @property
+    def has_other_keys(self) -> bool:
+        return self.n_keys > 1  # Ctrl-C is one of them
+
+    def _count_key(self, _: object) -> None:
+        self.n_keys += 1
 
     def read(self, draft: str = "") -> str | None:
+        self.n_keys = 0
         while True:
             try:
                 return unwrap_message(prompt_until_signal(self.session, draft))

@@ -18,6 +18,7 @@ from cli.chat.status import status_line
 from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
 from cli.generate import statistics_line, with_control_tokens
+from cli.interrupts import deferred_interrupts
 from cli.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, LocalInferError
 
@@ -65,7 +66,7 @@ class Chat:
     def run(self, *, once: bool = False) -> None:
         """Run the chat until the user exits or, if `once`, until the first answer.
 
-        The first Ctrl-C at the prompt only prints how to exit.
+        Ctrl-C at the prompt prints how to exit. Pressed again, with no other key in between, it exits.
         """
         self.is_interactive = True
         lines = create_input()
@@ -74,16 +75,16 @@ class Chat:
         warned = False
         while not self.is_over and not (once and self.conversation.messages):
             try:
-                if self._read_turn(lines):
-                    warned = False
+                self._read_turn(lines)
+                warned = False
             except KeyboardInterrupt:
-                if warned:
+                if warned and not lines.has_other_keys:
                     raise
                 warned = True
                 screen.note_dim(EXIT_HINT)
 
-    def _read_turn(self, lines: MessageInput) -> bool:
-        """Read and handle one message or command. Return False if the input is empty."""
+    def _read_turn(self, lines: MessageInput) -> None:
+        """Read and handle one message or command."""
         draft, self.draft = self.draft, ""
         typed = lines.read(draft)
         if typed is None:
@@ -92,7 +93,6 @@ class Chat:
             pass
         elif typed.strip():
             self.try_send(typed)
-        return bool(typed and typed.strip())
 
     def try_send(self, message: str) -> None:
         """Send a message. An error is printed and ends neither the program nor the conversation."""
@@ -150,19 +150,21 @@ class Chat:
 
     def _show(self, pieces: Iterator["Piece"]) -> None:
         """Show a streamed answer. Ctrl-C stops it; the conversation keeps its text."""
-        view = answer.create_view(plain=self.output.plain, lines_between=self.is_interactive, painter=self.painter)
         began = time.monotonic()
         first = 0.0
-        pieces = with_control_tokens(self.model, pieces) if self.output.special else pieces
         try:
+            view = answer.create_view(plain=self.output.plain, lines_between=self.is_interactive, painter=self.painter)
+            pieces = with_control_tokens(self.model, pieces) if self.output.special else pieces
             with screen.without_echo(), contextlib.closing(with_repetition_warning(pieces, view)) as run:  # type: ignore[type-var]
                 try:
                     for piece in run:
                         first = first or time.monotonic() - began
-                        view.add(piece)
+                        with deferred_interrupts():
+                            view.add(piece)
                 finally:
                     if first:
-                        view.end()
+                        with deferred_interrupts():
+                            view.end()
         except KeyboardInterrupt:
             screen.erase_progress()
             if not self.is_interactive:

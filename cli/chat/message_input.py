@@ -15,6 +15,8 @@ PROMPT, CONTINUATION = "> ", ". "
 
 
 class MessageInput(Protocol):
+    has_other_keys: bool  # whether keys other than Ctrl-C were pressed in the last `read`
+
     def read(self, draft: str = "") -> str | None:
         """Read the next message, with `draft` as its initial text; None for Ctrl-D.
 
@@ -37,9 +39,12 @@ def unwrap_message(text: str) -> str:
 
 
 class LineInput:
-    """Plain line input with Python's `readline`."""
+    """Plain line input with Python's `readline`. Keys that leave the line empty go unnoticed."""
+
+    has_other_keys = False
 
     def read(self, draft: str = "") -> str | None:
+        self.has_other_keys = False
         if draft:
             screen.note(f"(was: {screen.one_line(draft)})")
         text = ""
@@ -53,7 +58,7 @@ class LineInput:
                 screen.note("")
                 if not text and not partial_line():
                     raise
-                text = ""
+                text, self.has_other_keys = "", True
                 continue
             if not is_unfinished(text):
                 return unwrap_message(text)

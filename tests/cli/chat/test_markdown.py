@@ -2,13 +2,20 @@
 
 import io
 import re
-from types import SimpleNamespace
+import signal
+import sys
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from cli.chat import live_region
+from cli.chat import answer, live_region
 from cli.chat.live_region import LiveRegion
+from cli.chat.loop import Chat
 from cli.chat.markdown import Block, MarkdownPrinter, close_markers, split
+from cli.chat.options import ChatOutput
+from localinfer.generation.pieces import Piece, Stats
+from localinfer.generation.result import GenerationStream
 
 TEXT = """# Title
 
@@ -125,3 +132,51 @@ def test_scrolled_lines_are_not_redrawn(screen: Screen) -> None:
         shown.show([f"line {number} of {n}" if number == 0 else f"line {number}" for number in range(n)])
     assert len(screen.lines) == 59
     assert screen.lines[1:] == [f"line {number}" for number in range(1, 59)]
+
+
+class Interrupt:
+    """A trace function that raises SIGINT before the `n`-th line of the modules that draw an answer."""
+
+    def __init__(self, n: int) -> None:
+        self.lines_left = n
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> "Interrupt | None":
+        if frame.f_code.co_filename not in (answer.__file__, live_region.__file__):
+            return None
+        if event == "line":
+            self.lines_left -= 1
+            if not self.lines_left:
+                signal.raise_signal(signal.SIGINT)
+        return self
+
+
+def streaming_model(text: str) -> Any:
+    """Return a model that answers with `text`, three characters a token."""
+    pieces = [Piece(text[start : start + 3], 4) for start in range(0, len(text), 3)]
+    return SimpleNamespace(
+        options=SimpleNamespace(ctx_policy="stop", system_prompt=""),
+        stream_chat=lambda *_, **__: GenerationStream(iter(pieces), Stats()),
+    )
+
+
+@pytest.mark.parametrize("first", range(1, 6))
+def test_an_interrupted_answer_is_shown_once(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    monkeypatch.setattr(answer, "REDRAW_INTERVAL", 0)
+    monkeypatch.setattr(answer, "create_view", lambda **_: answer.RenderedView())
+    model = streaming_model("one\n\ntwo three\n\nfour")
+    interrupt = Interrupt(first)
+    for n_lines in range(first, 1000, 5):
+        screen, interrupt = Screen(rows=24), Interrupt(n_lines)
+        monkeypatch.setattr(live_region, "sys", SimpleNamespace(stdout=screen))
+        chat = Chat(model, "echo", ChatOutput(quiet=True))
+        chat.is_interactive = True
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            chat.show(chat.conversation.ask("a"))
+        finally:
+            sys.settrace(before)
+        assert "".join(f"{line}\n" for line in screen.lines).split() == chat.conversation.answer.split()
+        if interrupt.lines_left > 0:  # the answer has ended
+            break
+    assert interrupt.lines_left > 0

@@ -82,6 +82,17 @@ def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, fake_model: st
     t.ctrl("C")
     t.expect("Press Ctrl-C again")
     t.expect("> ")
+    t.type("x\b")  # another key
+    t.ctrl("C")
+    t.expect("Press Ctrl-C again")
+    t.expect("> ")
+    t.type("half")
+    t.expect("half")
+    t.ctrl("C")  # empties the line
+    t.expect("> ")
+    t.ctrl("C")
+    t.expect("Press Ctrl-C again")
+    t.expect("> ")
     t.ctrl("C")
     assert t.wait() == 130
     assert "Traceback" not in t.text
