@@ -15,7 +15,9 @@ PROMPT, CONTINUATION = "> ", ". "
 
 
 class MessageInput(Protocol):
-    has_other_keys: bool  # whether keys other than Ctrl-C were pressed in the last `read`
+    @property
+    def has_other_keys(self) -> bool:
+        """Whether keys other than Ctrl-C were pressed in the last `read`."""
 
     def read(self, draft: str = "") -> str | None:
         """Read the next message, with `draft` as its initial text; None for Ctrl-D.
