@@ -79,13 +79,13 @@ def chat_command(
         chat = Chat(loaded, name, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
+        if interactive:
+            introduce(chat)
         if message is not None and output.as_json:
             answer_as_json(chat, message)
         elif message is not None:
             chat.send(message)
         if interactive:
-            if not output.quiet:
-                screen.note_dim(f"{name}: {context_summary(loaded)}. /help lists the commands.")
             chat.run(once=question.single_turn)
         if chat.conversation.session:
             session_state.save_snapshot(loaded, chat.conversation.session)
@@ -112,6 +112,13 @@ def opened_model(name: str, given: Layer, *, interactive: bool) -> Iterator["Mod
             model = stack.enter_context(open_model(name, given, screen.Status()))
             model.require_chat_template()
         yield model
+
+
+def introduce(chat: "Chat") -> None:
+    """Show what an interactive chat begins with."""
+    if not chat.output.quiet:
+        screen.note_dim(f"{chat.name}: {context_summary(chat.model)}. /help lists the commands.")
+    chat.show_last_turns()
 
 
 def context_summary(model: "Model") -> str:

@@ -3,7 +3,7 @@
 If the messages no longer fit in the context, the oldest turns are left out of the prompt. The conversation keeps them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cli.interrupts import deferred_interrupts
@@ -31,7 +31,7 @@ class Conversation:
 
     `settings` are options that differ from those of the model, such as the system prompt. An answer is added to the
     messages, and to the `session` if there is one, even if it is interrupted. The first `n_dropped` messages are
-    left out of the prompt. `stats` are the statistics of the last answer.
+    left out of the prompt; `on_drop` gets further ones before they are. `stats` are the statistics of the last answer.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Conversation:
         self.tools = tools
         self.settings: dict[str, Any] = {}
         self.n_dropped = 0
+        self.on_drop: Callable[[list[Message]], None] = lambda _: None
         self.stats = Stats()
         self.tool_results: list[str] = []  # results of the pending tool calls that the user has typed
         self.session = session
@@ -121,10 +122,23 @@ class Conversation:
 
     def _fitting(self, messages: list[Message]) -> list[Message]:
         """Return the messages for the prompt, without the oldest turns if they do not fit in the context."""
-        if self.model.options.ctx_policy == "drop-turns":
-            fitting = self.model.truncate_messages(messages[self.n_dropped :], tools=self.tools, **self.settings)
-            self.n_dropped = len(messages) - len(fitting)
+        if n_more := self._count_excess(messages):
+            dropped = messages[self.n_dropped :][:n_more]
+            self.n_dropped += n_more
+            self.on_drop(dropped)
         return messages[self.n_dropped :]
+
+    def _count_excess(self, messages: list[Message]) -> int:
+        """Return how many of the messages that are not dropped yet do not fit in the context."""
+        if self.model.options.ctx_policy != "drop-turns":
+            return 0
+        candidates = messages[self.n_dropped :]
+        return len(candidates) - len(self.model.truncate_messages(candidates, tools=self.tools, **self.settings))
+
+    def next_dropped(self) -> list[Message]:
+        """Return the messages that a short next question would leave out."""
+        question = {"role": "user", "content": ""}
+        return self.messages[self.n_dropped :][: self._count_excess([*self.messages, question])]
 
     def score_answer(self, alternatives: int) -> list["Piece"]:
         """Return the tokens of the last answer with their probabilities and `alternatives` other candidates each.

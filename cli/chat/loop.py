@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cli import screen
-from cli.chat import answer, commands
-from cli.chat.conversation import Conversation
+from cli.chat import answer, commands, resumed
+from cli.chat.conversation import Conversation, Message
 from cli.chat.message_input import LineInput, MessageInput
 from cli.chat.options import ChatOutput
-from cli.chat.status import status_line
+from cli.chat.session_commands import shortened
+from cli.chat.status import status_line, used_context
 from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
 from cli.generate import statistics_line, with_control_tokens
@@ -31,8 +32,8 @@ REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --tem
 TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
 MAX_TOOL_ROUNDS, MAX_IDENTICAL_ROUNDS = 20, 4  # rounds of tool calls per question
 TOOL_LOOP_NOTE = "The model repeats the same tool call; it is not run again."
-CONTEXT_FULL_HINT = "/undo removes the last message, /clear starts over"
-CONTEXT_FULL = f"The context is full; the answer is cut off. {CONTEXT_FULL_HINT}."
+LARGER_CONTEXT = "/set ctx_size N makes it larger"
+SHOWN_DROPPED = 3  # questions
 
 
 class Chat:
@@ -53,6 +54,7 @@ class Chat:
         self.output = output
         self.transcript = transcript
         self.conversation = Conversation(model, session, tools.schemas if tools else None)
+        self.conversation.on_drop = self._note_dropped
         self.tools = tools
         self.painter = create_painter(None if output.as_json else output.color_by)
         if self.painter:
@@ -99,14 +101,14 @@ class Chat:
         try:
             self.send(message)
         except LocalInferError as error:
-            hint = f" ({CONTEXT_FULL_HINT})" if isinstance(error, ContextOverflowError) else ""
+            hint = f" ({self._overflow_hint()})" if isinstance(error, ContextOverflowError) else ""
             screen.error(f"{error}{hint}", error.exit_code)
 
     def send(self, message: str) -> None:
         """Send a message and show the answer. Raises the errors of `Model.chat`."""
         text = "\n".join([*self.files, message])
         self.files.clear()
-        n_messages, n_dropped = len(self.conversation.messages), self.conversation.n_dropped
+        n_messages = len(self.conversation.messages)
         if calls := self.conversation.pending_tool_calls:
             self.conversation.tool_results.append(text)
             if len(self.conversation.tool_results) < len(calls):
@@ -116,10 +118,6 @@ class Chat:
             self.show(self.conversation.send_tool_results(results))
         else:
             self.show(self.conversation.ask(text))
-        if self.conversation.n_dropped > n_dropped:
-            screen.note_dim(
-                f"The first {self.conversation.n_dropped} messages no longer fit and are left out of the prompt."
-            )
         if self.transcript and len(self.conversation.messages) > n_messages:
             self.transcript.add(text, self.conversation.answer)
 
@@ -135,6 +133,14 @@ class Chat:
             results = [self.tools.result(call) for call in calls]
             self._show(self.conversation.send_tool_results(results))
         self._request_tool_results()
+
+    def show_last_turns(self) -> None:
+        """Show the end of the conversation, if answers are shown on a terminal."""
+        if sys.stdout.isatty() and self.conversation.messages:
+            resumed.show_last_turns(self.conversation.messages, self._create_view)
+
+    def _create_view(self) -> answer.View:
+        return answer.create_view(plain=self.output.plain, lines_between=self.is_interactive, painter=self.painter)
 
     def _show_tool_calls(self) -> list[dict[str, Any]]:
         calls = self.conversation.pending_tool_calls
@@ -153,7 +159,7 @@ class Chat:
         began = time.monotonic()
         first = 0.0
         try:
-            view = answer.create_view(plain=self.output.plain, lines_between=self.is_interactive, painter=self.painter)
+            view = self._create_view()
             pieces = with_control_tokens(self.model, pieces) if self.output.special else pieces
             with screen.without_echo(), contextlib.closing(with_repetition_warning(pieces, view)) as run:  # type: ignore[type-var]
                 try:
@@ -172,13 +178,38 @@ class Chat:
         except ContextOverflowError:
             if not self.is_interactive or not first:
                 raise
-            screen.warn(CONTEXT_FULL)
+            screen.warn(self._context_full_note())
         self._show_statistics(first)
+
+    def _note_dropped(self, messages: list[Message]) -> None:
+        """Tell, before the answer, which messages are left out of the prompt from now on."""
+        questions = [message for message in messages if message["role"] == "user"]
+        screen.note_dim(
+            f"The context of {self.model.n_ctx:,} tokens is full: {len(messages)} messages are left out of the prompt "
+            f"from here on; {LARGER_CONTEXT}."
+        )
+        for message in questions[:SHOWN_DROPPED]:
+            screen.note_dim(f"  left out: {shortened(str(message['content']))}")
+        if len(questions) > SHOWN_DROPPED:
+            screen.note_dim(f"  and {len(questions) - SHOWN_DROPPED} more questions, with their answers")
+
+    def _context_full_note(self) -> str:
+        """Return what to tell about an answer that was cut off because the context is full."""
+        hint = self._overflow_hint() if self.model.options.ctx_policy == "stop" else LARGER_CONTEXT
+        if dropped := self.conversation.next_dropped():
+            which = "all" if len(dropped) == len(self.conversation.messages) else f"the oldest {len(dropped)}"
+            hint = f"The next question leaves out {which} messages so far; {LARGER_CONTEXT}"
+        return f"The context of {self.model.n_ctx:,} tokens is full; the answer is cut off. {hint}."
+
+    def _overflow_hint(self) -> str:
+        if self.model.options.ctx_policy == "stop":
+            return f"/undo removes the last message, /clear starts over, {LARGER_CONTEXT}"
+        return f"Shorten the message, or {LARGER_CONTEXT}"
 
     def _show_statistics(self, first: float) -> None:
         """Print the status line or the statistics of the last answer."""
         stats = self.conversation.stats
-        self.used = stats.prompt_tokens + stats.generated_tokens
+        self.used = used_context(stats, self.model.n_ctx)
         if self.output.quiet:
             return
         if self.is_interactive:

@@ -25,6 +25,8 @@ class Chat(Protocol):
     files: list[str]
     used: int
 
+    def show_last_turns(self) -> None: ...
+
 
 def save(chat: Chat, name: str) -> None:
     """Copy the conversation to a new session and continue there. The old session is not changed."""
@@ -59,6 +61,7 @@ def load(chat: Chat, name: str) -> None:
     session_state.resume(chat.model, session)
     if session.model not in ("", chat.name):
         screen.note_dim(f"this session used {session.model}")
+    chat.show_last_turns()
 
 
 def leave_session(chat: Chat) -> None:

@@ -18,13 +18,17 @@ FINISH_LABELS = {
 }
 
 
+def used_context(stats: "Stats", n_ctx: int) -> int:
+    """Return the tokens in the context. The last token of an answer that fills it is not part of it."""
+    return min(stats.prompt_tokens + stats.generated_tokens, n_ctx)
+
+
 def status_line(name: str, stats: "Stats", n_ctx: int, first_token: float, columns: int) -> str:
     """Return the status line: as many fields as fit into `columns`, the most important first."""
-    used = stats.prompt_tokens + stats.generated_tokens
     fields = [
         FINISH_LABELS[stats.finish_reason],
         format_rate(stats.generated_tokens, stats.generate_seconds),
-        f"context {used:,} of {n_ctx:,} tokens",
+        f"context {used_context(stats, n_ctx):,} of {n_ctx:,} tokens",
         f"first token {first_token:.2f} s",
         model_label(name),
     ]

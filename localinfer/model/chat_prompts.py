@@ -9,6 +9,8 @@ if TYPE_CHECKING:  # `generate` does not need chat templates
     from localinfer.chat_template.conversation import Message
     from localinfer.chat_template.prompt import Prompt
 
+MIN_ANSWER_TOKENS = 256
+
 
 class ChatPrompts(ModelBase):
     """Render conversations to prompts, and shorten those that do not fit in the context."""
@@ -39,9 +41,10 @@ class ChatPrompts(ModelBase):
     def truncate_messages(self, messages: Sequence["Message"], **render_options: Any) -> "list[Message]":
         """Return the messages that fit in the context, without the oldest turns if necessary (context shift).
 
-        Returns all messages if they leave at least an eighth of the context free. Otherwise drops the oldest turns
-        until half of the context is free, so that the prompt is not evaluated again after every answer. Keeps the
-        messages before the first turn, such as the system prompt, and always the last turn.
+        Returns all messages if they leave space for an answer: `n_predict` tokens, at least an eighth of the context or
+        MIN_ANSWER_TOKENS, but at most a quarter of the context. Otherwise drops the oldest turns until half of the
+        context is free, so that the prompt is not evaluated again after every answer. Keeps the messages before the
+        first turn, such as the system prompt, and always the last turn.
 
         `render_options` are arguments of `render`.
         """
@@ -50,7 +53,9 @@ class ChatPrompts(ModelBase):
         def count_tokens(left: Sequence["Message"]) -> int:
             return len(self.render(left, **render_options).ids)
 
-        if count_tokens(messages) <= self.n_ctx - self.n_ctx // 8:
+        n_predict = int(render_options.get("n_predict", self.options.n_predict))
+        n_answer = min(max(self.n_ctx // 8, MIN_ANSWER_TOKENS, n_predict), self.n_ctx // 4)
+        if count_tokens(messages) <= self.n_ctx - n_answer:
             return list(messages)
         return drop_oldest_turns(messages, count_tokens, self.n_ctx // 2)
 

@@ -7,6 +7,7 @@ Tests of the command line run the same program, but fast and predictably. Some w
   slowly    a word every 0.1 s     wide   an emoji     escape   a control sequence
   overflow  the context is full    crash  an unexpected exception
   full      the context is full after the answer
+  forget    only this message fits in the context
   think     reasoning comes first, a word every 0.1 s if slowly
   circles   the answer ends in the same word 200 times
   call      a call of the tool `echo`; call NAME calls another one
@@ -54,7 +55,7 @@ class FakeModel:
         pass
 
     def truncate_messages(self, messages: Sequence[Mapping[str, str]], **how: object) -> list[Mapping[str, str]]:
-        return list(messages)
+        return list(messages[-1:] if "forget" in messages[-1]["content"] else messages)
 
     def render(self, messages: Sequence[Mapping[str, str]], **options: object) -> SimpleNamespace:
         return SimpleNamespace(ids=[len(messages)])
@@ -105,6 +106,7 @@ class FakeModel:
             name = [*words[2:], "echo"][0]
             yield Piece("", 9, calls=(ToolCall(name, {"text": "a\x1bb"}, "call00000"),))
         if "full" in words:
+            stats.prompt_tokens = self.n_ctx  # the last token was not evaluated
             raise ContextOverflowError("the context is full")
 
 

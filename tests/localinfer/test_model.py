@@ -79,6 +79,11 @@ def test_truncate_messages(llama: Model) -> None:
     )
     assert llama.truncate_messages(remaining) == remaining
     assert llama.truncate_messages(MESSAGES) == MESSAGES
+    growing = [rules]
+    while len(llama.render(growing).ids) <= llama.n_ctx * 3 // 4:  # a quarter is for the answer
+        assert llama.truncate_messages(growing) == growing
+        growing += exchange
+    assert llama.truncate_messages(growing) != growing
 
 
 def test_save_and_load_cache(llama: Model, tmp_path: Path) -> None:

@@ -158,9 +158,18 @@ def test_oldest_turns_are_dropped_if_the_context_is_full() -> None:
     echo_model = EchoModel()
     echo_model.limit = 3
     conversation = Conversation(echo_model)  # type: ignore[arg-type]
+    dropped: list[tuple[list[str], str]] = []
+
+    def note_dropped(messages: list[dict[str, Any]]) -> None:
+        dropped.append(([each["content"] for each in messages], conversation.answer))
+
+    conversation.on_drop = note_dropped
     for question in "abc":
         list(conversation.ask(question))
     assert [message["content"] for message in conversation.messages] == ["a", "1a", "b", "3b", "c", "3c"]
+    assert conversation.n_dropped == 2
+    assert dropped == [(["a", "1a"], "3b")]  # before the answer
+    assert [each["content"] for each in conversation.next_dropped()] == ["b", "3b"]
     assert conversation.n_dropped == 2
     conversation.start_over(None)
     assert conversation.n_dropped == 0

@@ -14,6 +14,8 @@ import pytest
 from locations import FAKE_CLI
 from terminal import Terminal
 
+from cli.chat import resumed
+
 OpenTerminal = Callable[..., Terminal]
 Run = Callable[..., CompletedProcess[bytes]]
 
@@ -109,6 +111,43 @@ def test_interrupt_empties_a_line(terminal: OpenTerminal, fake_model: str) -> No
     t.expect("1: whole")
 
 
+def test_a_resumed_session_looks_as_it_did(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
+    own = {"LOCALINFER_DATA_DIR": str(tmp_path / "data")}
+    t = terminal("chat", fake_model, **own)
+    for question in ("one", "two", "so **bold** end", "call", "think\\\nagain"):
+        t.expect("> ")
+        t.type(question + "\n")
+        t.expect("t/s")
+    t.expect("> ")
+    t.ctrl("D")
+    assert t.wait() == 0
+    t = terminal("chat", "--continue", **own)
+    t.expect("10 messages: one")
+    t.expect("/help lists the commands.\n")
+    t.expect("... 2 earlier messages, which /export writes to a file\n")
+    shown = t.expect("9: think|again\n> ")
+    assert shown.startswith("> two\n3: two\n> so **bold** end\n5: so bold end\n> call\n7: call\n→ echo {")
+    assert shown.endswith("}\n← think again\n9: think|again\n> ")
+    t.type("/new\n")
+    t.expect("> ")
+    t.type("/undo\n")
+    t.expect("back in session")
+    t.expect("> ")
+    t.type("more\n")
+    t.expect("11: more")
+
+
+def test_long_messages_of_a_resumed_session(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [("user", "q"), ("assistant", "a\n" * 25)]
+    messages = [{"role": role, "content": f"{n} {text}"} for n in range(4) for role, text in texts]
+    assert [message["content"][:3] for message in resumed.last_turns(messages, 80, 24)] == ["3 q", "3 a"]
+    assert len(resumed.last_turns(messages, 80, 48)) == 6
+    assert len(resumed.last_turns(messages, 80, 500)) == 6
+    resumed.write_question("line\n" * 20 + "\x1b[2Jend")
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[1], lines[6], lines[-1]) == ("> line", ". line", ". ... (9 lines)", ". \\x1b[2Jend")
+
+
 def test_pasted_lines_are_one_message(terminal: OpenTerminal, fake_model: str) -> None:
     t = terminal("chat", fake_model)
     t.expect("> ")
@@ -143,8 +182,8 @@ def test_single_turn(terminal: OpenTerminal, fake_model: str) -> None:
 
 def test_initial_prompt_starts_a_conversation(terminal: OpenTerminal, fake_model: str) -> None:
     t = terminal("chat", fake_model, "-cnv", "-p", "first")
-    t.expect("1: first\n")
     t.expect("/help")
+    t.expect("1: first\n")
     t.expect("> ")
     t.type("second\n")
     t.expect("3: second")
@@ -171,8 +210,8 @@ def test_overflow_keeps_the_chat(terminal: OpenTerminal, fake_model: str) -> Non
     t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("overflow\n")
-    t.expect("error: context is full: --ctx-size sets a larger one (/undo removes the last\n")
-    t.expect("message, /clear starts over)")
+    t.expect("error: context is full: --ctx-size sets a larger one (Shorten the message, or\n")
+    t.expect("/set ctx_size N makes it larger)")
     t.expect("> ")
     t.type("fine\n")
     t.expect("1: fine")
@@ -205,13 +244,19 @@ def test_answer_that_fills_the_context_stays(terminal: OpenTerminal, fake_model:
     t.expect("> ")
     t.type("full\n")
     t.expect("1: full\n")
-    t.expect("The context is full; the answer is cut off.")
+    t.expect("warning: The context of 2,048 tokens is full; the answer is cut off. /set")
+    t.expect("context 2,048 of 2,048 tokens")
     t.expect("> ")
     t.type("next\n")
     t.expect("3: next")
     t.expect("> ")
     t.type("/undo\n")
     t.expect("removed: next")
+    t.expect("> ")
+    t.type("forget it\n")
+    t.expect("The context of 2,048 tokens is full: 2 messages are left out of the prompt from")
+    t.expect("  left out: full\n")
+    t.expect("1: forget it\n")
 
 
 def test_repetition_warning(terminal: OpenTerminal, fake_model: str) -> None:
