@@ -57,9 +57,9 @@ def inspect(path: Path, options: Options, as_json: bool) -> None:
     f = open_gguf(path)
     memory = estimate_memory(f, options)
     if as_json:
-        print(json.dumps(as_object(f, memory), indent=1))
+        screen.write(json.dumps(as_object(f, memory), indent=1) + "\n")
     else:
-        print("\n".join(as_text(f, memory)))
+        screen.write("\n".join(as_text(f, memory)) + "\n")
 
 
 @dataclass(frozen=True)

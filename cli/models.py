@@ -162,6 +162,5 @@ def confirm(question: str) -> bool:
     """Ask the user at the terminal and return whether the answer is yes. Raises UsageError without a terminal."""
     if not sys.stdin.isatty():
         raise UsageError("cannot ask for confirmation without a terminal; use --yes")
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
+    screen.write_question(f"{question} [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

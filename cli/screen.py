@@ -2,12 +2,14 @@
 
 stdout gets the generated text and nothing else. An error on stderr is one line. Progress is a status line that is
 redrawn on a terminal, and a plain line per stage elsewhere. This module does not depend on models.
+
+Whatever reaches a terminal passes `terminal_text`, because names, texts and errors come from files, models and servers.
+Styles and cursor movements are added behind it, here and in the modules that draw (`DRAWING_MODULES` of the tests).
 """
 
 import contextlib
 import io
 import os
-import re
 import sys
 import textwrap
 import threading
@@ -18,9 +20,8 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from cli import windows_console
-from localinfer.escaping import printable
+from localinfer.escaping import printable, terminal_text
 
-UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all control characters except tab and newline
 DELAY_SECONDS = 0.4  # the status line of a stage appears after this time
 IMMEDIATE_STAGES = ("download", "compile", "compile_rest")  # stages whose status line appears at once
 REDRAW_SECONDS = 0.1
@@ -48,14 +49,9 @@ def configure_stream(stream: object, errors: str) -> None:
 
 
 def write(text: str) -> None:
-    """Write generated text to stdout and flush. On a terminal, control characters are escaped."""
-    sys.stdout.write(escape_controls(text) if sys.stdout.isatty() else text)
+    """Write generated text to stdout and flush. On a terminal, it is escaped."""
+    sys.stdout.write(terminal_text(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
-
-
-def escape_controls(text: str) -> str:
-    """Escape control characters, except tab and newline."""
-    return UNSAFE.sub(lambda found: printable(found[0]), text)
 
 
 @contextmanager
@@ -120,9 +116,19 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def note(line: str) -> None:
     """Print a line on stderr. Write errors are ignored."""
+    write_stderr(terminal_text(line) + "\n")
+
+
+def write_stderr(text: str) -> None:
+    """Write text, which may contain styles, to stderr."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def write_question(text: str) -> None:
+    """Write a question to stderr, without a newline behind it."""
+    write_stderr(terminal_text(text))
 
 
 def note_wrapped(line: str, hanging: int = 0) -> None:
@@ -132,7 +138,8 @@ def note_wrapped(line: str, hanging: int = 0) -> None:
 
 def note_dim(line: str) -> None:
     """Print a less important line, such as statistics, dim if the terminal has colours, and wrapped at words."""
-    note("\n".join(dim(each) if has_color() else each for each in wrapped_lines(line)))
+    lines = wrapped_lines(terminal_text(line))
+    write_stderr("\n".join(dim(each) if has_color() else each for each in lines) + "\n")
 
 
 def wrapped_lines(line: str, hanging: int = 0) -> list[str]:
@@ -254,7 +261,7 @@ class Status:
 
     def draw(self, line: str) -> None:
         with self.lock, contextlib.suppress(OSError):
-            sys.stderr.write(f"\r{line[: columns() - 1]}\x1b[K")
+            sys.stderr.write(f"\r{terminal_text(line)[: columns() - 1]}\x1b[K")
             sys.stderr.flush()
             self.last_drawn = time.monotonic()
 

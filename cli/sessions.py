@@ -10,6 +10,7 @@ from cli.models import confirm
 from cli.output_files import writable_path, write_atomically
 from cli.tables import model_label, table
 from localinfer.errors import UsageError
+from localinfer.escaping import terminal_text
 
 if TYPE_CHECKING:
     from localinfer.sessions import Session
@@ -94,7 +95,7 @@ def table_lines(found: "list[tuple[Session, str]]") -> list[str]:
         (session.name, model_label(session.model), f"{len(session.messages)} messages", shortened(line))
         for session, line in found
     ]
-    lines = [*table("", "<<><", [[screen.one_line(cell) for cell in row] for row in rows])][2:] if rows else []
+    lines = [*table("", "<<><", [[terminal_text(cell) for cell in row] for row in rows])][2:] if rows else []
     return [line.strip() for line in lines]
 
 

@@ -10,6 +10,7 @@ from colorsys import hsv_to_rgb
 from typing import TYPE_CHECKING, Literal
 
 from cli import screen
+from localinfer.escaping import terminal_text
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -39,7 +40,7 @@ class TokenPainter:
 
     def write(self, piece: "Piece", text: str) -> None:
         if (bits := information_bits(piece, self.by)) is not None:
-            text = style_for_bits(bits).render(screen.escape_controls(text), color_system=self._system)
+            text = style_for_bits(bits).render(terminal_text(text), color_system=self._system)
             sys.stdout.write(text)
             sys.stdout.flush()
         else:

@@ -1,4 +1,18 @@
-"""Escaping of untrusted text for display: one line, without terminal escape sequences."""
+"""Escaping of untrusted text for display: no terminal escape sequences, and nothing that changes the order of the text.
+
+terminal_text   keeps lines and tabs, and the joiners of emoji and of Persian; for texts
+printable       escapes whatever is not visible; for names and errors, in one line
+"""
+
+import re
+
+# C0 but tab and newline, DEL and C1, all bidirectional controls of Unicode, line and paragraph separator
+TERMINAL_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def terminal_text(text: str) -> str:
+    """Return `text` with every character escaped that a terminal would interpret, except tabs and newlines."""
+    return TERMINAL_CONTROLS.sub(lambda found: _escape(found[0]), text)
 
 
 def printable(text: str | bytes, limit: int = 0) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from localinfer import paths
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.escaping import printable
+from localinfer.escaping import printable, terminal_text
 from localinfer.gguf import file_descriptors
 
 FORMAT = 1
@@ -113,10 +113,10 @@ class Session(History):
             History.rewind(self, keep)
 
     def markdown(self) -> str:
-        """Return the conversation as a Markdown document."""
+        """Return the conversation as a Markdown document, without characters that a terminal would interpret."""
         head = f"# {self.title or self.name}\n\n{self.model}, {self.created[:16].replace('T', ' ')}\n"
         sections = (f"\n## {str(each['role']).capitalize()}\n\n{message_text(each)}\n" for each in self.messages)
-        return head + "".join(sections)
+        return terminal_text((head + "".join(sections)).replace("\r\n", "\n"))
 
     def remove(self) -> None:
         """Delete the file of the session and its snapshot."""

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from cli import screen
+from localinfer.escaping import terminal_text
 
 if TYPE_CHECKING:
     from cli.chat.markdown import MarkdownPrinter
@@ -114,10 +115,10 @@ class RenderedView:
     def add(self, piece: "Piece") -> None:
         if piece.kind == "text":
             self._collapse_reasoning()
-            self.text += screen.escape_controls(piece.text)
+            self.text += terminal_text(piece.text)
         elif piece.kind == "reasoning":
             self.reasoning_start = self.reasoning_start or time.monotonic()
-            self.reasoning += screen.escape_controls(piece.text)
+            self.reasoning += terminal_text(piece.text)
         if time.monotonic() - self.last_drawn > REDRAW_INTERVAL * self.draw_seconds:
             self._draw()
 

@@ -10,6 +10,7 @@ from cli.chat.answer import View
 from cli.chat.conversation import is_tool_call
 from cli.chat.message_input import CONTINUATION, PROMPT
 from cli.chat.tools import format_call, format_result
+from localinfer.escaping import terminal_text
 from localinfer.generation.pieces import Piece
 
 Message = Mapping[str, Any]
@@ -67,7 +68,7 @@ def write_question(text: str) -> None:
     bold, cyan, end = ("\x1b[1m", "\x1b[1;36m", "\x1b[0m") if screen.has_color() else ("", "", "")
     for number, line in enumerate(lines):
         before = CONTINUATION if number else PROMPT
-        sys.stdout.write(f"{cyan}{before}{end}{bold}{screen.escape_controls(line)}{end}\n")
+        sys.stdout.write(f"{cyan}{before}{end}{bold}{terminal_text(line)}{end}\n")
     sys.stdout.flush()
 
 

@@ -126,8 +126,7 @@ def ask_user(question: str) -> str:
     """Ask a question and return the typed answer. After Ctrl-Z and `fg`, the question is printed again."""
 
     def ask(*_: object) -> None:
-        sys.stderr.write(question)
-        sys.stderr.flush()
+        screen.write_question(question)
 
     before = signal.signal(signal.SIGCONT, ask) if hasattr(signal, "SIGCONT") else None
     try:

@@ -88,7 +88,7 @@ def print_dry_run(name: str, task: Task) -> None:
 
     status = screen.Status()
     plan = choose_types(open_source(name, task, status), task, status)
-    print("\n".join(dry_table(plan)))
+    screen.write("\n".join(dry_table(plan)) + "\n")
     warn_missing_importance(plan)
     if problem := plan.problem:
         screen.warn(str(problem))

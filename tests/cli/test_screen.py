@@ -1,13 +1,21 @@
 """Progress and status lines on stderr."""
 
+import ast
 import io
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from locations import CHECKOUT
 
 from cli import screen
+
+# Modules that write styles and cursor movements of their own. They pass texts through `terminal_text` first.
+DRAWING_MODULES = {
+    "screen.py", "token_coloring.py", "chat/answer.py", "chat/live_region.py", "chat/resumed.py", "chat/commands.py",
+    "chat/token_table.py", "arguments/completion.py",
+}  # fmt: skip
 
 
 class FakeTerminal(io.StringIO):
@@ -169,3 +177,23 @@ def test_messages_are_one_printable_line(capsys: pytest.CaptureFixture[str]) -> 
     assert screen.error("a\nb\x1b[31m", 3) == 3
     screen.warn("c\r")
     assert capsys.readouterr().err == "error: a b\\x1b[31m\nwarning: c\\r\n"
+
+
+def test_other_modules_write_through_the_screen() -> None:
+    for path in (CHECKOUT / "cli").rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+        calls = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+        writes = {"print", "sys.stdout.write", "sys.stderr.write", "Console"} & set(calls)
+        assert not writes or path.relative_to(CHECKOUT / "cli").as_posix() in DRAWING_MODULES | {"chat/markdown.py"}
+
+
+@pytest.mark.parametrize("name", ["note", "note_dim", "note_wrapped", "write_question", "warn"])
+def test_notes_are_escaped(terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    getattr(screen, name)("a\x1b]52;c;eA==\x07b\x9b2Jc\u202ed")
+    assert r"a\x1b]52;c;eA==\x07b\x9b2Jc\u202ed" in terminal.getvalue()
+
+
+def test_status_lines_are_escaped(terminal: FakeTerminal) -> None:
+    screen.Status().show("a\x1b[9Hb\u202ec")
+    assert terminal.drawn() == [r"a\x1b[9Hb\u202ec"]

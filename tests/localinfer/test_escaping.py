@@ -2,7 +2,7 @@
 
 import pytest
 
-from localinfer.escaping import printable
+from localinfer.escaping import printable, terminal_text
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,14 @@ def test_invisible_characters_are_escaped(text: str | bytes, shown: str) -> None
 def test_long_text_is_cut() -> None:
     assert printable("x" * 10, limit=10) == "x" * 10
     assert printable("x" * 11, limit=10) == "x" * 10 + "..."
+
+
+BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # the property Bidi_Control
+
+
+def test_terminals_interpret_nothing_of_a_text() -> None:
+    kept = "plain\ttab\nüñï 日本 \N{FAMILY}\N{ZERO WIDTH JOINER}\N{GIRL} \u200c \N{HEAVY BLACK HEART}\ufe0f"
+    assert terminal_text(kept) == kept
+    for character in [*map(chr, range(9)), *map(chr, range(11, 32)), *map(chr, range(127, 160)), *BIDIRECTIONAL]:
+        assert terminal_text(f"a{character}b").isprintable()
+    assert terminal_text("\x1b]52;c;eA==\x07\x9b2J") == r"\x1b]52;c;eA==\x07\x9b2J"

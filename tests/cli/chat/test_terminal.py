@@ -14,8 +14,6 @@ import pytest
 from locations import FAKE_CLI
 from terminal import Terminal
 
-from cli.chat import resumed
-
 OpenTerminal = Callable[..., Terminal]
 Run = Callable[..., CompletedProcess[bytes]]
 
@@ -109,43 +107,6 @@ def test_interrupt_empties_a_line(terminal: OpenTerminal, fake_model: str) -> No
     t.expect("> ")
     t.type("whole\n")
     t.expect("1: whole")
-
-
-def test_a_resumed_session_looks_as_it_did(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
-    own = {"LOCALINFER_DATA_DIR": str(tmp_path / "data")}
-    t = terminal("chat", fake_model, **own)
-    for question in ("one", "two", "so **bold** end", "call", "think\\\nagain"):
-        t.expect("> ")
-        t.type(question + "\n")
-        t.expect("t/s")
-    t.expect("> ")
-    t.ctrl("D")
-    assert t.wait() == 0
-    t = terminal("chat", "--continue", **own)
-    t.expect("10 messages: one")
-    t.expect("/help lists the commands.\n")
-    t.expect("... 2 earlier messages, which /export writes to a file\n")
-    shown = t.expect("9: think|again\n> ")
-    assert shown.startswith("> two\n3: two\n> so **bold** end\n5: so bold end\n> call\n7: call\n→ echo {")
-    assert shown.endswith("}\n← think again\n9: think|again\n> ")
-    t.type("/new\n")
-    t.expect("> ")
-    t.type("/undo\n")
-    t.expect("back in session")
-    t.expect("> ")
-    t.type("more\n")
-    t.expect("11: more")
-
-
-def test_long_messages_of_a_resumed_session(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = [("user", "q"), ("assistant", "a\n" * 25)]
-    messages = [{"role": role, "content": f"{n} {text}"} for n in range(4) for role, text in texts]
-    assert [message["content"][:3] for message in resumed.last_turns(messages, 80, 24)] == ["3 q", "3 a"]
-    assert len(resumed.last_turns(messages, 80, 48)) == 6
-    assert len(resumed.last_turns(messages, 80, 500)) == 6
-    resumed.write_question("line\n" * 20 + "\x1b[2Jend")
-    lines = capsys.readouterr().out.splitlines()
-    assert (lines[0], lines[1], lines[6], lines[-1]) == ("> line", ". line", ". ... (9 lines)", ". \\x1b[2Jend")
 
 
 def test_pasted_lines_are_one_message(terminal: OpenTerminal, fake_model: str) -> None:
@@ -445,45 +406,6 @@ def test_progress_line_is_erased(terminal: OpenTerminal, fake_model: str) -> Non
     # On a busy machine, loading is slow enough to show progress.
     end = rb"\x1b\[K\r\x1b\[K"
     assert re.match(rb"\rcompiling kernels \(once\) 0/3" + end + rb"(\rloading [^\r]+" + end + rb")?hello\r\n", t.raw)
-
-
-def test_save_load_and_export(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
-    document = tmp_path / "chat.md"
-    # Paths fit in a line.
-    t = terminal("chat", fake_model, columns=200, LOCALINFER_DATA_DIR=str(tmp_path / "data"))
-    for typed, shown in [
-        ("/save", "this conversation is saved as 20"),
-        ("/export", "/export: missing path: /export FILE.md"),
-        (f"/export {document}", "the conversation is empty"),
-        ("one", "1: one"),
-        ("/save first-chat", "saved as first-chat"),
-        ("two", "3: two"),
-        ("/save first-chat", "already saved as first-chat"),
-        (f"/export {document}", "4 messages written to"),
-        (f"/export {document}", "file already"),
-        ("/save ../no", "a session name consists of"),
-        ("/load yours", "yours: no such session"),
-        ("/save second-chat", "saved as second-chat"),
-        ("/undo", "removed: two"),
-        ("/load", "first-chat"),
-        ("/sessions", "second-chat        fake  2 messages  one\nfirst-chat         fake  4 messages  one"),
-        ("/sessions 3: TWO", "first-chat  fake  4 messages  two\n/load NAME switches"),
-        ("/sessions eleven", "no session contains these words"),
-        ("/load first-chat", "Session first-chat, 4 messages: one"),
-        ("three", "5: three"),
-        ("/load second-chat", "Session second-chat, 2 messages: one"),
-        ("four", "3: four"),
-    ]:
-        t.expect("> ")
-        t.type(typed + "\n")
-        t.expect(shown)
-    t.expect("> ")
-    t.type("/load first-c\t\n")  # completed
-    t.expect("Session first-chat, 6 messages: one")
-    t.expect("> ")
-    t.ctrl("D")
-    assert t.wait() == 0
-    assert document.read_text().endswith("## User\n\ntwo\n\n## Assistant\n\n3: two\n")
 
 
 @pytest.mark.parametrize("columns", [40, 80])
