@@ -18,7 +18,7 @@ from cli.arguments import translation
 from cli.arguments.commands import ALIASES, SHELLS
 from cli.arguments.translation import Redirect, translate
 from cli.model_options import options_for
-from localinfer.errors import UsageError
+from localinfer.errors import LocalInferError
 from localinfer.version import VERSION
 
 ABOUT = """Run language models locally.
@@ -79,7 +79,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             line = translate(args, self.spec(ctx))
-        except (UsageError, Redirect):
+        except (LocalInferError, Redirect):
             if not ctx.resilient_parsing:  # a partial line, for shell completion
                 raise
             return super().parse_args(ctx, args)

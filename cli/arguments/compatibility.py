@@ -27,6 +27,7 @@ EQUIVALENTS = {  # flag: equivalent words
     "--draft-min": ("--spec-draft-n-min",),
     "--draft-n-min": ("--spec-draft-n-min",),
     "--spec-default": ("--spec-type", "ngram-mod"),
+    "--memory-f32": ("--cache-type-k", "f32", "--cache-type-v", "f32"),
 }
 LOAD_MODES: dict[str, tuple[str, ...]] = {
     "mmap": ("--mmap",),
@@ -63,11 +64,16 @@ PREFIXED = {  # flag: (equivalent option, prefix of the value)
     "--spec-draft-hf": ("--spec-draft-model", "hf:"),
 }
 HUB_FILE_FLAGS = ("-hff", "--hf-file")  # a file in the repository of -hf
-OTHER_COMMAND = {  # flag: command to run instead, with the same arguments
+OTHER_COMMAND = {  # flag that a command lacks: command to run instead, with the same arguments
     "-cnv": "chat",
     "--conversation": "chat",
     "-no-cnv": "generate",
     "--no-conversation": "generate",
+}
+OTHER_COMMAND_OF = {  # command: flags without which the answer would be another one, and the command that has them
+    "generate": dict.fromkeys(
+        ("-sys", "--system-prompt", "-sysf", "--system-prompt-file", "--chat-template", "--chat-template-file"), "chat"
+    ),
 }
 ACTION_FLAGS = {  # flag: command line to run instead
     "--usage": ("--help",),
@@ -194,44 +200,56 @@ NO_EFFECT = (  # "... has no effect: <reason>"
     ("a model stays loaded exactly as long as its command runs", "--keepalive --keep-alive", ""),
     ("nothing is downloaded while a model runs", "", "--insecure"),
     ("a prompt that does not fit is an error and is never truncated", "", "--truncate"),
-    ("llama.cpp has removed this sampler", "--tfs --tfs-z", ""),
-    ("penalties apply to newlines as to any token", "", "--no-penalize-nl"),
-    ("the KV cache is f16 unless -ctk and -ctv set another type", "", "--memory-f32"),
 )
 
-UNSUPPORTED = (  # "... is not supported: <what happens instead>"
-    ("reasoning over its budget ends with the end tag only", "--reasoning-budget-message", ""),
-    ("the model runs without adapters", "--lora --lora-scaled --lora-base", ""),
+UNSUPPORTED = (  # "... is not supported: <what happens instead>", where the answer stays the same
+    ("input is text only", "", "--mmproj-auto --no-mmproj --no-mmproj-auto"),
     (
-        "the model runs without control vectors",
-        "--control-vector --control-vector-scaled --control-vector-layer-range:2",
-        "",
-    ),
-    (
-        "input is text only",
+        "there are no images, audio or video in a prompt",
         (
-            "-mm --mmproj -mmu --mmproj-url --image --audio --video --image-min-tokens --image-max-tokens "
-            "--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir"
+            "--image-min-tokens --image-max-tokens --mtmd-batch-max-tokens --video-fps --video-timestamp-interval "
+            "--video-ffmpeg-dir"
         ),
-        "--mmproj-auto --no-mmproj --no-mmproj-auto",
-    ),
-    (
-        "RoPE parameters are always those of the model file",
-        (
-            "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor "
-            "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast -gan --grp-attn-n -gaw --grp-attn-w"
-        ),
-        "",
-    ),
-    (
-        "the metadata is that of the model file; use `localinfer quantize MODEL OUT COPY --override-kv ...`",
-        "--override-kv",
         "",
     ),
     ("weights are not validated at load time; use `localinfer quantize MODEL OUT COPY`", "", "--check-tensors"),
     ("the model runs locally", "--server-base", ""),
     ("use the environment variable HF_TOKEN or `hf auth login`", "-hft --hf-token", ""),
 )
+
+REFUSED = (  # an error, "... is not supported: <why>": without them, the answer would be another one
+    ("a model runs without adapters; merge them into the weights first", "--lora --lora-scaled --lora-base", ""),
+    (
+        "a model runs without control vectors",
+        "--control-vector --control-vector-scaled --control-vector-layer-range:2",
+        "",
+    ),
+    ("input is text only", "-mm --mmproj -mmu --mmproj-url --image --audio --video", ""),
+    (
+        "RoPE parameters are those of the model file; `localinfer quantize MODEL OUT COPY --override-kv ...` sets them",
+        (
+            "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor "
+            "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast"
+        ),
+        "",
+    ),
+    ("attention with grouped positions (self-extend) does not exist here", "-gan --grp-attn-n -gaw --grp-attn-w", ""),
+    (
+        "the metadata is that of the model file; use `localinfer quantize MODEL OUT COPY --override-kv ...`",
+        "--override-kv",
+        "",
+    ),
+    ("reasoning over its budget ends with the end tag only", "--reasoning-budget-message", ""),
+    ("llama.cpp has removed this sampler, too", "--tfs --tfs-z", ""),
+    ("penalties apply to newlines as to any token", "", "--no-penalize-nl"),
+)
+NEUTRAL_VALUES = {  # refused flag: values with which it has no effect in llama.cpp either
+    **dict.fromkeys(("-gan", "--grp-attn-n", "--tfs", "--tfs-z"), ("1", "1.0")),
+    **dict.fromkeys(("--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"), ("0", "0.0")),
+    **dict.fromkeys(
+        ("--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow", "--yarn-beta-fast"), ("-1", "-1.0")
+    ),
+}
 
 NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
     "generate": (
@@ -242,10 +260,7 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
         ),
         (
             "no chat template is applied; use `localinfer chat`",
-            (
-                "-sys --system-prompt -sysf --system-prompt-file --chat-template --chat-template-file "
-                "--chat-template-kwargs -rea --reasoning --reasoning-effort --reasoning-budget-message"
-            ),
+            "--chat-template-kwargs -rea --reasoning --reasoning-effort",
             "--reasoning-preserve --no-reasoning-preserve",
         ),
     ),

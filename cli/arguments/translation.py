@@ -12,16 +12,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from cli.arguments import compatibility
-from localinfer.errors import UsageError
+from cli.arguments.compatibility import OTHER_COMMAND
+from localinfer.errors import UnsupportedError, UsageError
 
 NO_MESSAGE = ("", "")
 OPTIONAL_VALUE = -1  # one value if the next word is in compatibility.SWITCHES, otherwise none
 VALUE_COUNTS = {"?": OPTIONAL_VALUE, "2": 2}  # by the suffix after the colon in compatibility
 NO_EFFECT_MESSAGE = ("has no effect", "have no effect")  # for one flag, for several
+REFUSED_MESSAGE = ("is not supported", "")  # an error, so there is one flag
 TABLES = (
     (compatibility.ALWAYS_ON, NO_MESSAGE),
     (compatibility.NO_EFFECT, NO_EFFECT_MESSAGE),
     (compatibility.UNSUPPORTED, ("is not supported", "are not supported")),
+    (compatibility.REFUSED, REFUSED_MESSAGE),
 )
 
 Option = tuple[str, int]  # long name, number of values
@@ -45,7 +48,11 @@ class Redirect(Exception):
 
 
 def translate(typed: Sequence[str], command: CommandSpec) -> "TranslatedLine":
-    """Translate the arguments of a command. Raises UsageError for an unknown flag, Redirect for another command."""
+    """Translate the arguments of a command.
+
+    Raises UsageError for an unknown flag, UnsupportedError for one that would change the answer, Redirect for another
+    command.
+    """
     line = TranslatedLine(typed, command)
     line.parse()
     return line
@@ -109,10 +116,10 @@ class TranslatedLine:
             self.words += [flag, prefix + self._value(name).removeprefix(prefix)]
         elif name in compatibility.ACTION_FLAGS:
             raise Redirect(compatibility.ACTION_FLAGS[name])
-        elif name not in compatibility.OTHER_COMMAND:
+        elif not (other := other_command(name, self.command.name)):
             self._ignored_flag(name, has_value=bool(equals))
-        elif compatibility.OTHER_COMMAND[name] != self.command.name:
-            raise Redirect([compatibility.OTHER_COMMAND[name], *self.typed])
+        elif other != self.command.name:
+            raise Redirect([other, *(word for word in self.typed if OTHER_COMMAND.get(word, other) == other)])
 
     def _known_option(self, name: str, *, has_value: bool) -> None:
         """Pass through a flag of the command itself, and translate its values."""
@@ -128,7 +135,10 @@ class TranslatedLine:
                 self._notes.append(f"{name} {typed}: {note}")
 
     def _ignored_flag(self, name: str, *, has_value: bool) -> None:
-        """Skip a flag of another program that has no effect here, with its values, and note the reason."""
+        """Skip a flag of another program that has no effect here, with its values, and note the reason.
+
+        Raises UnsupportedError if the answer would be another one without the flag.
+        """
         known = ignored_flags(self.command.name)
         if name not in known:
             from cli.arguments.suggestions import did_you_mean
@@ -139,8 +149,9 @@ class TranslatedLine:
         values, messages, why = known[name]
         if values == OPTIONAL_VALUE:
             values = bool(self._rest) and self._rest[0].lower() in compatibility.SWITCHES
-        for _ in range(max(values, has_value)):
-            self._value(name)
+        typed = [self._value(name) for _ in range(max(values, has_value))]
+        if messages is REFUSED_MESSAGE and not set(typed) & set(compatibility.NEUTRAL_VALUES.get(name, ())):
+            raise UnsupportedError(f"{name} {messages[0]}: {why}")
         flags = self._ignored.setdefault((messages, why), [])
         if name not in flags:
             flags.append(name)
@@ -164,6 +175,11 @@ def split_flag(word: str) -> tuple[str, str, str]:
         return word[:2], "=", word[2:]
     name, equals, value = word.partition("=")
     return name.replace("_", "-") if name.startswith("--") else name, equals, value
+
+
+def other_command(flag: str, command: str) -> str:
+    """Return the command to run if `command` gets this flag; "" for most flags."""
+    return compatibility.OTHER_COMMAND_OF.get(command, {}).get(flag) or OTHER_COMMAND.get(flag, "")
 
 
 def ignored_flags(command: str) -> dict[str, tuple[int, tuple[str, str], str]]:

@@ -1,4 +1,4 @@
-"""Real command lines of llama-cli, llama-completion and Ollama: none fails because of a flag.
+"""Real command lines of llama-cli, llama-completion and Ollama: none fails because of a flag that changes no answer.
 
 Each runs until a model would be loaded.
 """
@@ -16,11 +16,14 @@ from cli import __main__, doctor, generate, inspect
 from cli.app import build_program
 from cli.arguments.translation import Redirect, translate
 from cli.chat import command as chat
-from localinfer.errors import UsageError
+from localinfer.errors import UnsupportedError, UsageError
 
 OURS = {"llama-cli": ["chat"], "llama-completion": ["generate"], "ollama": []}
 FILES = ("model.gguf", "prompt.txt", "system.txt", "list.gbnf", "template.jinja")
-LINES = [line for line in (DATA / "command_lines.txt").read_text().splitlines() if line and not line.startswith("#")]
+ACCEPTED, REFUSED_LINES = (
+    [line for line in part.splitlines() if line and not line.startswith("#")]
+    for part in (DATA / "command_lines.txt").read_text().split("# --- refused")
+)
 
 
 class Reached(BaseException):
@@ -59,16 +62,25 @@ def run(line: str) -> int:
         return __main__.dispatch([*OURS[program], *words])
     except Reached:
         return 0
+    except UnsupportedError as error:
+        return error.exit_code
 
 
 def test_at_least_two_hundred_command_lines() -> None:
-    assert len(set(LINES)) >= 200
+    assert len(set(ACCEPTED)) >= 200
 
 
 @pytest.mark.usefixtures("in_a_terminal")
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", ACCEPTED)
 def test_line(line: str) -> None:
     assert run(line) == 0
+
+
+@pytest.mark.usefixtures("in_a_terminal")
+@pytest.mark.parametrize("line", REFUSED_LINES[1:])
+def test_refused_line(line: str) -> None:
+    """An unsupported flag that changes the answer is an error."""
+    assert run(line) == UnsupportedError.exit_code
 
 
 # --- each flag by itself ---
@@ -94,7 +106,7 @@ def test_flag(names: list[str], values: int, command: str) -> None:
         try:
             line = translate([name, *["1"] * values, "behind"], described)
             assert line.words[-1] == "behind"
-        except Redirect:
+        except (Redirect, UnsupportedError):
             pass
         except UsageError:
             assert set(REFUSED) & set(names)

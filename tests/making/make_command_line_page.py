@@ -107,6 +107,7 @@ def flags_without_effect() -> Iterator[str]:
         ("Always on", compatibility.ALWAYS_ON),
         ("No effect", compatibility.NO_EFFECT),
         ("Not supported (ignored with a warning)", compatibility.UNSUPPORTED),
+        ("Not supported (an error, because the answer would be another one)", compatibility.REFUSED),
         *((f"No effect in `{name}`", rows) for name, rows in compatibility.NO_EFFECT_BY_COMMAND.items()),
     ):
         yield f"\n**{heading}**\n"

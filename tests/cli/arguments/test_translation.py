@@ -5,7 +5,7 @@ import pytest
 from cli.app import COMMANDS, build_program
 from cli.arguments import compatibility
 from cli.arguments.translation import CommandSpec, Redirect, translate
-from localinfer.errors import UsageError
+from localinfer.errors import UnsupportedError, UsageError
 
 GENERATE = CommandSpec(
     "generate",
@@ -82,7 +82,7 @@ def test_load_mode_and_mmap(typed: str, meant: str) -> None:
     [
         (["-ngl", "99", "x"], ["-ngl has no effect: all computation runs on the CPU"]),
         (["-ngl", "9", "-sm", "none", "-ngl", "1", "x"], ["-ngl, -sm have no effect: all computation runs on the CPU"]),
-        (["--lora", "a.gguf", "x"], ["--lora is not supported: the model runs without adapters"]),
+        (["--no-mmproj", "x"], ["--no-mmproj is not supported: input is text only"]),
         (["-ctk", "bf16", "x"], ["-ctk bf16: using f16"]),
         (["--jinja", "x"], []),
     ],
@@ -98,8 +98,19 @@ def test_optional_values(typed: str) -> None:
     assert words(*typed.split(), "x", "off") == ["x", "off"]
 
 
-def test_two_values() -> None:
-    assert words("--control-vector-layer-range", "1", "2", "x") == ["x"]
+REFUSED = sorted({flag for row in compatibility.REFUSED for flag in f"{row[1]} {row[2]}".split()})
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+@pytest.mark.parametrize("command", ["chat", "generate", "serve", "embed", "batch"])
+def test_flags_that_change_the_answer_are_errors(typed: str, command: str) -> None:
+    name, _, values = typed.partition(":")
+    with pytest.raises(UnsupportedError, match=f"^{name} is not supported: .{{10}}"):
+        translate([name, *["file"] * int(values or 1), "x"], CommandSpec(command, {}, models=1))
+
+
+def test_default_values_of_refused_flags_have_no_effect() -> None:
+    assert words("--rope-freq-base", "0", "--yarn-ext-factor=-1.0", "-gan", "1", "x") == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +140,8 @@ def test_usage_errors(typed: list[str], problem: str) -> None:
         (["-cl", "-p", "x"], ["list"]),
         (["--usage"], ["--help"]),
         (["-p", "x", "--version"], ["--version"]),
+        (["-sys", "Be brief.", "-no-cnv", "-p", "x"], ["chat", "-sys", "Be brief.", "-p", "x"]),
+        (["--chat-template=chatml", "-p", "x"], ["chat", "--chat-template=chatml", "-p", "x"]),
     ],
 )
 def test_flags_of_another_command(typed: list[str], other: list[str]) -> None:
@@ -151,7 +164,8 @@ def test_own_flags_are_not_listed_as_ignored(name: str) -> None:
     program = build_program([name]).commands[name]
     with program.make_context(name, [], resilient_parsing=True) as context:
         options = program.spec(context).options
-    tables = compatibility.NO_EFFECT + compatibility.UNSUPPORTED + compatibility.NO_EFFECT_BY_COMMAND.get(name, ())
+    tables = compatibility.NO_EFFECT + compatibility.UNSUPPORTED + compatibility.REFUSED
+    tables += compatibility.NO_EFFECT_BY_COMMAND.get(name, ())
     flags = {flag.partition(":")[0] for row in tables for flag in f"{row[1]} {row[2]}".split()}
     assert options.keys() & flags <= MEANT_OTHERWISE
 
@@ -160,6 +174,6 @@ MEANT_OTHERWISE = {"--override-kv", "--display-prompt", "--truncate"}  # flags o
 
 
 def test_each_flag_is_in_one_row() -> None:
-    rows = compatibility.ALWAYS_ON + compatibility.NO_EFFECT + compatibility.UNSUPPORTED
+    rows = compatibility.ALWAYS_ON + compatibility.NO_EFFECT + compatibility.UNSUPPORTED + compatibility.REFUSED
     flags = [flag.partition(":")[0] for row in rows for flag in f"{row[1]} {row[2]}".split()]
     assert len(flags) == len(set(flags))
