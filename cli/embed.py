@@ -1,7 +1,7 @@
 """The commands `localinfer embed` and `localinfer rerank`: text embeddings and reranking."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
@@ -74,7 +74,7 @@ def embed_command(
       cat sentences.txt | localinfer embed bge-m3.gguf --pooling cls > vectors.jsonl
     """
     path = writable_path("--output", out, EXTENSIONS) if out else None
-    texts, status = [*read_texts(prompt, source.file, with_stdin=not source.no_stdin)], screen.Status()
+    texts, status = [*read_texts(prompt, source.files, with_stdin=not source.no_stdin)], screen.Status()
     if not texts:
         raise UsageError("no text: use -p TEXT or -f FILE, or pipe texts into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
@@ -120,7 +120,7 @@ def rerank_command(
       localinfer rerank reranker.gguf "capital of France" -f documents.txt --top-n 3
     """
     with_stdin = not (documents or source.no_stdin)
-    texts, status = [*read_texts(documents, source.file, with_stdin=with_stdin)], screen.Status()
+    texts, status = [*read_texts(documents, source.files, with_stdin=with_stdin)], screen.Status()
     if not texts:
         raise UsageError("no documents: give them after the query, use -f FILE, or pipe them into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
@@ -131,15 +131,16 @@ def rerank_command(
         screen.write((json.dumps(found, ensure_ascii=False) if as_json else shown) + "\n")
 
 
-def read_texts(arguments: Iterable[str] | None, file: str | None, *, with_stdin: bool) -> Iterator[str]:
-    """Yield the texts of arguments, then the lines of a file and of stdin, without empty lines."""
-    texts = [decode_argument(each) for each in arguments or () if each != STDIN]
+def read_texts(arguments: Iterable[str] | None, files: Sequence[str] | None, *, with_stdin: bool) -> Iterator[str]:
+    """Yield the texts of arguments, then the lines of files and of stdin, without empty lines."""
+    texts, names = [decode_argument(each) for each in arguments or () if each != STDIN], files or ()
     yield from texts
-    if file is not None and file != STDIN:
-        yield from non_empty_lines(read_text_file(file))
-        texts.append(file)
+    for name in names:
+        if name != STDIN:
+            yield from non_empty_lines(read_text_file(name))
     if with_stdin:
-        piped = read_optional_prompt("", None) if texts and file != STDIN else read_stdin()
+        has_other = (texts or names) and STDIN not in names
+        piped = read_optional_prompt([""], []) if has_other else read_stdin()
         yield from non_empty_lines(piped or "")
 
 

@@ -9,7 +9,7 @@ The decorated command has a Typer parameter for every flag of these sections, wh
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -35,6 +35,9 @@ OptionalModelArgument = Annotated[
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a model name.")]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+PromptOption = Annotated[
+    list[str] | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; may be repeated.")
+]
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Do not print statistics.")]
 
 
@@ -42,9 +45,11 @@ QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Do not print s
 class TextSource:
     """Where texts come from, apart from arguments: a file, stdin, or both."""
 
-    file: Annotated[
-        str | None,
-        typer.Option("-f", "--file", metavar="FILE", help="Read texts from a file, one per line (-: stdin)."),
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-f", "--file", metavar="FILE", help="Read texts from a file, one per line (-: stdin); may be repeated."
+        ),
     ] = None
     no_stdin: Annotated[bool, typer.Option("--no-stdin", help="Do not read stdin.")] = False
 
@@ -53,8 +58,9 @@ class TextSource:
 class PromptSource(TextSource):
     """Where a prompt comes from, apart from arguments, and whether escape sequences are processed."""
 
-    file: Annotated[
-        str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file (-: stdin).")
+    files: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file (-: stdin); may be repeated."),
     ] = None
     escape: Annotated[
         bool | None,
@@ -63,13 +69,13 @@ class PromptSource(TextSource):
         ),
     ] = None
 
-    def read_prompt(self, argument: str | None) -> str:
-        """Return the argument, the file and stdin, joined by newlines. Raises UsageError if there is no prompt."""
-        return read_prompt(argument, self.file, escapes=self.escape, with_stdin=not self.no_stdin)
+    def read_prompt(self, arguments: Sequence[str]) -> str:
+        """Return the arguments, the files and stdin, joined by newlines. Raises UsageError if there is no prompt."""
+        return read_prompt(arguments, self.files or (), escapes=self.escape, with_stdin=not self.no_stdin)
 
-    def read_optional_prompt(self, argument: str | None) -> str | None:
+    def read_optional_prompt(self, arguments: Sequence[str]) -> str | None:
         """Return what `read_prompt` returns, or None if there is no prompt."""
-        return read_optional_prompt(argument, self.file, escapes=self.escape, with_stdin=not self.no_stdin)
+        return read_optional_prompt(arguments, self.files or (), escapes=self.escape, with_stdin=not self.no_stdin)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import screen
-from cli.flags import ModelArgument, OutputOptions, PromptSource, with_options
+from cli.flags import ModelArgument, OutputOptions, PromptOption, PromptSource, with_options
 from cli.loading import open_model
 from cli.output_files import writable_path
-from cli.text_input import join_prompt, unescape_options
+from cli.text_input import prompt_texts, unescape_options
 from cli.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, IncompleteOutputError, LocalInferError
 from localinfer.generation.result import GenerationResult
@@ -63,7 +63,7 @@ def generate_command(
     given: Layer,
     *,
     words: Annotated[list[str] | None, typer.Argument(metavar="[PROMPT]...", help="The prompt.")] = None,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None,
+    prompt: PromptOption = None,
     source: PromptSource,
     parse_special: Annotated[
         bool, typer.Option("--parse-special", help="Parse control tokens such as <|im_end|> in the prompt.")
@@ -83,7 +83,7 @@ def generate_command(
       localinfer generate smollm2 "The capital of France is" -n 64 --temp 0
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
     """
-    text = source.read_prompt(join_prompt(words, prompt))
+    text = source.read_prompt(prompt_texts(words, prompt))
     cache_path = cache.path
     with open_model(model, unescape_options(given, source.escape), screen.Status()) as opened:
         tokens = opened.tokenize(text, parse_special=parse_special)

@@ -17,37 +17,35 @@ UNESCAPED_OPTIONS = {"stop", "dry_sequence_breaker"}  # options
 CONTROL_CHARACTERS = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
-def join_prompt(words: Sequence[str] | None, option: str | None) -> str | None:
-    """Join the words of a positional prompt by spaces, and the value of -p by a newline; None if both are None."""
-    texts = [" ".join(words)] if words else []
-    return "\n".join([*texts, option]) if option is not None else next(iter(texts), None)
+def prompt_texts(words: Sequence[str] | None, options: Sequence[str] | None) -> list[str]:
+    """Return the texts of a prompt: the words of the positional argument, joined by spaces, and the values of -p."""
+    return [*([" ".join(words)] if words else []), *(options or ())]
 
 
-def read_prompt(argument: str | None, file: str | None, *, escapes: bool | None = None, with_stdin: bool = True) -> str:
-    """Return the prompt: argument, file and stdin, in this order and joined by newlines.
+def read_prompt(
+    arguments: Sequence[str], files: Sequence[str], *, escapes: bool | None = None, with_stdin: bool = True
+) -> str:
+    """Return the prompt: arguments, files and stdin, in this order and joined by newlines.
 
-    With `escapes`, escape sequences such as \\n in argument and file are replaced. Raises UsageError if there is no
+    With `escapes`, escape sequences such as \\n in arguments and files are replaced. Raises UsageError if there is no
     prompt. An empty prompt is valid.
     """
-    text = read_optional_prompt(argument, file, escapes=escapes, with_stdin=with_stdin)
+    text = read_optional_prompt(arguments, files, escapes=escapes, with_stdin=with_stdin)
     if text is None:
         raise UsageError("no prompt: use -p TEXT or -f FILE, or pipe a prompt into stdin")
     return text
 
 
 def read_optional_prompt(
-    argument: str | None, file: str | None, *, escapes: bool | None = None, with_stdin: bool = True
+    arguments: Sequence[str], files: Sequence[str], *, escapes: bool | None = None, with_stdin: bool = True
 ) -> str | None:
     """Return the prompt as `read_prompt` does, or None if there is none."""
-    texts = []
-    if argument is not None and argument != STDIN:
-        texts.append(decode_argument(argument, hint=escapes is None))
-    if file is not None and file != STDIN:
-        texts.append(read_text_file(file))
+    texts = [decode_argument(each, hint=escapes is None) for each in arguments if each != STDIN]
+    texts += [read_text_file(name) for name in files if name != STDIN]
     if escapes:
         texts = [unescape(text) for text in texts]
     if with_stdin:
-        piped = read_extra_stdin() if texts and STDIN not in (argument, file) else read_stdin()
+        piped = read_extra_stdin() if texts and STDIN not in (*arguments, *files) else read_stdin()
         texts += [piped] if piped is not None else []
     return "\n".join(texts) if texts else None
 
@@ -71,6 +69,11 @@ def read_text_file(name: str) -> str:
         raise LocalInferError(f"{name}: not UTF-8 at byte {error.start}") from None
     except ValueError as error:  # a NUL in the name
         raise LocalInferError(f"{name}: {error}") from None
+
+
+def read_text_files(names: Sequence[str]) -> str:
+    """Return the texts of files, joined by newlines."""
+    return "\n".join(map(read_text_file, names))
 
 
 def unescape(text: str) -> str:

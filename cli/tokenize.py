@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli import screen
-from cli.flags import ModelArgument, PromptSource, with_options
+from cli.flags import ModelArgument, PromptOption, PromptSource, with_options
 from cli.loading import find_or_fetch
 from localinfer.escaping import printable
 
@@ -27,7 +27,7 @@ class TokenizerOptions:
 def tokenize_command(
     model: ModelArgument,
     *,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to tokenize.")] = None,
+    prompt: PromptOption = None,
     source: PromptSource,
     tokenizing: TokenizerOptions,
     as_json: Annotated[
@@ -47,7 +47,7 @@ def tokenize_command(
       localinfer tokenize smollm2 --ids < prompt.txt
       localinfer tokenize smollm2 -f prompt.txt --json
     """
-    text = source.read_prompt(prompt)
+    text = source.read_prompt(prompt or ())
     path = find_or_fetch(model, screen.Status())
 
     from localinfer.gguf.reader import open_gguf

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import OutputOptions, PromptSource
-from cli.text_input import join_prompt
+from cli.text_input import prompt_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,8 @@ class QuestionOptions(PromptSource):
         list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Answer this question and exit.")
     ] = None
     prompt: Annotated[
-        str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this question and exit.")
+        list[str] | None,
+        typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this question and exit; may be repeated."),
     ] = None
     conversation: Annotated[
         bool, typer.Option("-cnv", "--conversation", help="Continue interactively after the question.")
@@ -26,7 +27,7 @@ class QuestionOptions(PromptSource):
 
     def read(self) -> str | None:
         """Return the question, or None if there is none."""
-        return self.read_optional_prompt(join_prompt(self.question, self.prompt or None) or None)
+        return self.read_optional_prompt([*filter(None, prompt_texts(self.question, self.prompt))])
 
 
 @dataclass(frozen=True, kw_only=True)

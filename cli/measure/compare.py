@@ -14,7 +14,7 @@ from cli.loading import open_engine
 from cli.measure.chunk_progress import ChunkProgress
 from cli.measure.perplexity import CHUNK_DEFAULTS, UNUSED_OPTIONS, ChunksOption, TextOption
 from cli.tables import table
-from cli.text_input import read_text_file
+from cli.text_input import read_text_files
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def compare_command(
     ],
     other: Annotated[str, typer.Argument(metavar="MODEL", help="The model to compare with it.")],
     given: Layer,
-    file: TextOption,
+    files: TextOption,
     max_chunks: ChunksOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,7 +46,7 @@ def compare_command(
     """
     from localinfer.file_operations import compare_engines
 
-    text, status = read_text_file(file), screen.Status()
+    text, status = read_text_files(files), screen.Status()
     with ExitStack() as stack:
         first, second = (
             stack.enter_context(closing(open_engine(name, given, CHUNK_DEFAULTS, status))) for name in (base, other)

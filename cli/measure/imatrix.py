@@ -16,7 +16,7 @@ from cli.measure.chunk_progress import ChunkProgress
 from cli.measure.perplexity import CHUNK_DEFAULTS, UNUSED_OPTIONS, ChunksOption
 from cli.output_files import writable_path
 from cli.tables import table
-from cli.text_input import read_text_file
+from cli.text_input import read_text_files
 from localinfer.errors import UsageError
 from localinfer.options import CHUNK_SIZE, Layer
 
@@ -32,8 +32,9 @@ HEADINGS = ("", "sum", "min", "max", "mean", "deviation", "active", "columns", "
 class CollectionOptions:
     """What is computed from the calibration data."""
 
-    file: Annotated[
-        str | None, typer.Option("-f", "--file", metavar="FILE", help="Calibration data, a UTF-8 text file.")
+    files: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--file", metavar="FILE", help="Calibration data, a UTF-8 text file; may be repeated."),
     ] = None
     max_chunks: ChunksOption = 0
     process_output: Annotated[bool, typer.Option("--process-output", help="Include the output layer.")] = False
@@ -93,7 +94,7 @@ def imatrix_command(
     if show_statistics:
         show_file(existing, as_json)
         return
-    if (model is None) != (collection.file is None) or (model is None and not existing):
+    if (model is None) != (not collection.files) or (model is None and not existing):
         raise UsageError("requires MODEL and --file FILE, or --in-file FILE to merge, or both")
     legacy = is_legacy_format(output.output, output.output_format, collection.covariance)
     path, status = writable_path("--output", output.output), screen.Status()
@@ -119,13 +120,13 @@ def compute(model: str, given: Layer, options: CollectionOptions, status: screen
     """Compute the importance matrix of a model on the calibration data."""
     from localinfer.file_operations import collect_imatrix
 
-    file = str(options.file)
-    text = read_text_file(file)
+    files = options.files or []
+    text = read_text_files(files)
     with closing(open_engine(model, given, CHUNK_DEFAULTS, status)) as engine:
         return collect_imatrix(
             engine,
             text,
-            dataset=file,
+            dataset=", ".join(files),
             covariance=options.covariance,
             output_layer=options.process_output,
             parse_special=options.parse_special,

@@ -10,12 +10,14 @@ from cli import screen
 from cli.flags import JsonOption, ModelArgument, with_options
 from cli.loading import open_engine
 from cli.measure.chunk_progress import ChunkProgress
-from cli.text_input import read_text_file
+from cli.text_input import read_text_files
 from localinfer.options import CHUNK_SIZE, Layer
 
 CHUNK_DEFAULTS: Layer = {"ctx_size": CHUNK_SIZE, "tune": False}  # only decode steps are tuned
 UNUSED_OPTIONS = ("ctx_policy", "keep")  # no chunk exceeds the context
-TextOption = Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="A UTF-8 text file.")]
+TextOption = Annotated[
+    list[str], typer.Option("-f", "--file", metavar="FILE", help="A UTF-8 text file; may be repeated.")
+]
 ChunksOption = Annotated[int, typer.Option("--chunks", metavar="N", min=0, help="Maximum number of chunks (0: all).")]
 
 
@@ -23,7 +25,7 @@ ChunksOption = Annotated[int, typer.Option("--chunks", metavar="N", min=0, help=
 def perplexity_command(
     model: ModelArgument,
     given: Layer,
-    file: TextOption,
+    files: TextOption,
     max_chunks: ChunksOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,7 +41,7 @@ def perplexity_command(
     """
     from localinfer.file_operations import measure_perplexity
 
-    text, status = read_text_file(file), screen.Status()
+    text, status = read_text_files(files), screen.Status()
     with closing(open_engine(model, given, CHUNK_DEFAULTS, status)) as engine:
         progress = ChunkProgress(status, "PPL")
         found = measure_perplexity(engine, text, max_chunks=max_chunks, progress=progress)

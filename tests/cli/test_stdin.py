@@ -20,6 +20,7 @@ Shell = Callable[[str], Done]
 def shell(environment: dict[str, str], fake_model: str, tmp_path: Path) -> Shell:
     """Return a function that runs a script in which $ask is `generate` with the fake model: it repeats its prompt."""
     (tmp_path / "lines").write_text("one\ntwo\nthree\n")
+    (tmp_path / "more").write_text("four\n")
 
     def run(script: str) -> Done:
         ask = f"ask='{' '.join(FAKE_CLI)} generate {fake_model} -q'; cd {tmp_path}"
@@ -44,6 +45,9 @@ def shell(environment: dict[str, str], fake_model: str, tmp_path: Path) -> Shell
         ("echo piped | $ask -p -", "piped"),
         ("echo piped | $ask -f - --no-stdin -p given", "given"),
         ("printf '' | $ask", ""),
+        ("$ask -p first -p second", "first second"),
+        ("$ask -f more -f lines", "four one two three"),
+        ("echo piped | $ask -f more -p a -f lines --prompt=b -f -", "a b four one two three piped"),
         ("(sleep 3; echo late) | $ask -p given -f -", "given late"),
     ],
 )
@@ -102,6 +106,7 @@ class TestChat:
         assert fake_cli("run", fake_model, "Why?", "-p", "Please", stdin=b"file\n").stdout == b"1: Why?|Please|file"
         assert fake_cli(fake_model, "Why?").stdout == b"1: Why?"
         assert fake_cli("-m", fake_model, "-p", "Why?", "-st", "-ngl", "9").stdout == b"1: Why?"
+        assert fake_cli("chat", fake_model, "-p", "Why?", "-p", "Where?").stdout == b"1: Why?|Where?"
 
     def test_file_and_system_prompt(
         self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str, tmp_path: Path
