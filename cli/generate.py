@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import screen
-from cli.flags import ModelArgument, OutputOptions, PromptOption, PromptSource, with_options
-from cli.loading import open_model
+from cli.arguments.questions import split_model
+from cli.flags import OptionalModelArgument, OutputOptions, PromptOption, PromptSource, with_options
+from cli.loading import default_model, open_model
 from cli.output_files import writable_path
 from cli.text_input import prompt_texts, unescape_options
 from cli.token_coloring import create_painter
@@ -59,9 +60,9 @@ class PromptCacheOptions:
 
 @with_options("model", "sampling", "generation", "structured", "speculative", "draft")
 def generate_command(
-    model: ModelArgument,
     given: Layer,
     *,
+    model: OptionalModelArgument = None,
     words: Annotated[list[str] | None, typer.Argument(metavar="[PROMPT]...", help="The prompt.")] = None,
     prompt: PromptOption = None,
     source: PromptSource,
@@ -76,16 +77,18 @@ def generate_command(
     The model continues the prompt; no chat template is applied. The prompt consists of PROMPT, -p, -f and stdin, in
     this order, joined by newlines. One trailing newline of a file or of stdin is removed. If there is another source of
     the prompt, stdin is read only if it is a file or a pipe with data; `-f -` always reads it. Only the generated text
-    is written to stdout.
+    is written to stdout. Without MODEL, the default model runs.
 
     \b
     Examples:
+      localinfer generate "The capital of France is" -n 8
       localinfer generate smollm2 "The capital of France is" -n 64 --temp 0
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
     """
-    text = source.read_prompt(prompt_texts(words, prompt))
+    model, words = split_model(model, words)
+    text, name = source.read_prompt(prompt_texts(words, prompt)), model or default_model()
     cache_path = cache.path
-    with open_model(model, unescape_options(given, source.escape), screen.Status()) as opened:
+    with open_model(name, unescape_options(given, source.escape), screen.Status()) as opened:
         tokens = opened.tokenize(text, parse_special=parse_special)
         n_cached = opened.load_cache(cache_path) if cache_path and cache_path.exists() else 0
         painter = create_painter(output.color_by) if not output.as_json else None
@@ -100,7 +103,7 @@ def generate_command(
         pieces, problem = collect(with_control_tokens(opened, run) if output.special else run, show)
         result = GenerationResult.from_pieces(pieces, stream.stats)
         if output.as_json:
-            screen.write(as_object(model, result) + "\n")
+            screen.write(as_object(name, result) + "\n")
         elif opened.options.logprobs:
             for token in result.logprobs:
                 screen.note_dim(logprobs_line(token))

@@ -1,12 +1,13 @@
 """Resolution of the command name.
 
 Commands of llama.cpp and Ollama with an equivalent here are aliases. For the others, the error names what to use
-instead. A model name instead of a command starts a chat with that model.
+instead. A model name instead of a command starts a chat with that model; a question is asked.
 """
 
 import os
 from collections.abc import Collection
 
+from cli.arguments.questions import is_question
 from localinfer.errors import ModelNotFoundError, UsageError
 
 ALIASES = {
@@ -62,7 +63,7 @@ def resolve_command(arguments: list[str], commands: Collection[str]) -> list[str
         return ["--version"]
     if word in UNSUPPORTED_COMMANDS:
         raise UsageError(f"{word}: {UNSUPPORTED_COMMANDS[word]}")
-    if not word.startswith("-"):
+    if not word.startswith("-") and not is_question(word):
         require_model(word, commands)
     return ["chat", *arguments]
 
@@ -76,4 +77,5 @@ def require_model(word: str, commands: Collection[str]) -> None:
         resolve.registry_entry(word)
     except ModelNotFoundError:
         names = [*commands, *ALIASES, *resolve.model_registry().entries]
-        raise UsageError(f"{word}: no such command or model{did_you_mean(word, names)}") from None
+        near = did_you_mean(word, names) or "; quotation marks make a question of several words"
+        raise UsageError(f"{word}: no such command or model{near}") from None

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from cli.arguments import compatibility
 from cli.arguments.compatibility import OTHER_COMMAND
-from localinfer.errors import UnsupportedError, UsageError
+from cli.arguments.questions import is_question
+from localinfer.errors import ModelNotFoundError, UnsupportedError, UsageError
 
 NO_MESSAGE = ("", "")
 OPTIONAL_VALUE = -1  # one value if the next word is in compatibility.SWITCHES, otherwise none
@@ -102,9 +103,7 @@ class TranslatedLine:
         elif name in self.command.options:
             self._known_option(name, has_value=bool(equals))
         elif name in compatibility.MODEL_FLAGS and self.command.models:
-            self._models.append(
-                compatibility.MODEL_FLAGS[name] + self._value(name).removeprefix(compatibility.MODEL_FLAGS[name])
-            )
+            self._models.append(self._model(name))
         elif name in compatibility.MODEL_SHORTCUTS and self.command.models:
             self._models.append(compatibility.MODEL_SHORTCUTS[name])
         elif name in compatibility.HUB_FILE_FLAGS and self.command.models:
@@ -155,6 +154,14 @@ class TranslatedLine:
         flags = self._ignored.setdefault((messages, why), [])
         if name not in flags:
             flags.append(name)
+
+    def _model(self, name: str) -> str:
+        """Take the model that a flag names. Raises ModelNotFoundError for what would pass for a question."""
+        prefix = compatibility.MODEL_FLAGS[name]
+        model = prefix + self._value(name).removeprefix(prefix)
+        if is_question(model):
+            raise ModelNotFoundError(f"{model}: No such file or directory")
+        return model
 
     def _value(self, name: str) -> str:
         """Take the next word. Raises UsageError if there is none."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import screen
+from cli.arguments.questions import split_model
 from cli.chat import session_state
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
 from cli.chat.tools import create_toolbox
@@ -47,9 +48,13 @@ def chat_command(
     The question is QUESTION, -p, -f and stdin, in this order and joined by newlines. Its answer is written to stdout,
     and the command exits. Without a question, the command starts an interactive chat in the terminal.
 
+    If QUESTION or -p names a file, you are asked whether to send its text, too.
+
     \b
     Examples:
       localinfer chat
+      localinfer "Why is the sky blue?"
+      localinfer chat --continue "And at sunset?"
       localinfer chat path/to/model.gguf -c 4096 --temp 0.7 -sys "You answer in one sentence."
       localinfer chat --continue
       localinfer chat qwen.gguf --tools tools.json --tool-exec ./tool.py
@@ -57,8 +62,9 @@ def chat_command(
       localinfer chat smollm2 "What is this program good for?" < program.py
     """
     resumed = session_state.select_session(session)
+    model, words = split_model(model, question.question, has_model=resumed is not None)
     name = model or (resumed.model if resumed else "") or default_model()
-    message = question.read()
+    message = question.read(words)
     if message is None and not sys.stdin.isatty():
         raise UsageError("no question, and stdin is neither a terminal nor a pipe")
     if system_file is not None:

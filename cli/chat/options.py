@@ -1,12 +1,18 @@
 """The options of `localinfer chat`, in addition to the shared model and sampling options."""
 
+import shlex
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from cli import screen
+from cli.arguments.questions import named_files
 from cli.flags import OutputOptions, PromptSource
-from cli.text_input import prompt_texts
+from cli.models import confirm
+from cli.text_input import prompt_texts, read_optional_prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +31,25 @@ class QuestionOptions(PromptSource):
     ] = False
     single_turn: Annotated[bool, typer.Option("-st", "--single-turn", help="Exit after the first answer.")] = False
 
-    def read(self) -> str | None:
-        """Return the question, or None if there is none."""
-        return self.read_optional_prompt([*filter(None, prompt_texts(self.question, self.prompt))])
+    def read(self, words: list[str]) -> str | None:
+        """Return the question, which begins with `words`, or None if there is none."""
+        texts = [*filter(None, prompt_texts(words, self.prompt))]
+        files = [*(self.files or ()), *files_to_send(" ".join(texts), self.files or ())]
+        return read_optional_prompt(texts, files, escapes=self.escape, with_stdin=not self.no_stdin)
+
+
+def files_to_send(question: str, given: Sequence[str]) -> list[str]:
+    """Return the files that a question names and whose text the user wants to send; without a terminal, none."""
+    chosen = []
+    for name in named_files(question):
+        if name in given:
+            continue
+        shown = shlex.quote(screen.one_line(name))
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            screen.note_dim(f"the question names the file {shown}; -f {shown} sends its text, too")
+        elif confirm(f"The question names the file {shown}. Send its text, too?"):
+            chosen.append(name)
+    return chosen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Reading stdin next to another prompt: shells, silent pipes and loops."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from locations import FAKE_CLI
+from terminal import Terminal
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="shells")
 
 Done = subprocess.CompletedProcess[str]
 Shell = Callable[[str], Done]
+FakeCli = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
 @pytest.fixture
@@ -100,8 +103,46 @@ def test_stdin_shared_with_a_wrapper_program(environment: dict[str, str], fake_m
     assert done.stdout == b"given piped"
 
 
+@pytest.fixture
+def default_model(fake_model: str, tmp_path: Path) -> dict[str, str]:
+    """Return the environment in which the fake model is the default one."""
+    (tmp_path / "models.toml").write_text('default = "mine"\n[models.mine]\npath = "fake.gguf"\n')
+    return {"LOCALINFER_CONFIG_DIR": str(tmp_path)}
+
+
 class TestChat:
-    def test_question(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str) -> None:
+    def test_default_model(self, fake_cli: FakeCli, default_model: dict[str, str]) -> None:
+        assert fake_cli("Why is it?", **default_model).stdout == b"1: Why is it?"
+        assert fake_cli("chat", "Why is it?", stdin=b"piped", **default_model).stdout == b"1: Why is it?|piped"
+        assert fake_cli("generate", "-p", "It is", **default_model).stdout == b"It is"
+        assert fake_cli("generate", "It is", "-n", "1", **default_model).stdout == b"It"
+
+    @pytest.mark.parametrize("options", [["--continue"], ["--session", "one"]])
+    def test_question_for_a_session(
+        self, fake_cli: FakeCli, fake_model: str, tmp_path: Path, options: list[str]
+    ) -> None:
+        (tmp_path / "sessions").mkdir()
+        lines = [{"localinfer": 1, "model": fake_model}, {"role": "user", "content": "Hello"}]
+        (tmp_path / "sessions" / "one.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        done = fake_cli("chat", *options, "And in Go?", LOCALINFER_DATA_DIR=str(tmp_path))
+        assert done.stdout.endswith(b": And in Go?"), done.stderr
+
+    def test_question_that_names_a_file(self, fake_cli: FakeCli, fake_model: str, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").touch()
+        done = fake_cli("chat", fake_model, f"What is in {tmp_path}/notes.txt?")
+        assert f"-f {tmp_path}/notes.txt sends its text, too" in done.stderr.decode()
+
+    @pytest.mark.parametrize(("typed", "sent"), [("y", "notes.txt?|Buy milk."), ("n", "notes.txt?\n")])
+    def test_file_is_sent_after_confirmation(
+        self, terminal: Callable[..., Terminal], fake_model: str, tmp_path: Path, typed: str, sent: str
+    ) -> None:
+        (tmp_path / "notes.txt").write_text("Buy milk.\n")
+        opened = terminal("chat", fake_model, f"What is in {tmp_path}/notes.txt?", columns=300)
+        opened.expect("[y/N]")
+        opened.type(f"{typed}\n")
+        opened.expect(f"1: What is in {tmp_path}/{sent}")
+
+    def test_question(self, fake_cli: FakeCli, fake_model: str) -> None:
         assert fake_cli("chat", fake_model, "Why", "is", "it?").stdout == b"1: Why is it?"
         assert fake_cli("run", fake_model, "Why?", "-p", "Please", stdin=b"file\n").stdout == b"1: Why?|Please|file"
         assert fake_cli(fake_model, "Why?").stdout == b"1: Why?"
@@ -109,7 +150,7 @@ class TestChat:
         assert fake_cli("chat", fake_model, "-p", "Why?", "-p", "Where?").stdout == b"1: Why?|Where?"
 
     def test_file_and_system_prompt(
-        self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str, tmp_path: Path
+        self, fake_cli: FakeCli, fake_model: str, tmp_path: Path
     ) -> None:
         (tmp_path / "question").write_text("Why?\n")
         (tmp_path / "system").write_text("Be brief.\n")
@@ -119,7 +160,7 @@ class TestChat:
         assert b"t/s" not in done.stderr
         assert (tmp_path / "output").read_text() == "User:\nWhy?\n\nAssistant:\n1: Why? (Be brief.)\n\n"
 
-    def test_escapes(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str) -> None:
+    def test_escapes(self, fake_cli: FakeCli, fake_model: str) -> None:
         prompt = r"one\ntwo\t\\n\x41\xc3\xa9\q"
         assert fake_cli("chat", fake_model, prompt, "-e").stdout.decode() == "1: one|two \\nAé\\q"
         done = fake_cli("chat", fake_model, prompt)
