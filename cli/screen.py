@@ -23,9 +23,12 @@ from cli import windows_console
 from localinfer.escaping import printable, terminal_text
 
 DELAY_SECONDS = 0.4  # the status line of a stage appears after this time
-IMMEDIATE_STAGES = ("download", "compile", "compile_rest")  # stages whose status line appears at once
+COMPILED = {"compile": "this CPU", "compile_rest": "long prompts"}  # what the kernels of a stage are for
+IMMEDIATE_STAGES = ("download", *COMPILED)  # stages whose status line appears at once
 REDRAW_SECONDS = 0.1
-BAR_WIDTH = 30  # characters
+BAR_WIDTH = 20  # characters
+COMPILE_SECONDS = 1.4  # of a core for a typical kernel ...
+COMPILE_WEIGHT = 2  # ... which counts as much as two measured ones
 
 
 def configure_streams() -> None:
@@ -142,9 +145,9 @@ def note_dim(line: str) -> None:
     write_stderr("\n".join(dim(each) if has_color() else each for each in lines) + "\n")
 
 
-def wrapped_lines(line: str, hanging: int = 0) -> list[str]:
-    """Wrap a line to the width of the terminal; without a terminal, it stays one line."""
-    width = max(columns() - 1, 1)
+def wrapped_lines(line: str, hanging: int = 0, width: int = 0) -> list[str]:
+    """Wrap a line to `width` columns, by default those of the terminal; without a terminal, it stays one line."""
+    width = max((width or columns()) - 1, 1)
     indent = " " * hanging if hanging < width // 2 else "  "
     whole = not sys.stderr.isatty()
     if whole:
@@ -238,10 +241,9 @@ class Status:
     def line(self, done: int, total: int, now: float) -> str:
         if self.stage == "download":
             return download_line(done, total, (done - self.initial_done) / max(now - self.start_time, 1e-3))
-        if self.stage == "compile":
-            return f"compiling kernels (once) {done}/{total}"
-        if self.stage == "compile_rest":
-            return f"compiling kernels for long prompts (once) {done}/{total}"
+        if self.stage in COMPILED:
+            left = compile_seconds(done - self.initial_done, total - done, now - self.start_time)
+            return f"compiling kernels for {COMPILED[self.stage]} (once): {done} of {total}, about {clock(left)} left"
         if self.stage == "tune":
             return f"measuring this machine (once) {100 * done // total} %"
         if self.stage == "read":
@@ -281,14 +283,28 @@ def erase_progress() -> None:
 
 def time_left(done: int, total: int, seconds: float) -> str:
     """Estimate the remaining time from the elapsed `seconds`, as 0:05, 12:30 or 1:02:03."""
-    minutes, rest = divmod(round(seconds * (total - done) / max(done, 1)), 60)
+    return f"{clock(seconds * (total - done) / max(done, 1))} left"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as 0:05, 12:30 or 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return (f"{hours}:{minutes:02d}" if hours else f"{minutes}") + f":{rest:02d} left"
+    return (f"{hours}:{minutes:02d}" if hours else f"{minutes}") + f":{rest:02d}"
+
+
+def compile_seconds(done: int, remaining: int, seconds: float) -> float:
+    """Estimate the time for the remaining kernels, after `done` of them took `seconds`."""
+    from quant.jit.compiler_pool import usable_cores
+
+    typical = COMPILE_SECONDS / usable_cores()
+    return remaining * (seconds + COMPILE_WEIGHT * typical) / (done + COMPILE_WEIGHT)
 
 
 def download_line(done: int, total: int, rate: float) -> str:
     """Return the status line of a download; `rate` is in bytes per second."""
-    return f"{progress_bar(done, total)}  {mib(done)} of {mib(total)}  {mib(int(rate))}/s"
+    left = f"  {clock((total - done) / rate)} left" if rate else ""
+    return f"{progress_bar(done, total)}  {mib(done)} of {mib(total)}  {mib(int(rate))}/s{left}"
 
 
 def progress_bar(done: int, total: int) -> str:
@@ -299,3 +315,8 @@ def progress_bar(done: int, total: int) -> str:
 
 def mib(size: int) -> str:
     return f"{size / 2**20:.1f} MiB"
+
+
+def gib(size: int) -> str:
+    """Return a size in MiB, or in GiB from 1,000 MiB on."""
+    return f"{size / 2**30:.1f} GiB" if size >= 1000 << 20 else f"{size / 2**20:.0f} MiB"

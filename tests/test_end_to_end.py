@@ -89,12 +89,12 @@ class TestGenerate:
         assert (answer["finish_reason"], len(answer["tokens"]), done.returncode) == ("length", 2, 1)
         *compiling, error = done.stderr.splitlines()
         assert error.startswith("error: the answer does not satisfy --regex: cut off, n_predict ")
-        assert all(line.startswith("compiling kernels (once) ") for line in compiling)
+        assert all(line.startswith("compiling kernels for this CPU (once): ") for line in compiling)
         done = localinfer("generate", "smollm2", "-p", "x", "-j", '{"properties": {"a": {"not": {}}}}')
         assert (done.stdout, done.returncode) == ("", 6)
         *compiling, error = done.stderr.splitlines()
         assert error == 'error: --json-schema: #/properties/a: Unimplemented keys: ["not"]'
-        assert all(line.startswith("compiling kernels (once) ") for line in compiling)
+        assert all(line.startswith("compiling kernels for this CPU (once): ") for line in compiling)
 
     def test_json(self, localinfer: Run, smollm2: Path) -> None:
         answer = json.loads(localinfer("generate", smollm2, "-p", "Hello", "-n", "5", "--json", "-q").stdout)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from locations import FAKE_CLI
 
-from cli import __main__, app
+from cli import __main__, app, screen
 
 Done = subprocess.CompletedProcess[bytes]
 Run = Callable[..., Done]
@@ -31,6 +31,12 @@ def one_error(done: Done, code: int) -> str:
     [line] = done.stderr.decode().splitlines()
     assert line.startswith("error: ")
     return line.removeprefix("error: ")
+
+
+def compiling_line(total: int) -> str:
+    """Return the line that announces the compilation of kernels."""
+    left = screen.clock(screen.compile_seconds(0, total, 0.0))
+    return f"compiling kernels for this CPU (once): 0 of {total}, about {left} left"
 
 
 class Panic(BaseException):
@@ -178,7 +184,7 @@ class TestGenerate:
         done = fake_cli("generate", fake_model, "-p", "one wide\ntwo")
         assert done.stdout == "one 😀 two".encode()
         assert done.stderr.decode().splitlines() == [
-            "compiling kernels (once) 0/3",
+            compiling_line(3),
             "[ 3 tokens, 12.0 t/s | prompt 3 tokens (1 reused), 4.0 t/s | stop, seed 42 ]",
         ]
 
@@ -311,7 +317,7 @@ class TestStreams:
             time.sleep(0.005)
         _, error = process.communicate(timeout=5)
         assert process.returncode == code
-        assert error.decode().splitlines() == ["compiling kernels (once) 0/3"]
+        assert error.decode().splitlines() == [compiling_line(3)]
 
     def test_unraisable_interrupt_is_repeated(self, environment: dict[str, str]) -> None:
         """An interrupt while an import releases its lock: Python reports it as unraisable and continues."""

@@ -35,6 +35,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> FakeTerminal:
     terminal = FakeTerminal()
     monkeypatch.setattr(screen, "sys", SimpleNamespace(stderr=terminal))
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("quant.jit.compiler_pool.usable_cores", lambda: 2)
     return terminal
 
 
@@ -53,17 +54,29 @@ class TestStatus:
             for done in range(3):
                 status("compile", done, 3)
                 clock.append(1.0)
-            assert terminal.drawn() == [f"compiling kernels (once) {done}/3" for done in range(3)]
+            assert terminal.drawn() == [
+                f"compiling kernels for this CPU (once): {done} of 3, about 0:0{seconds} left"
+                for done, seconds in enumerate((2, 2, 1))
+            ]
             status("compile", 3, 3)
         assert terminal.drawn() == [""]
+
+    def test_time_left_for_kernels_in_the_background(self, terminal: FakeTerminal, clock: list[float]) -> None:
+        """Kernels that were compiled before anybody waited say nothing about the speed."""
+        status = screen.Status()
+        status("compile_rest", 10, 20)
+        clock.append(6.0)
+        status("compile_rest", 18, 20)
+        assert terminal.drawn()[-1] == "compiling kernels for long prompts (once): 18 of 20, about 0:01 left"
 
     def test_download(self, terminal: FakeTerminal, clock: list[float]) -> None:
         status = screen.Status()
         status("download", 0, 8 << 20)
         clock.append(2.0)
         status("download", 4 << 20, 8 << 20)
-        bar = "█" * 15 + "░" * 15
-        assert terminal.drawn()[-1] == f"{bar}  50 %  4.0 MiB of 8.0 MiB  2.0 MiB/s"
+        bar = "█" * 10 + "░" * 10
+        assert terminal.drawn()[-1] == f"{bar}  50 %  4.0 MiB of 8.0 MiB  2.0 MiB/s  0:02 left"
+        assert len(screen.download_line(10_000 << 20, 12_000 << 20, 100 << 20)) < 80
 
     def test_fast_prefill_is_not_shown(
         self, terminal: FakeTerminal, clock: list[float]
@@ -102,7 +115,8 @@ class TestStatus:
     def test_line_fits(
         self, terminal: FakeTerminal, clock: list[float], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for columns, shown in [(10, "compiling"), (1, ""), (0, "compiling kernels (once) 0/2")]:
+        whole = "compiling kernels for this CPU (once): 0 of 2, about 0:01 left"
+        for columns, shown in [(10, "compiling"), (1, ""), (0, whole)]:
             monkeypatch.setattr(screen, "columns", lambda columns=columns: columns or 80)
             screen.Status()("compile", 0, 2)
             assert terminal.drawn() == [shown]
@@ -133,7 +147,7 @@ class TestPlain:
             for stage in ("download", "compile", "prefill"):
                 for done in range(3):
                     status(stage, done, 2)
-        assert terminal.getvalue() == "compiling kernels (once) 0/2\n"
+        assert terminal.getvalue() == "compiling kernels for this CPU (once): 0 of 2, about 0:01 left\n"
 
     def test_nothing_to_compile(self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TERM", "dumb")

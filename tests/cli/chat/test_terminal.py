@@ -405,7 +405,8 @@ def test_progress_line_is_erased(terminal: OpenTerminal, fake_model: str) -> Non
     assert t.wait() == 0
     # On a busy machine, loading is slow enough to show progress.
     end = rb"\x1b\[K\r\x1b\[K"
-    assert re.match(rb"\rcompiling kernels \(once\) 0/3" + end + rb"(\rloading [^\r]+" + end + rb")?hello\r\n", t.raw)
+    compiling = rb"\rcompiling kernels for this CPU \(once\): 0 of 3, about \d:\d\d left" + end
+    assert re.match(compiling + rb"(\rloading [^\r]+" + end + rb")?hello\r\n", t.raw)
 
 
 @pytest.mark.parametrize("columns", [40, 80])
