@@ -64,12 +64,14 @@ def resolve_settings(model: str, given: Layer) -> dict[str, Setting]:
     """Return the value and source of every option for a run of this model."""
     from localinfer.hub import resolve
 
-    entry = resolve.registry_entry(model)
-    path = resolve.existing_path(Path(model)) if entry is None else entry.file if entry.is_present else None
+    try:
+        path = resolve.find(model)
+    except resolve.NotDownloadedError:
+        path = None
     keys = {name: key for key, name in METADATA_KEYS.items()}
     layers: list[tuple[str, Layer, Callable[[str], str]]] = [  # lowest precedence first
         ("file", file_options(path) if path else {}, lambda name: f"{path}: {keys[name]}"),
-        ("models.toml", entry.options if entry else {}, lambda name: f"models.toml: {model}.options.{name}"),
+        ("models.toml", resolve.default_options(model), lambda name: f"models.toml: {model}.options.{name}"),
         ("environment", from_environment(os.environ), lambda name: FLAGS[name].environment_variable),
         ("flag", given, lambda name: FLAGS[name].long_name),
     ]

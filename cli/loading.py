@@ -87,7 +87,7 @@ def fetch_model(name: str, status: screen.Status) -> Path:
 
     require_network(screen.one_line(name))
     entry = resolve.registry_entry(name)
-    about = f": {screen.mib(entry.size)}, licence: {entry.licence or 'unknown'}" if entry and entry.parts else ""
+    about = f": {screen.gib(entry.size)}, licence: {entry.licence or 'unknown'}" if entry and entry.size else ""
     screen.note(f"fetching {screen.one_line(name)}{about}")
     try:
         with status.busy("waiting for the server"):

@@ -3,7 +3,7 @@
 The functions only return paths; `private_directory` creates a directory.
 
     cache root   LOCALINFER_CACHE_DIR, else the platform's cache directory     models/  jit/  snapshots/
-    data dir     LOCALINFER_DATA_DIR, else the platform's data directory       sessions/  history
+    data dir     LOCALINFER_DATA_DIR, else the platform's data directory       sessions/  history  default-model
     config dir   LOCALINFER_CONFIG_DIR, else the platform's config directory   models.toml
 """
 
@@ -40,6 +40,11 @@ def snapshots_dir() -> Path:
 def sessions_dir() -> Path:
     """Return the directory of saved chat sessions, which cannot be recreated."""
     return data_dir() / "sessions"
+
+
+def chosen_model_file() -> Path:
+    """Return the file with the name of the model that the user chose in `localinfer chat`."""
+    return data_dir() / "default-model"
 
 
 def data_dir() -> Path:

@@ -86,7 +86,7 @@ class Workspace:
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m localinfer "$@"\n')
         program.chmod(0o755)
         registry = [f"[models.{name}]\npath = '{self.root / name}'\n" for name in ("smollm2", "gemma3-270m")]
-        (self.root / "config" / "models.toml").write_text("".join(registry))
+        (self.root / "config" / "models.toml").write_text("".join(['default = "smollm2"\n', *registry]))
         for name in ("smollm2", "gemma3-270m"):
             documented_files.write(name, self.root)
         self.add_models_of_stores()
@@ -184,6 +184,9 @@ def is_interactive(text: str) -> bool:
 
 
 def answer_prompts(terminal: Terminal, text: str) -> None:
+    if "--choose" in text:
+        terminal.expect("Number or name [", SECONDS)
+        terminal.type("smollm2\r")
     if " chat" in text:
         terminal.expect("> ", SECONDS)
         terminal.type("Hello\r")

@@ -12,12 +12,13 @@ import typer
 from cli import screen
 from cli.arguments.questions import split_model
 from cli.chat import session_state
+from cli.chat.model_choice import select_model
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
 from cli.chat.tools import create_toolbox
 from cli.chat.transcript import Transcript
 from cli.flags import OptionalModelArgument, with_options
 from cli.generate import as_object, collect
-from cli.loading import default_model, open_model
+from cli.loading import open_model
 from cli.output_files import writable_path
 from cli.text_input import read_text_file, unescape_options
 from localinfer.errors import UsageError
@@ -42,6 +43,7 @@ def chat_command(
     session: SessionOptions,
     tools: ToolOptions,
     output: ChatOutput,
+    choose: Annotated[bool, typer.Option("--choose", help="Choose the default model again.")] = False,
 ) -> None:
     """Start an interactive chat, or answer one question.
 
@@ -49,6 +51,9 @@ def chat_command(
     and the command exits. Without a question, the command starts an interactive chat in the terminal.
 
     If QUESTION or -p names a file, you are asked whether to send its text, too.
+
+    Without MODEL, the first chat in a terminal offers models that suit this machine. Your choice is downloaded, and is
+    the default model from then on.
 
     \b
     Examples:
@@ -63,7 +68,6 @@ def chat_command(
     """
     resumed = session_state.select_session(session)
     model, words = split_model(model, question.question, has_model=resumed is not None)
-    name = model or (resumed.model if resumed else "") or default_model()
     message = question.read(words)
     if message is None and not sys.stdin.isatty():
         raise UsageError("no question, and stdin is neither a terminal nor a pipe")
@@ -75,6 +79,7 @@ def chat_command(
     transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
+    name = select_model(model, resumed.model if resumed else "", again=choose)
     with opened_model(name, unescape_options(given, question.escape), interactive=interactive) as loaded:
         from cli.chat.loop import Chat
 

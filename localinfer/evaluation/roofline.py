@@ -1,13 +1,16 @@
 """Roofline of this machine: its peak memory bandwidth and multiply-accumulate rates.
 
 The roofline is measured on demand, in about a second, with as many threads as the measurement it is compared with. It
-is cached only for the life of the process, because the speed of a shared machine changes from hour to hour. See
-Williams, Waterman and Patterson, "Roofline" (2009).
+is cached only for the life of the process, because the speed of a shared machine changes from hour to hour. The highest
+memory bandwidth is remembered in a file, for estimates of how fast models will be. See Williams, Waterman and
+Patterson, "Roofline" (2009).
 """
 
+import contextlib
+import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +24,9 @@ from localinfer.kernels.layout import OPERAND_RING, products_shape, round_bytes
 from localinfer.machine import resources
 from quant.jit import loader
 from quant.jit.cpu import target
+from quant.jit.files import replace_file
 from quant.jit.kernel import Kernel
+from quant.jit.kernel_cache import KernelCache
 from quant.jit.kernel_call import HEADER_WORDS, RECORD_WORDS, KernelFunction
 from quant.matmul.row_access import CANDIDATES
 
@@ -29,6 +34,9 @@ STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than the caches hold;
 SHARE_OF_MEMORY = 4  # use at most a fourth of the available memory
 RUNS = 12  # the best one counts; many short ones, so that some are undisturbed ...
 MIN_SECONDS = 0.004  # ... but long enough that waking the threads, 50 us, is negligible
+
+BANDWIDTH_FILE = "bandwidth.json"  # beside the kernel cache: bytes per second by number of threads
+Seconds = Callable[..., float]  # of one run of a kernel with these arguments, by all threads
 
 HERE = "localinfer.kernels.roofline"
 READ = Kernel(HERE, "read_bandwidth", ("memory", "nbytes", "streams", "prefetch", "result"))
@@ -68,7 +76,48 @@ class Roofline:
 @cache
 def measure(threads: int) -> Roofline:
     """Return the roofline for this number of threads. Raises compiler and loader errors, and MemoryError."""
-    addresses, _ = loader.load_kernels(KERNELS, paths.jit_dir())
+    with timed_kernels(KERNELS, threads) as seconds:
+        rates = {kind: multiply_rate(kind, threads, seconds) for kind in MULTIPLY}
+        pairs = rates.get("pair", rates["fma"])
+        found = Roofline(threads, bandwidth(threads, seconds), rates["dot"], rates["fma"], pairs)
+    remember_bandwidth(threads, found.bandwidth)
+    return found
+
+
+def known_bandwidth(threads: int) -> float:
+    """Return the highest memory bandwidth that was measured with this number of threads; measures it if there is none.
+
+    Raises compiler and loader errors, and MemoryError.
+    """
+    found = remembered_bandwidths().get(str(threads), 0.0)
+    if not found:
+        with timed_kernels([READ], threads) as seconds:
+            found = bandwidth(threads, seconds)
+        remember_bandwidth(threads, found)
+    return found
+
+
+def remembered_bandwidths() -> dict[str, float]:
+    """Return the remembered memory bandwidths in bytes per second, by number of threads."""
+    directory = KernelCache(paths.jit_dir()).directory
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # none yet, or a damaged file
+        found = json.loads((directory / BANDWIDTH_FILE).read_bytes()).items() if directory else ()
+        return {threads: float(rate) for threads, rate in found if isinstance(rate, int | float) and 0 < rate < 1e15}
+    return {}
+
+
+def remember_bandwidth(threads: int, measured: float) -> None:
+    """Store a measured bandwidth, unless a higher one is stored: other programs can only make it appear lower."""
+    directory, known = KernelCache(paths.jit_dir()).directory, remembered_bandwidths()
+    if directory and measured > known.get(str(threads), 0.0):
+        with contextlib.suppress(OSError):
+            replace_file(directory / BANDWIDTH_FILE, json.dumps(known | {str(threads): measured}).encode())
+
+
+@contextlib.contextmanager
+def timed_kernels(kernels: list[Kernel], threads: int) -> Iterator[Seconds]:
+    """Yield a function that runs a kernel on all threads and returns the time."""
+    addresses, _ = loader.load_kernels(kernels, paths.jit_dir())
     with ThreadPoolExecutor(threads) as pool:
 
         def seconds(kernel: Kernel, *arguments: int) -> float:
@@ -80,12 +129,10 @@ def measure(threads: int) -> Roofline:
             list(pool.map(lambda thread: run(at, thread, threads, 0), range(threads)))
             return time.perf_counter() - begin
 
-        rates = {kind: multiply_rate(kind, threads, seconds) for kind in MULTIPLY}
-        pairs = rates.get("pair", rates["fma"])
-        return Roofline(threads, bandwidth(threads, seconds), rates["dot"], rates["fma"], pairs)
+        yield seconds
 
 
-def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
+def bandwidth(threads: int, seconds: Seconds) -> float:
     """Return the memory bandwidth in bytes per second: that of the fastest of all ways in which kernels read rows."""
     size = min(STREAMED_BYTES, resources.available_memory() // SHARE_OF_MEMORY)
     memory, result = np.ones(size, np.uint8), np.zeros(threads, np.int64)  # zeros would share one physical page
@@ -95,7 +142,7 @@ def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
     return piece / min(seconds(READ, start, piece, *way, result.ctypes.data) for start in starts for way in ways)
 
 
-def multiply_rate(kind: str, threads: int, seconds: Callable[..., float]) -> float:
+def multiply_rate(kind: str, threads: int, seconds: Seconds) -> float:
     """Return multiply-accumulates per second from registers and the nearest cache."""
     operands = np.zeros(OPERAND_RING * round_bytes(kind) * threads, np.uint8)
     result, rounds = np.zeros(threads, np.int64), 1 << 10

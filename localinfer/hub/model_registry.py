@@ -29,6 +29,8 @@ SOURCE_NAME = re.compile(r"(hf|ollama|lmstudio|https?):[^\0\s]+")
 Table = Mapping[str, object]
 DOWNLOAD_FIELDS = {"size", "sha256", "parts"}  # an entry has all of these, or a path, or a source
 SOURCE_FIELDS = DOWNLOAD_FIELDS | {"path", "source"}
+SOURCES = ({"path"}, {"source"}, {"source", "size"}, DOWNLOAD_FIELDS)
+FIELDS_OF_THE_FILE = SOURCE_FIELDS | {"bytes_per_token", "suggested"}  # do not apply to another file
 
 
 class WheelPart(NamedTuple):
@@ -41,7 +43,11 @@ class WheelPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
-    """The entry of one model in models.toml. It has either `path`, or `source`, or `size`, `sha256` and `parts`."""
+    """The entry of one model in models.toml. It has either `path`, or `source`, or `size`, `sha256` and `parts`.
+
+    With a source, `size` is approximate. `bytes_per_token` is the part of the weights that a decode step reads, 0 for
+    all of them. `localinfer chat` offers those that are `suggested`.
+    """
 
     name: str
     about: str = ""
@@ -52,6 +58,8 @@ class ModelEntry:
     size: int = 0
     sha256: str = ""
     parts: tuple[WheelPart, ...] = ()
+    bytes_per_token: int = 0
+    suggested: bool = False
 
     @property
     def file(self) -> Path:
@@ -76,18 +84,26 @@ class EntryFields(TypedDict, total=False):
     size: int
     sha256: str
     parts: tuple[WheelPart, ...]
+    bytes_per_token: int
+    suggested: bool
 
 
 class ModelRegistry(NamedTuple):
-    """All entries by name, and the name of the default model."""
+    """All entries by name, and the default model: that of the user's models.toml, else the one that the user chose in
+    `localinfer chat`, else that of the built-in file.
+
+    The default model is a name in any model store, or a path.
+    """
 
     entries: Mapping[str, ModelEntry]
     default: str
+    has_user_default: bool = False
 
 
 def model_registry() -> ModelRegistry:
     """Return the registry. The files are only read again if they have changed."""
-    return read_registry(*map(FileVersion.of, (shipped_registry_path(), user_registry_path())))
+    files = shipped_registry_path(), user_registry_path(), paths.chosen_model_file()
+    return read_registry(*map(FileVersion.of, files))
 
 
 class FileVersion(NamedTuple):
@@ -106,8 +122,8 @@ class FileVersion(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def read_registry(shipped_file: FileVersion, user_file: FileVersion) -> ModelRegistry:
-    """Read and merge both files."""
+def read_registry(shipped_file: FileVersion, user_file: FileVersion, chosen_file: FileVersion) -> ModelRegistry:
+    """Read and merge both registry files, and read the user's choice."""
     shipped_table, user_table = read_toml(shipped_file.path), read_toml(user_file.path) if user_file.identity else {}
     models = merge_models(shipped_table, shipped_file.path, {})
     models = merge_models(user_table, user_file.path, models)
@@ -115,7 +131,35 @@ def read_registry(shipped_file: FileVersion, user_file: FileVersion) -> ModelReg
     if not isinstance(default, str) or default not in models:
         shown = printable(repr(default), 80) if isinstance(default, str) else type(default).__name__
         raise LocalInferError(f"{user_file.path}: default: must be the name of a model, not {shown}")
-    return ModelRegistry({name: ModelEntry(name=name, **values) for name, values in models.items()}, default)
+    entries = {name: ModelEntry(name=name, **values) for name, values in models.items()}
+    chosen = "" if "default" in user_table else read_chosen_model(chosen_file.path, entries)
+    return ModelRegistry(entries, chosen or default, bool(chosen) or "default" in user_table)
+
+
+def read_chosen_model(path: Path, known: Mapping[str, ModelEntry]) -> str:
+    """Return the model that the user chose, or "" if there is none, or if it does not exist any more."""
+    try:
+        name = path.read_text(encoding="utf-8").rstrip("\n") if path.is_file() else ""
+        return name if name in known or SOURCE_NAME.fullmatch(name) or (name and Path(name).exists()) else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def choose_model(name: str) -> str:
+    """Make a model the default: a name in any model store, or a path. Return its name, or its absolute path.
+
+    Raises LocalInferError if the choice cannot be stored.
+    """
+    from quant.jit.files import replace_file
+
+    if name not in model_registry().entries and not SOURCE_NAME.fullmatch(name):
+        name = str(Path(name).expanduser().absolute())
+    path = paths.private_directory(paths.data_dir()) / paths.chosen_model_file().name
+    try:
+        replace_file(path, f"{name}\n".encode())
+    except (OSError, ValueError) as error:  # ValueError: a file name that is not UTF-8
+        raise LocalInferError(f"{path}: {error}") from None
+    return name
 
 
 def shipped_registry_path() -> Path:
@@ -166,11 +210,11 @@ def merge_models(toml: Table, path: Path, base: Mapping[str, EntryFields]) -> di
 def merge_fields(base: EntryFields, override: EntryFields, where: str) -> EntryFields:
     """Merge the fields of one model key by key; a new source replaces the old one as a whole."""
     source = SOURCE_FIELDS & override.keys()
-    if source and source not in ({"path"}, {"source"}, DOWNLOAD_FIELDS):
+    if source and source not in SOURCES:
         raise LocalInferError(f"{where}: a model needs either path, or source, or size, sha256 and parts")
     if not source and not base:
         raise LocalInferError(f"{where}: no source: set path, or source, or size, sha256 and parts")
-    inherited = {key: value for key, value in base.items() if not source or key not in SOURCE_FIELDS}
+    inherited = {key: value for key, value in base.items() if not source or key not in FIELDS_OF_THE_FILE}
     merged = inherited | override | {"options": base.get("options", {}) | override.get("options", {})}
     return cast(EntryFields, merged)
 
@@ -236,9 +280,15 @@ def parse_parts(value: object) -> tuple[WheelPart, ...]:
     return tuple(parse_part(each) for each in value)
 
 
+def parse_flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 FIELD_PARSERS: dict[str, Callable[[object], object]] = {
     "about": parse_text, "licence": parse_text, "path": parse_text, "source": parse_source, "size": parse_size,
-    "sha256": parse_digest, "parts": parse_parts,
+    "sha256": parse_digest, "parts": parse_parts, "bytes_per_token": parse_size, "suggested": parse_flag,
 }  # fmt: skip
 
 

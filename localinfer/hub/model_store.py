@@ -79,9 +79,14 @@ class ModelStore(Protocol):
 
 def require_network(name: str) -> None:
     """Raise ModelNotFoundError in offline mode."""
-    for variable in OFFLINE:
-        if os.environ.get(variable, "").upper() not in ("", "0", "FALSE", "NO", "OFF"):
-            raise ModelNotFoundError(f"{name}: not on this machine, and {variable} forbids downloads")
+    if variable := offline_variable():
+        raise ModelNotFoundError(f"{name}: not on this machine, and {variable} forbids downloads")
+
+
+def offline_variable() -> str:
+    """Return the environment variable that sets offline mode, or ""."""
+    values = {name: os.environ.get(name, "").upper() for name in OFFLINE}
+    return next((name for name, value in values.items() if value not in ("", "0", "FALSE", "NO", "OFF")), "")
 
 
 def require_disk_space(name: str, folder: Path, needed: int) -> None:

@@ -47,6 +47,21 @@ def test_sources(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert actual["locations"]["models.toml"] == str(tmp_path / "models.toml")
 
 
+def test_model_from_another_source(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Options of its file are known if the file is on this machine."""
+    folder = tmp_path / "lmstudio" / "owner" / "repo"
+    folder.mkdir(parents=True)
+    (tmp_path / "models.toml").write_text(
+        '[models.mine]\nsource = "lmstudio:owner/repo"\noptions = { min_p = 0.5 }\n[models.hub]\nsource = "hf:a/b"\n'
+    )
+    tiny_llama(folder / "m.gguf", **{"general.sampling.top_k": 7})
+    monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setattr("localinfer.hub.lm_studio.directories", lambda: [tmp_path / "lmstudio"])
+    options = json.loads(run("mine", "--json")[1])["options"]
+    assert (options["top_k"]["value"], options["min_p"]["value"]) == (7, 0.5)
+    assert json.loads(run("hub", "--json")[1])["options"]["top_k"]["source"] == "default"
+
+
 def test_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALINFER_CTXSIZE", "5")
     monkeypatch.setenv("LOCALINFER_STOP", "\n")

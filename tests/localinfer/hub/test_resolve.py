@@ -51,7 +51,8 @@ class TestBuiltin:
 
     def test_every_entry_is_complete(self) -> None:
         for entry in resolve.model_registry().entries.values():
-            assert entry.parts
+            assert entry.parts or entry.source
+            assert entry.size
             assert entry.about
             assert entry.licence
 

@@ -1,0 +1,122 @@
+"""The choice of the first model: `localinfer chat` without a model offers those that suit this machine."""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cli import screen
+from cli.loading import default_model, find_or_fetch
+from localinfer.errors import LocalInferError, UsageError
+
+if TYPE_CHECKING:
+    from localinfer.hub.resolve import StoredModel
+    from localinfer.hub.suggestions import Suggestion
+
+NOTE = (
+    "Speeds are estimates from the measured memory bandwidth. Later models in the list answer better. Other names "
+    "work, too: a GGUF file, hf:OWNER/REPO, ollama:NAME."
+)
+
+
+def select_model(named: str | None, resumed: str, *, again: bool) -> str:
+    """Return the model of a chat: the one that the user named, that of the resumed session, or the default model.
+
+    On a terminal, the user chooses the default model if that has not happened, or if it is to happen `again`. Raises
+    UsageError if it is to happen again, but there is no terminal.
+    """
+    from localinfer.hub.model_registry import model_registry
+    from localinfer.hub.model_store import offline_variable
+
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if again:
+        if named or not is_terminal:
+            raise UsageError(f"--choose: {'cannot be combined with MODEL' if named else 'requires a terminal'}")
+        return choose_default_model()
+    is_settled = model_registry().has_user_default or offline_variable() or not is_terminal
+    return named or resumed or (default_model() if is_settled else choose_default_model())
+
+
+def choose_default_model() -> str:
+    """Let the user choose the default model, download it and remember it. Return its name."""
+    from localinfer.hub.model_registry import choose_model
+
+    status = screen.Status()
+    suggestions = find_suggestions(status)
+    if not suggestions:
+        return default_model()
+    name = ask(suggestions)
+    find_or_fetch(name, status)  # first: a model that cannot be downloaded is not remembered
+    name = choose_model(name)
+    shown, default = map(screen.one_line, (name, default_model()))
+    screen.note_dim(
+        f"{shown} is the default model from now on; `localinfer chat --choose` asks again"
+        if shown == default
+        else f"{default} stays the default model, because models.toml says so"
+    )
+    return name
+
+
+def find_suggestions(status: screen.Status) -> list["Suggestion"]:
+    """Return the models that suit this machine, after telling the user what is known about it."""
+    from localinfer.evaluation import roofline
+    from localinfer.hub import resolve, suggestions
+    from localinfer.machine import resources
+
+    threads, memory = resources.default_threads(), resources.available_memory()
+    with status.busy("measuring the memory bandwidth of this machine (once)"):
+        bandwidth = roofline.known_bandwidth(threads)
+    found = suggestions.suggest(resolve.model_registry().entries.values(), memory, bandwidth)
+    if found:
+        screen.note_wrapped(
+            f"Which model? This machine has {memory / 2**30:.1f} GiB of memory available, and reads "
+            f"{bandwidth / 1e9:.0f} GB/s. It can run:"
+        )
+    return found
+
+
+def ask(suggestions: Sequence["Suggestion"]) -> str:
+    """Show the list, and return the name of the model that the user chooses.
+
+    Raises KeyboardInterrupt at the end of input.
+    """
+    from localinfer.hub import resolve
+    from localinfer.hub.suggestions import best_choice
+
+    here, best = resolve.list_registry(), best_choice(suggestions) + 1
+    for number, suggestion in enumerate(suggestions, 1):
+        show_suggestion(number, suggestion, here.get(suggestion.entry.name))
+    screen.note_dim(NOTE)
+    while True:
+        sys.stderr.write(f"Number or name [{best}]: ")
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            raise KeyboardInterrupt
+        answer = line.strip() or str(best)
+        if answer.isdecimal():
+            if 1 <= int(answer) <= len(suggestions):
+                return suggestions[int(answer) - 1].entry.name
+            screen.note(f"{answer}: must be from 1 to {len(suggestions)}, or the name of a model")
+            continue
+        try:
+            with contextlib.suppress(resolve.NotDownloadedError):
+                resolve.find(answer)
+            return answer
+        except LocalInferError as error:
+            screen.note_wrapped(screen.one_line(str(error)))
+
+
+def show_suggestion(number: int, suggestion: "Suggestion", stored: "StoredModel | None") -> None:
+    """Print a model: its name, size, speed and licence in one line, and what it is good for below."""
+    entry, speed = suggestion
+    place = "" if stored is None else ", on this machine" if stored.fraction == 1 else f", {stored.fraction:.0%} here"
+    rate = f"{speed:.1f}" if speed < 10 else f"{speed:.0f}"
+    screen.note(
+        f" {number:2}  {entry.name:20}{screen.gib(entry.size):>9}{'~' + rate:>6} tokens/s   {entry.licence}{place}"
+    )
+    for line in screen.wrapped_lines(entry.about, width=screen.columns() - len(INDENT)):
+        screen.note_dim(INDENT + line)
+
+
+INDENT = " " * 5
