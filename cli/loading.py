@@ -83,7 +83,7 @@ def fetch_model(name: str, status: screen.Status) -> Path:
     """Download a model, or check that the local copy is the latest."""
     from localinfer.hub import resolve
     from localinfer.hub.model_store import require_network
-    from localinfer.hub.pull import pull
+    from localinfer.hub.pull import digests, pull
 
     require_network(screen.one_line(name))
     entry = resolve.registry_entry(name)
@@ -91,11 +91,14 @@ def fetch_model(name: str, status: screen.Status) -> Path:
     screen.note(f"fetching {screen.one_line(name)}{about}")
     try:
         with status.busy("waiting for the server"):
-            return pull(name, status)
+            path = pull(name, status)
     except (KeyboardInterrupt, SystemExit):
         status.erase()
         screen.note(f"{screen.one_line(name)}: interrupted; run the same command to resume")
         raise
+    if "" in digests(name).values():
+        screen.note(f"{screen.one_line(name)}: the server names no digest, so the content is not verified")
+    return path
 
 
 def default_model() -> str:

@@ -22,6 +22,9 @@ def pull_command(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Model names. [default: the default model]")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the files on this machine with their digests.")
+    ] = False,
 ) -> None:
     """Download models.
 
@@ -33,6 +36,7 @@ def pull_command(
       localinfer pull
       localinfer pull gemma3-270m hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0
       localinfer pull https://example.org/model.gguf#sha256=...
+      localinfer pull --verify ollama:llama3.2
     """
     from localinfer.hub import resolve
 
@@ -42,6 +46,20 @@ def pull_command(
         resolve.resolve(name)  # check all names before the first download
     for name in wanted:
         screen.note(f"{screen.one_line(name)}: {screen.one_line(str(pull_model(name, status)))}")
+        if verify:
+            report_verification(name, status)
+
+
+def report_verification(name: str, status: screen.Status) -> None:
+    """Compare the files of a model with their digests, and report the result."""
+    from localinfer.hub.pull import verify_model
+
+    with status.busy(f"verifying {screen.one_line(name)}"):
+        unknown = verify_model(name, status)
+    if unknown:
+        screen.warn(f"{screen.one_line(name)}: not verified: no digest of {screen.one_line(str(unknown[0]))} is known")
+    else:
+        screen.note(f"{screen.one_line(name)}: verified")
 
 
 def pull_model(name: str, status: screen.Status) -> Path:

@@ -5,8 +5,9 @@
 
 The received bytes survive interruptions, errors and power failures (see `localinfer.gguf.resumable_file`), and the next
 attempt requests the missing ones. The server is not trusted: data is written only at its offset and never beyond the
-announced size, and a known digest must match. Requests use the client of `huggingface_hub`, which applies the user's
-proxies and certificates.
+announced size, and a known digest must match. Without a digest, a resumed response must repeat the last bytes that were
+received before, because a server may send another range than it announces. Requests use the client of
+`huggingface_hub`, which applies the user's proxies and certificates.
 """
 
 import hashlib
@@ -23,6 +24,7 @@ from huggingface_hub import constants, get_session
 
 from localinfer.errors import LocalInferError, ModelNotFoundError
 from localinfer.escaping import printable
+from localinfer.gguf import file_descriptors
 from localinfer.gguf.reader import open_split
 from localinfer.gguf.resumable_file import ResumableFile, resumable_file
 from localinfer.hub.model_store import Progress, require_network
@@ -30,6 +32,7 @@ from localinfer.hub.model_store import Progress, require_network
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+OVERLAP_BYTES = 64 << 10  # requested again and compared when a file without a digest is resumed
 CHECKPOINT_BYTES = 64 << 20  # bytes between two flushes to disk
 RETRY_DELAYS = (1, 2, 4, 8, 8)  # seconds before each retry; starts again after progress
 METADATA_RETRY_DELAYS = (1, 2)  # the same for metadata requests
@@ -39,7 +42,7 @@ REFUSAL_STATUSES = {
     401: "requires authentication", 403: "denies access", 404: "has no such file", 410: "no longer has this file",
 }  # fmt: skip
 SHA256 = re.compile(r"[0-9a-f]{64}")
-RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
+RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 T = TypeVar("T")
 
 
@@ -136,6 +139,10 @@ class PartialDownload:
         if self.offset - self._file.n_bytes >= CHECKPOINT_BYTES:
             self.checkpoint()
 
+    def read(self, start: int) -> bytes:
+        """Return the received bytes from an offset on."""
+        return file_descriptors.read_at(self._file.file.descriptor, self.offset - start, start)
+
     def checkpoint(self) -> None:
         """Flush the received bytes to disk, and record their number."""
         if self.offset > self._file.n_bytes:
@@ -209,9 +216,10 @@ def receive_missing(name: str, remote: RemoteFile, partial: PartialDownload) -> 
 
 def request_rest(name: str, remote: RemoteFile, partial: PartialDownload) -> Iterator[bytes]:
     """Yield the data of one response, from the current offset; the server may start from the beginning."""
-    headers = dict(remote.headers)
+    headers, start = dict(remote.headers), partial.offset
     if partial.offset:
-        headers["Range"] = f"bytes={partial.offset}-"
+        start -= 0 if remote.digest else min(OVERLAP_BYTES, start)
+        headers["Range"] = f"bytes={start}-"
         if remote.version:
             headers["If-Range"] = remote.version
     with open_response(name, remote.url, headers) as response:
@@ -220,19 +228,32 @@ def request_rest(name: str, remote: RemoteFile, partial: PartialDownload) -> Ite
             raise_for_status(name, response)
         if status != 206 and partial.offset:  # the server does not support ranges
             partial.discard()
+            start = 0
         if status == 416:
             raise TransientError(f"{name}: {response.url.host} does not have the requested range")
-        if content_range(response, remote.size) != (partial.offset, remote.size):
-            raise LocalInferError(f"{name}: {response.url.host} sends a different file or range than announced")
-        yield from response.iter_raw()
+        different = LocalInferError(f"{name}: {response.url.host} sends a different file or range than announced")
+        if content_range(response, remote.size) != (start, remote.size):
+            raise different
+        received = partial.read(start)
+        for data in response.iter_raw():
+            n_compared = min(len(data), len(received))
+            if data[:n_compared] != received[:n_compared]:
+                partial.discard()
+                raise different
+            received = received[n_compared:]
+            if n_compared < len(data):
+                yield data[n_compared:]
 
 
 def content_range(response: httpx2.Response, expected_size: int) -> tuple[int, int] | None:
-    """Return the start offset of a response and the size of the whole file; None for an invalid header."""
+    """Return the start offset of a response and the size of the whole file; None for an invalid header, or if the
+    response ends before the file does.
+    """
     if response.status_code == 200:
         return 0, parse_integer(response.headers.get("Content-Length")) or expected_size
     match = RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    return (int(match[1]), int(match[2])) if match else None
+    start, end, size = map(int, match.groups()) if match else (0, 0, 0)
+    return (start, size) if match and end == size - 1 else None
 
 
 @contextmanager

@@ -5,13 +5,13 @@ Cached models are found without network access. Of several cached commits, the o
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from localinfer.errors import UsageError
 from localinfer.gguf.resumable_file import find_unfinished
 from localinfer.hub.file_selection import ModelReference, group_by_model, matches, parse_reference, select_files
-from localinfer.hub.huggingface_cache import cache_directory, marker_path, repo_directory, snapshot_directories
+from localinfer.hub.huggingface_cache import DIGEST, cache_directory, marker_path, repo_directory, snapshot_directories
 from localinfer.hub.model_store import (
     NotDownloadedError,
     Progress,
@@ -63,6 +63,11 @@ def fetch(name: str, progress: Progress) -> Path:
     from localinfer.hub.huggingface_download import fetch as fetch_from_hub
 
     return fetch_from_hub(parse_reference(name, "hf"), progress)
+
+
+def digests(name: str) -> Mapping[Path, str]:
+    names = {part: link_target(part).name for part in locate(parse_reference(name, "hf"))}
+    return {part: name if DIGEST.fullmatch(name) else "" for part, name in names.items()}
 
 
 def removable_files(name: str) -> list[Path]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from localinfer import paths
 from localinfer.hub.model_store import list_directory
 
+DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # git's SHA-1, or SHA-256
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

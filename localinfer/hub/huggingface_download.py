@@ -33,13 +33,12 @@ from localinfer.hub.download import (
     transport_error,
 )
 from localinfer.hub.file_selection import ModelReference, available_quants, select_files
-from localinfer.hub.huggingface_cache import COMMIT, cache_directory, marker_path, repo_directory
+from localinfer.hub.huggingface_cache import COMMIT, DIGEST, cache_directory, marker_path, repo_directory
 from localinfer.hub.model_store import MAX_DEPTH, Progress, exclusive_lock, require_disk_space, require_network
 from localinfer.version import VERSION
 
 constants.HF_HUB_DISABLE_TELEMETRY = True  # telemetry would send more requests than necessary
 
-DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # git's SHA-1, or SHA-256
 SAFE = re.compile(r"(?!.*(^|/)\.{0,2}(/|$))[^\x00-\x1f\x7f\\:]+\.gguf")  # a relative path without . or .. components
 
 

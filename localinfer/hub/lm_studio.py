@@ -1,13 +1,13 @@
 """The model store `lmstudio:OWNER/REPO[:QUANT]`: models that LM Studio has downloaded, used without copying."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from localinfer.errors import ModelNotFoundError, UsageError
 from localinfer.hub.file_selection import group_by_model, parse_reference, select_files
-from localinfer.hub.model_store import Progress, StoredModel, expand_user, gguf_files, is_directory
+from localinfer.hub.model_store import Progress, StoredModel, all_parts, expand_user, gguf_files, is_directory
 from localinfer.options import Layer
 
 TITLE = "LM Studio"
@@ -51,6 +51,10 @@ def list_models() -> Iterator[StoredModel]:
 def fetch(name: str, _: Progress) -> Path:
     """Return the file; only LM Studio itself can download its models."""
     return find(name)
+
+
+def digests(name: str) -> Mapping[Path, str]:
+    return dict.fromkeys(all_parts(find(name)), "")
 
 
 def removable_files(name: str) -> list[Path]:

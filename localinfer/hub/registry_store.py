@@ -1,6 +1,6 @@
 """The model store of models.toml: files in the cache of localinfer, or at paths of the user."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,11 @@ def fetch(name: str, progress: Progress) -> Path:
     if entry.path:
         return existing_path(entry.path)
     return entry.file if entry.is_present else fetch_wheels(entry, progress)
+
+
+def digests(name: str) -> Mapping[Path, str]:
+    entry = model_registry().entries[name]
+    return dict.fromkeys(all_parts(entry.file), "") if entry.path else {entry.file: entry.sha256}
 
 
 def removable_files(name: str) -> list[Path]:

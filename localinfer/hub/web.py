@@ -1,6 +1,7 @@
 """The model store `https://HOST/PATH.gguf[#sha256=DIGEST]`: models of any web server, in one directory per URL.
 
     models/web/NAME-HASH/url        the URL with the digest, from which HASH is computed
+                         sha256     the digest, if the URL or the server named one
                          NAME.gguf  the file, or all parts of a split model
 
 A downloaded file is never requested again. Without a digest, it must be a GGUF file that contains all its tensors.
@@ -8,7 +9,7 @@ A downloaded file is never requested again. Without a digest, it must be a GGUF 
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -32,8 +33,9 @@ from localinfer.hub.model_store import (
 from localinfer.options import Layer
 
 TITLE = "the web"
-URL_FILE = "url"
+URL_FILE, DIGEST_FILE = "url", "sha256"
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}\.gguf")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 FRAGMENT = re.compile(r"(sha256=[0-9a-fA-F]{64})?")
 
 
@@ -82,10 +84,20 @@ def fetch(name: str, progress: Progress) -> Path:
                 for number, (file, remote) in enumerate(zip(missing, remotes, strict=True)):
                     download(name, remote, file, progress, sum(sizes[:number]), sum(sizes))
                 (folder / URL_FILE).write_text(canonical_name(name), "utf-8")
+                if len(files) == 1 and remotes and remotes[0].digest:
+                    (folder / DIGEST_FILE).write_text(remotes[0].digest, "utf-8")
             finally:
                 with suppress(OSError):
                     folder.rmdir()  # only succeeds if nothing was downloaded
     return files[0]
+
+
+def digests(name: str) -> Mapping[Path, str]:
+    files, digest = local_files(name), ""
+    with suppress(OSError, UnicodeDecodeError):
+        found = (files[0].parent / DIGEST_FILE).read_text("utf-8")
+        digest = found if SHA256.fullmatch(found) else ""
+    return dict.fromkeys(files, digest)
 
 
 def removable_files(name: str) -> list[Path]:

@@ -1,5 +1,6 @@
 """`localinfer pull`, `list` and `rm`, and model names on the command line, with a hub on loopback."""
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -63,6 +64,42 @@ def last_line(done: Done, code: int) -> str:
 def rows(run: Run) -> list[dict[str, object]]:
     """Return the rows of `list` except those of models.toml."""
     return [row for row in json.loads(run("list", "--json").stdout) if row["store"] != "models.toml"]
+
+
+class TestVerification:
+    def test_files_are_compared_with_their_digests(self, run: Run, hub: Hub, tmp_path: Path) -> None:
+        name = f"hf:{REPO}"
+        assert last_line(run("pull", "--verify", name), 0) == f"{name}: verified"
+        [blob] = (tmp_path / "hub").glob("models--*/blobs/*")
+        blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+        assert f"sha256 mismatch: expected {blob.name}, got " in last_line(run("pull", "--verify", name), 1)
+
+    def test_digest_that_the_url_names(self, run: Run, hub: Hub, model_bytes: bytes) -> None:
+        name = f"{hub.url}/web.gguf#sha256={hashlib.sha256(model_bytes).hexdigest()}"
+        done = run("pull", "--verify", name)
+        assert last_line(done, 0) == f"{name}: verified"
+        assert b"names no digest" not in done.stderr
+
+    def test_no_digest_is_reported(self, run: Run, hub: Hub, tmp_path: Path, model_bytes: bytes) -> None:
+        name = f"{hub.url}/web.gguf"
+        done = run("pull", name)
+        assert f"{name}: the server names no digest, so the content is not verified" in done.stderr.decode()
+        assert f"{name}: not verified: no digest of" in last_line(run("pull", "--verify", name), 0)
+        (tmp_path / "own.gguf").write_bytes(model_bytes)
+        assert "own.gguf is known" in last_line(run("pull", "--verify", str(tmp_path / "own.gguf")), 0)
+
+    def test_ollama(self, run: Run, tmp_path: Path, model_bytes: bytes) -> None:
+        root, digest = tmp_path / "ollama", hashlib.sha256(model_bytes).hexdigest()
+        manifest, blob = root / "manifests/registry.ollama.ai/library/m/latest", root / f"blobs/sha256-{digest}"
+        for path in (manifest, blob):
+            path.parent.mkdir(parents=True)
+        kind = "application/vnd.ollama.image.model"
+        layer = {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(model_bytes)}
+        manifest.write_text(json.dumps({"layers": [layer]}))
+        blob.write_bytes(model_bytes)
+        assert last_line(run("pull", "--verify", "ollama:m", OLLAMA_MODELS=str(root)), 0) == "ollama:m: verified"
+        blob.write_bytes(bytes(len(model_bytes)))
+        assert "sha256 mismatch" in last_line(run("generate", "ollama:m", "-p", "a", OLLAMA_MODELS=str(root)), 1)
 
 
 class TestFromTheHub:

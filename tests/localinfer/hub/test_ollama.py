@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from localinfer.errors import LocalInferError, ModelNotFoundError, UnsupportedError, UsageError
 from localinfer.gguf.reader import open_gguf
-from localinfer.hub import ollama, resolve
+from localinfer.hub import ollama, resolve, verification
 from localinfer.hub.pull import pull
 
 KIND = "application/vnd.ollama.image."
@@ -21,6 +22,7 @@ Put = Callable[..., Path]
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "ollama"
 
 
@@ -98,6 +100,29 @@ class TestFind:
         for typed in ("ollama:lama3.2", "ollama:llama3", "llama3.2", "olama:llama3.2"):
             with pytest.raises(ModelNotFoundError, match=r"did you mean ollama:llama3\.2"):
                 resolve.find(typed)
+
+    def test_blob_is_verified_on_first_use(self, put: Put, root: Path, model_bytes: bytes) -> None:
+        put()
+        [file] = ollama.digests("llama3.2")
+        file.write_bytes(model_bytes[:-1] + bytes([model_bytes[-1] ^ 1]))
+        for _ in range(2):
+            with pytest.raises(LocalInferError, match=f"^ollama:llama3.2: {file}: sha256 mismatch: expected "):
+                resolve.find("ollama:llama3.2")
+        assert [each.name for each in ollama.list_models()] == ["ollama:llama3.2"], "a list reads no blobs"
+        file.write_bytes(model_bytes)
+        assert resolve.find("ollama:llama3.2") == file
+
+    def test_blob_is_verified_once(self, put: Put, model_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+        put()
+        file = resolve.find("ollama:llama3.2")
+        with monkeypatch.context() as changed:
+            changed.setattr(verification, "file_digest", lambda *_: "")
+            assert resolve.find("ollama:llama3.2") == file
+        os.utime(file, (1, 1))
+        verified: list[Path] = []
+        monkeypatch.setattr(verification, "verify", lambda file, *_: verified.append(file))
+        resolve.find("ollama:llama3.2")
+        assert verified == [file]
 
     def test_models_are_never_removed(self, put: Put) -> None:
         put()

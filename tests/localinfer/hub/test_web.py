@@ -120,12 +120,12 @@ class TestInterrupted:
     def test_download_is_resumed(self, hub: Hub, address: str, model_bytes: bytes) -> None:
         hub.faults += [Fault(), Fault(n_bytes=100_000), Fault(n_bytes=300_000), Fault(n_bytes=0)]
         assert pull(address).read_bytes() == model_bytes
-        assert requested_ranges(hub) == [None, "bytes=100000-", "bytes=400000-", "bytes=400000-"]
+        assert requested_ranges(hub) == [None, "bytes=34464-", "bytes=268928-", "bytes=268928-"], "64 KiB again"
 
     def test_stalled_connection(self, hub: Hub, address: str, model_bytes: bytes) -> None:
         hub.faults += [Fault(), Fault(n_bytes=100_000, stall=3)]
         assert pull(address).read_bytes() == model_bytes
-        assert requested_ranges(hub) == [None, "bytes=100000-"]
+        assert requested_ranges(hub) == [None, "bytes=34464-"]
 
     def test_repeated_interruptions(self, hub: Hub, address: str, model_bytes: bytes) -> None:
         """The download fails after several retries without progress; the next pull resumes it."""
@@ -140,7 +140,7 @@ class TestInterrupted:
         assert 0 < model.fraction < 0.2
         hub.requests.clear()
         assert pull(address).read_bytes() == model_bytes
-        assert requested_ranges(hub) == ["bytes=100000-"]
+        assert requested_ranges(hub) == ["bytes=34464-"]
         assert remaining_files() == ["m.gguf", "url"]
 
     def test_unfinished_download_is_removed(self, hub: Hub, address: str) -> None:
@@ -209,6 +209,21 @@ class TestInvalidResponses:
         with pytest.raises(LocalInferError, match="sends a different file or range than announced"):
             pull(address)
         assert pull(address).read_bytes() == model_bytes
+
+    def test_range_that_is_not_the_announced_one(self, hub: Hub, address: str, model_bytes: bytes) -> None:
+        n = len(model_bytes)
+        lie = {"Content-Range": f"bytes 34464-{n - 1}/{n}"}
+        hub.faults += [Fault(), Fault(n_bytes=100_000), Fault(range_shift=5000, headers=lie)]
+        with pytest.raises(LocalInferError, match="sends a different file or range than announced"):
+            pull(address)
+        assert remaining_files() == []
+        assert pull(address).read_bytes() == model_bytes
+
+    def test_range_that_ends_early(self, hub: Hub, address: str, model_bytes: bytes) -> None:
+        lie = {"Content-Range": f"bytes 34464-200000/{len(model_bytes)}"}
+        hub.faults += [Fault(), Fault(n_bytes=100_000), Fault(headers=lie)]
+        with pytest.raises(LocalInferError, match="sends a different file or range than announced"):
+            pull(address)
 
     def test_range_not_satisfiable(self, hub: Hub, address: str, model_bytes: bytes) -> None:
         hub.faults += [Fault(), Fault(n_bytes=100_000), Fault(status=416)]
