@@ -130,7 +130,10 @@ class CheckpointFolder:
 
     def has(self, name: str) -> bool:
         """Return whether there is a regular file with this name."""
-        return (self.path / name).is_file()
+        try:
+            return (self.path / name).is_file()
+        except OSError:  # the name is too long
+            return False
 
     def find(self, name: str) -> Path | None:
         """Return the path of a regular file (or a link to one), or None."""

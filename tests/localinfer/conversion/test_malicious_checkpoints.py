@@ -103,6 +103,7 @@ LLAMA: dict[str, tuple[Attack, str]] = {
     "a shard anywhere": (index(**{NORM: "/etc/passwd"}), f"weight_map.{NORM}: '/etc/passwd'"),
     "a shard that is the directory": (index(**{NORM: ".."}), f"weight_map.{NORM}: '..'"),
     "a shard without a name": (index(**{NORM: ""}), f"weight_map.{NORM}: ''"),
+    "a shard with a long name": (index(**{NORM: "9" * 5000 + ".safetensors"}), "no such file, but"),
     "a numeric shard name": (index(**{NORM: 1}), f"weight_map.{NORM}: expected a string"),
     "a tensor that is in no shard": (index(**{"lm_head.bias": FIRST}), "weight_map.lm_head.bias: is not in"),
     "a tensor in two shards": (twice, "is also in"),
