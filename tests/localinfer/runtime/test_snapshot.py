@@ -100,7 +100,9 @@ def test_damage_is_detected(written: tuple[Path, Engine, Options]) -> None:
     ("old", "new"),
     [
         (b'"sizes": [[', b'"sizes": [[-'),
+        (b'"sizes": [[', b'"sizes": [[0.5, ' + b"9" * 400 + b", "),
         (b'"tokens": 40', b'"tokens": 44'),
+        (b'"tokens": 40', b'"tokens": 1e999'),
         (b'"tokens": 40', b'"tokens":"4"'),
         (b'{"identity"', b'["identity"'),
     ],
