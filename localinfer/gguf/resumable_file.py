@@ -65,8 +65,13 @@ class ResumableFile:
         self.steps_done, self.n_bytes = done, at
 
     def discard(self) -> None:
-        """Discard the recorded progress and start from the beginning."""
-        self.state_file.unlink(missing_ok=True)
+        """Discard the recorded progress and start from the beginning.
+
+        A power failure must not bring the progress back when the bytes are already others.
+        """
+        if self.state_file.exists():
+            self.state_file.unlink()
+            sync_directory(self.state_file.parent)
         self.steps_done = self.n_bytes = 0
 
     def remove(self) -> None:
@@ -125,7 +130,7 @@ def open_or_resume(path: Path, size: int, identity: Identity) -> ResumableFile:
         )
         made.steps_done, made.n_bytes, made.discard_reason = load_progress(made)
         if not made.steps_done:
-            made.state_file.unlink(missing_ok=True)
+            made.discard()
             os.ftruncate(descriptor, 0)
         return made
     except BaseException:

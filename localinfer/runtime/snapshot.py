@@ -115,7 +115,8 @@ def load(path: Path, engine: SequenceEngine, options: Options) -> int:
         file = MappedFile(path)
         try:
             engine.sequence.load(*read_contents(file, snapshot_identity(engine, options)))
-        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError):  # the digest is right, but the contents are not
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+            # The digest is right, but the contents are not.
             engine.reset()
             raise file.error("", "damaged") from None
         return engine.n_past

@@ -200,7 +200,7 @@ class Disk:
             if not kept and (variant == 0 or (variant > 2 and choose.random() < 0.5)):
                 continue  # neither the content nor the size
             size = offset if data is None else max(len(content), offset + len(data))
-            content = content[:size] + bytes(size - len(content))
+            content = content[:size] + bytes(max(0, size - len(content)))
             if data is not None and kept:
                 content[offset : offset + len(data)] = data
         return bytes(content)

@@ -44,7 +44,7 @@ def test_job_resumes_after_a_power_failure_at_any_moment(tmp_path: Path, monkeyp
         crash.restore(folder)
         before = crash.files.get("out", b"")
         if before.startswith(b"\0") and not synced_lines(disk, crash.moment):  # as good as any other program's file
-            with pytest.raises(UsageError, match="does not end with a batch response|not batch responses"):
+            with pytest.raises(UsageError, match=r"does not end with a batch response|not batch responses"):
                 finish(folder / "out")
             assert (folder / "out").read_bytes() == before
             continue
