@@ -23,7 +23,7 @@ def run_file(path, model_options, choose):
 
 fork_server.run_file = run_file
 folder = Path(sys.argv[1])
-mutants = fork_server.ForkServer([fork_server.SeedModel(folder / "model.gguf", {{}})], folder, folder / "findings", 0)
+mutants = fork_server.ModelServer([fork_server.SeedModel(folder / "model.gguf", {{}})], folder, folder / "findings", 0)
 for seed, outcome in mutants.run(range(2)):
     print(f"{{seed}} {{outcome.kind}}: {{outcome.text}}".splitlines()[0])
 """
@@ -38,6 +38,16 @@ def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
     assert "ran" in done.stdout
     assert "refused" in done.stdout
     assert not findings.exists()
+
+
+@pytest.mark.parametrize("target", ["", "SnapshotFile"])
+def test_mutants_of_other_files(target: str, tmp_path: Path) -> None:
+    options = ["--files", "-n", "300", "--findings", tmp_path / "findings", *(["--like", target] if target else [])]
+    done = subprocess.run([sys.executable, TESTS / "fuzz", *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "300 of 300" in done.stdout
+    assert "ran" in done.stdout
+    assert "refused" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@
     python tests/fuzz --only 5123             # one mutant again
     python tests/fuzz --like qwen3            # only models whose name, ARCHITECTURE-TYPE, contains this
     python tests/fuzz model.gguf ...          # these models, too
+    python tests/fuzz --files                 # sessions, checkpoints, manifests, batches, object files, ...
+    python tests/fuzz --files --like Snapshot # snapshots; DraftHeads for draft heads
 
 A seed determines a mutant: the model, the mutations, the options and the tokens. A mutant must either be rejected with
 a one-line error or run. A signal, a hang, excessive memory, or any exception other than LocalInferError is a finding,
@@ -25,7 +27,8 @@ from locations import PYTHONPATH  # noqa: E402
 sys.path[:1] = PYTHONPATH
 
 from fuzz.corpus import SeedModel, write_corpus  # noqa: E402
-from fuzz.fork_server import FINDINGS, ForkServer  # noqa: E402
+from fuzz.files import FileServer, make_targets  # noqa: E402
+from fuzz.fork_server import FINDINGS, ForkServer, ModelServer  # noqa: E402
 
 REPORTED_SECONDS = 60
 
@@ -38,14 +41,14 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="default: 0")
     parser.add_argument("--only", type=int, metavar="SEED", help="run one mutant")
     parser.add_argument("--like", default="", metavar="TEXT", help="only models whose names contain this; default: all")
+    parser.add_argument("--files", action="store_true", help="mutants of other files than models: fuzz/files.py")
     parser.add_argument("--kernels", type=int, default=200, help="most additional kernels to compile; default: 200")
     parser.add_argument("--findings", type=Path, default=Path("findings"), help="default: ./findings")
     arguments = parser.parse_args()
     only, first = arguments.only, arguments.first
     seeds = range(first, first + arguments.mutants) if only is None else range(only, only + 1)
     with TemporaryDirectory() as folder:
-        sources = [*write_corpus(Path(folder), arguments.like), *(SeedModel(path, {}) for path in arguments.models)]
-        server = ForkServer(sources, Path(folder), arguments.findings, arguments.kernels)
+        server = make_server(arguments, Path(folder))
         counts: Counter[str] = Counter()
         start = reported = time.monotonic()
         for done, (seed, outcome) in enumerate(server.run(seeds), 1):
@@ -58,6 +61,14 @@ def main() -> None:
                 summary = ", ".join(f"{kind} {count}" for kind, count in counts.most_common())
                 print(f"{done} of {len(seeds)}, {done / (now - start):.0f}/s: {summary}", flush=True)
     sys.exit(any(counts[kind] for kind in FINDINGS))
+
+
+def make_server(arguments: argparse.Namespace, folder: Path) -> ForkServer:
+    """Return the server that the arguments describe."""
+    if arguments.files:
+        return FileServer(make_targets(folder, arguments.like), folder, arguments.findings)
+    sources = [*write_corpus(folder, arguments.like), *(SeedModel(path, {}) for path in arguments.models)]
+    return ModelServer(sources, folder, arguments.findings, arguments.kernels)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -39,7 +40,6 @@ from localinfer.runtime.thread_pool import POOL_KERNELS
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 
-MUTANTS_PER_CHILD = 25
 CPU_SECONDS = 20  # per mutant
 WALL_SECONDS = 600  # per mutant; large, because other processes may use the machine
 EXTRA_ADDRESS_SPACE = 3 << 30  # bytes in addition to those of this process
@@ -59,28 +59,28 @@ class Outcome(NamedTuple):
         return self.kind in FINDINGS
 
 
-class ForkServer:
-    """Writes mutants of `sources` to `folder`, runs them, and saves findings in the folder `findings`.
+class ForkServer(ABC):
+    """Runs mutants, which are written to the file `mutant`, and saves findings in the folder `findings`.
 
-    Compiles up to `spare_kernels` kernels that mutants need in addition to those of the sources.
+    Compiles up to `spare_kernels` kernels that mutants need in addition to those of their sources.
     """
 
-    def __init__(self, sources: Iterable[SeedModel], folder: Path, findings: Path, spare_kernels: int) -> None:
-        self.sources: list[tuple[SeedModel, list[bytes]]] = []  # with the metadata keys that their architectures read
+    mutants_per_child = 25
+
+    def __init__(self, mutant: Path, findings: Path, spare_kernels: int = 0) -> None:
         self.findings, self.spare_kernels = findings, spare_kernels
-        self.mutant, self.log = folder / "mutant-00001-of-00002.gguf", folder / "log"
-        expected = set(POOL_KERNELS)
-        for source in sources:
-            try:
-                options = merge(from_keywords({**source.options, "ctx_size": 64}))
-                model_graph = build_graph(open_gguf(source.path), options)
-            except LocalInferError as refusal:
-                print(f"skipped: {refusal}", file=sys.stderr)
-                continue
-            self.sources.append((source, sorted(key.encode() for key in model_graph.hparams._used)))
-            for large_batch in (False, True):
-                expected |= set(model_graph.graph.kernels(large_batch=large_batch))
-        self.load_kernels(sorted(expected, key=Kernel.to_json))
+        self.mutant, self.log = mutant, mutant.with_name("log")
+
+    @abstractmethod
+    def write_mutant(self, choose: Random) -> object:
+        """Write the file of a mutant."""
+
+    @abstractmethod
+    def run_one(self, choose: Random) -> str:
+        """Write a mutant and run it in this process. Return "" for success, else the error message.
+
+        Raises KernelsNotCompiled, and every exception that is not a LocalInferError.
+        """
 
     def load_kernels(self, expected: Sequence[Kernel]) -> None:
         """Compile or load these kernels, so that all later children inherit them."""
@@ -90,7 +90,7 @@ class ForkServer:
         """Yield the outcomes of the mutants with these seeds."""
         todo = deque(seeds)
         while todo:
-            batch = list(islice(todo, MUTANTS_PER_CHILD))
+            batch = list(islice(todo, self.mutants_per_child))
             for seed, outcome in zip(batch, self.run_in_child(batch), strict=False):
                 todo.popleft()
                 if outcome.kind == "not compiled" and len(outcome.kernels) <= self.spare_kernels:
@@ -141,10 +141,9 @@ class ForkServer:
 
     def run_mutant(self, seed: int) -> Outcome:
         """Run a mutant in this process and return its outcome."""
-        choose, before = Random(seed), peak_memory()
-        options = self.write_mutant(choose)
+        before = peak_memory()
         try:
-            refusal = run_file(self.mutant, options, choose)
+            refusal = self.run_one(Random(seed))
         except KernelsNotCompiled as missing:
             return Outcome("not compiled", str(missing), [kernel.to_json() for kernel in missing.kernels])
         except MemoryError as error:
@@ -155,18 +154,41 @@ class ForkServer:
             return Outcome("much memory", f"{peak_memory() - before >> 20} MiB")
         return Outcome("refused" if refusal else "ran", refusal)
 
+    def save_finding(self, seed: int, outcome: Outcome) -> None:
+        """Save the mutant's file and a description of its outcome."""
+        self.findings.mkdir(parents=True, exist_ok=True)
+        self.write_mutant(Random(seed))
+        shutil.copy(self.mutant, self.findings / f"{seed}{self.mutant.suffix}")
+        (self.findings / f"{seed}.txt").write_text(f"{outcome.kind}: {outcome.text}\n")
+
+
+class ModelServer(ForkServer):
+    """The fork server for mutants of models."""
+
+    def __init__(self, sources: Iterable[SeedModel], folder: Path, findings: Path, spare_kernels: int) -> None:
+        super().__init__(folder / "mutant-00001-of-00002.gguf", findings, spare_kernels)
+        self.sources: list[tuple[SeedModel, list[bytes]]] = []  # with the metadata keys that their architectures read
+        expected = set(POOL_KERNELS)
+        for source in sources:
+            try:
+                options = merge(from_keywords({**source.options, "ctx_size": 64}))
+                model_graph = build_graph(open_gguf(source.path), options)
+            except LocalInferError as refusal:
+                print(f"skipped: {refusal}", file=sys.stderr)
+                continue
+            self.sources.append((source, sorted(key.encode() for key in model_graph.hparams._used)))
+            for large_batch in (False, True):
+                expected |= set(model_graph.graph.kernels(large_batch=large_batch))
+        self.load_kernels(sorted(expected, key=Kernel.to_json))
+
+    def run_one(self, choose: Random) -> str:
+        return run_file(self.mutant, self.write_mutant(choose), choose)
+
     def write_mutant(self, choose: Random) -> Layer:
         """Write the file of a mutant, and return the options of its source model."""
         source, understood = choose.choice(self.sources)
         self.mutant.write_bytes(mutate(MutableGGUF.read(source.path, understood), choose))
         return source.options
-
-    def save_finding(self, seed: int, outcome: Outcome) -> None:
-        """Save the mutant's file and a description of its outcome."""
-        self.findings.mkdir(parents=True, exist_ok=True)
-        self.write_mutant(Random(seed))
-        shutil.copy(self.mutant, self.findings / f"{seed}.gguf")
-        (self.findings / f"{seed}.txt").write_text(f"{outcome.kind}: {outcome.text}\n")
 
 
 def set_limits() -> None:
