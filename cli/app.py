@@ -36,7 +36,7 @@ Examples:
 
 Options can also be set by environment variables, such as LOCALINFER_CTX_SIZE for --ctx-size.
 """
-COMMANDS = {  # name: (module with the function NAME_command, first line of its help)
+COMMANDS = {  # name: (module with the function NAME_command, with _ for -, first line of its help)
     "chat": ("cli.chat.command", "Start an interactive chat, or answer one question."),
     "generate": ("cli.generate", "Generate text from a prompt."),
     "batch": ("cli.batch", "Run a file of requests and write the responses to a file."),
@@ -49,6 +49,7 @@ COMMANDS = {  # name: (module with the function NAME_command, first line of its 
     "rm": ("cli.models", "Remove downloaded models."),
     "inspect": ("cli.inspect", "Show the metadata, tensors and memory use of a model file."),
     "quantize": ("cli.quantize.command", "Quantize or convert a model."),
+    "gguf-split": ("cli.gguf_split", "Split a model file, or join the files of a split model."),
     "tokenize": ("cli.tokenize", "Tokenize text."),
     "template": ("cli.template", "Render the chat template of a model."),
     "bench": ("cli.measure.bench", "Benchmark prompt processing (pp) and text generation (tg)."),
@@ -139,7 +140,7 @@ def build_program(words: Collection[str]) -> Any:
 
 def load_command(name: str) -> Callable[..., None]:
     module = importlib.import_module(COMMANDS[name][0])
-    command: Callable[..., None] = getattr(module, f"{name}_command")
+    command: Callable[..., None] = getattr(module, f"{name.replace('-', '_')}_command")
     return command
 
 

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.errors import UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import ARRAY, BOOL, NUMBER_DTYPES, STRING
 from quant import ggml
 
@@ -154,3 +156,10 @@ class Source:
     fields: Mapping[str, Field]
     tensors: Mapping[str, SourceTensor]
     files: tuple[Path, ...]
+
+    def require_not_input(self, out: Path) -> None:
+        """Raise UsageError if `out` is one of the files to read, by whatever name."""
+        for path in self.files:
+            if out.exists() and path.samefile(out):
+                names = printable(str(out)), printable(str(path))
+                raise UsageError("{}: is the input file {}; choose another name".format(*names))

@@ -41,7 +41,6 @@ from localinfer.quantization.quantize import (
     compile_kernels,
     make_encoder_factory,
     plan_outputs,
-    require_not_source,
     submit_tensor,
 )
 from localinfer.quantization.tied_output_importance import TABLE, with_tied_output_importance
@@ -100,7 +99,7 @@ def calibrate(
     source = plan.source
     out = out.resolve() if out.is_symlink() else out
     [output] = plan_outputs(dataclasses.replace(source, fields=plan.fields), out, plan.types, keep_split=False)
-    require_not_source(source, out)
+    source.require_not_input(out)
     require_writable_path(out, replace)
     compile_kernels(plan.old_types, plan.changed_types, "normal", compiling)
     compile_feedback(plan.changed_types, compiling)

@@ -28,7 +28,8 @@ from localinfer.escaping import printable
 from localinfer.gguf.atomic_file import AtomicFile, atomic_files, display_path
 from localinfer.gguf.dequantize import get_rows_kernel
 from localinfer.gguf.source import Field, Source, SourceTensor
-from localinfer.gguf.split_names import NAME, SPLIT_COUNT, SPLIT_NUMBER, SPLIT_TENSORS_COUNT, split_names
+from localinfer.gguf.split_files import split_fields, split_prefix
+from localinfer.gguf.split_names import split_names
 from localinfer.gguf.writer import Layout, TensorInfo, make_layout
 from localinfer.quantization.rows import (
     Bytes,
@@ -113,7 +114,7 @@ def quantize(
     out = resolve_symlink(out) if out.is_symlink() else out  # replace the target of the link, not the link
     outputs = plan_outputs(source, out, types, options.keep_split)
     for output in outputs:
-        require_not_source(source, output.path)
+        source.require_not_input(output.path)
     sizes = {output.path: output.layout.size for output in outputs}
     with ExitStack() as stack:
         files = stack.enter_context(atomic_files(sizes, replace=options.replace))
@@ -141,16 +142,10 @@ def plan_outputs(source: Source, out: Path, types: Mapping[str, int], keep_split
     count = 1 + max((tensor.split_index for tensor in source.tensors.values()), default=0)
     if not keep_split or count == 1:
         return [_output(out, fields, types, list(source.tensors.values()))]
-    match = NAME.fullmatch(out.name)
-    names = split_names(match["prefix"] if match else out.name.removesuffix(".gguf"), count)
     outputs = []
-    for number, name in enumerate(names):
+    for number, name in enumerate(split_names(split_prefix(out), count)):
         tensors = [tensor for tensor in source.tensors.values() if tensor.split_index == number]
-        split = {
-            SPLIT_NUMBER: Field.number(number, "<u2"),
-            SPLIT_COUNT: Field.number(count, "<u2"),
-            SPLIT_TENSORS_COUNT: Field.number(len(source.tensors), "<i4"),
-        }
+        split = split_fields(number, count, len(source.tensors))
         outputs.append(_output(out.with_name(name), ({} if number else dict(fields)) | split, types, tensors))
     return outputs
 
@@ -158,13 +153,6 @@ def plan_outputs(source: Source, out: Path, types: Mapping[str, int], keep_split
 def _output(path: Path, fields: Mapping[str, Field], types: Mapping[str, int], tensors: list[SourceTensor]) -> Output:
     infos = [TensorInfo(tensor.name, tensor.shape, types[tensor.name]) for tensor in tensors]
     return Output(path, make_layout(fields, infos), tuple(tensors))
-
-
-def require_not_source(source: Source, out: Path) -> None:
-    """Raise UsageError if `out` is one of the files to read, by whatever name."""
-    for path in source.files:
-        if out.exists() and path.samefile(out):
-            raise UsageError(f"{display_path(out)}: is the input file {display_path(path)}; choose another name")
 
 
 # --- one tensor ---
