@@ -53,6 +53,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "tokenize": ("cli.tokenize", "Tokenize text."),
     "template": ("cli.template", "Render the chat template of a model."),
     "bench": ("cli.measure.bench", "Benchmark prompt processing (pp) and text generation (tg)."),
+    "batched-bench": ("cli.measure.batched_bench", "Benchmark decoding of several sequences in one batch."),
     "profile": ("cli.measure.profile", "Profile a model by operation and by layer."),
     "imatrix": ("cli.measure.imatrix", "Compute an importance matrix for `quantize --imatrix`."),
     "perplexity": ("cli.measure.perplexity", "Measure the perplexity of a model on a text."),

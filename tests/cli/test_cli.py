@@ -106,7 +106,8 @@ class TestStart:
         [
             (["bnch"], "bnch: no such command or model; did you mean bench?"),
             (["chat", "--tmp", "1"], "--tmp: no such option of `localinfer chat`; did you mean --temp?"),
-            (["generate"], "Missing argument 'MODEL'"),
+            (["generate"], "no prompt: use -p TEXT"),
+            (["inspect"], "Missing argument 'MODEL'"),
             (["generate", "m", "-p"], "-p: missing value"),
             (["generate", "m"], "no prompt: use -p TEXT"),
             (["chat"], "no question, and stdin is neither"),
