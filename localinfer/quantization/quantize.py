@@ -13,7 +13,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from localinfer.gguf.source import Field, Source, SourceTensor
 from localinfer.gguf.split_files import split_fields, split_prefix
 from localinfer.gguf.split_names import split_names
 from localinfer.gguf.writer import Layout, TensorInfo, make_layout
+from localinfer.quantization.conversion_check import require_runnable
 from localinfer.quantization.rows import (
     Bytes,
     Floats,
@@ -108,23 +108,24 @@ def quantize(
     """Write the source's tensors, converted to `types`, and its metadata. Return the paths of the files.
 
     `types` maps tensor names to ggml type numbers. Every value is checked to be finite. `encoder_factory` is called
-    once for each matrix that changes its type. The `observer` receives each slice before and after encoding. Raises
-    LocalInferError and then leaves no file behind.
+    once for each matrix that changes its type. The `observer` receives each slice before and after encoding. A
+    converted checkpoint must be a model that can be run. Raises LocalInferError and then leaves no file behind.
     """
     out = resolve_symlink(out) if out.is_symlink() else out  # replace the target of the link, not the link
     outputs = plan_outputs(source, out, types, options.keep_split)
     for output in outputs:
         source.require_not_input(output.path)
     sizes = {output.path: output.layout.size for output in outputs}
-    with ExitStack() as stack:
-        files = stack.enter_context(atomic_files(sizes, replace=options.replace))
-        stack.enter_context(threadpool_limits(1, "blas"))  # the worker threads already use all cores
-        pool = stack.enter_context(WorkerPool(threads))
-        for file, output in zip(files, outputs, strict=True):
-            file.write_at(0, output.layout.header)
-            for tensor in output.tensors:
-                job = TensorJob(source, tensor, types[tensor.name], file, output.layout.offsets[tensor.name], observer)
-                submit_tensor(pool, job, encoder_factory, progress)
+    with atomic_files(sizes, replace=options.replace) as files:
+        with threadpool_limits(1, "blas"), WorkerPool(threads) as pool:  # the worker threads already use all cores
+            for file, output in zip(files, outputs, strict=True):
+                file.write_at(0, output.layout.header)
+                for tensor in output.tensors:
+                    offset = output.layout.offsets[tensor.name]
+                    job = TensorJob(source, tensor, types[tensor.name], file, offset, observer)
+                    submit_tensor(pool, job, encoder_factory, progress)
+        if source.path.is_dir():  # a checkpoint, which has no other proof that its model can be run
+            require_runnable(files[0].temporary, source.path)
     return list(sizes)
 
 

@@ -1,0 +1,46 @@
+"""The check of a converted checkpoint: a file that localinfer would refuse to run is never left behind.
+
+The converter decides from config.json what it can write, and the loader from the file what it can run. Where the two
+disagree, the conversion fails, before the file gets its name.
+"""
+
+import gc
+from pathlib import Path
+
+from localinfer import tokenizer
+from localinfer.errors import LocalInferError
+from localinfer.gguf.atomic_file import display_path
+from localinfer.gguf.mapped_file import MappedFile
+from localinfer.gguf.reader import GGUF, open_gguf
+from localinfer.options import Options
+from localinfer.runtime.compiled_graph import build_graph
+
+DRAFT_HEAD = "eagle3"  # it has no graph of its own: that of its target model includes it
+
+
+def require_runnable(file: Path, checkpoint: Path) -> None:
+    """Open a converted file, record its graph and read its tokenizer; nothing is compiled.
+
+    Raises LocalInferError that names the checkpoint and the key or tensor of the converted file, UnsupportedError for
+    a model that cannot be run.
+    """
+    try:
+        record(open_gguf(file, _ConvertedFile))
+    except LocalInferError as error:
+        raise type(error)(f"{display_path(checkpoint)}: the converted file cannot be run: {error}") from None
+    finally:
+        gc.collect()  # unmaps the file: some systems do not rename a mapped file
+
+
+def record(f: GGUF) -> None:
+    """Record the graph of a model without using it, and read its tokenizer."""
+    if f.get("general.architecture", str) != DRAFT_HEAD:
+        build_graph(f, Options())
+    tokenizer.from_gguf(f)
+
+
+class _ConvertedFile(MappedFile):
+    """A file that has no name yet: errors name only its keys and tensors."""
+
+    def error(self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
+        return kind(": ".join(text for text in (field, problem) if text))
