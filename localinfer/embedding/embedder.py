@@ -89,12 +89,18 @@ class Embedder:
             second = encode(template.replace("{query}", query).replace("{document}", document), parse_special=True)
         else:
             first, second = encode(query), [*encode(document, add_special=False), *ending]
+            separator = self._tokenizer.pair_separator(default=self._is_roberta)
+            second = [*separator[len(ending) :], *second]  # the query ends with the first token
         has_types = self._engine.compiled_graph.model_graph.type_count > 1
-        if not has_types and first:  # RoBERTa separates the texts by one more special token instead
-            second = [*ending, *second]
         ids = self._fit_context(number, [*first, *second], ending, truncate)
         types = np.repeat(np.array([0, int(has_types)], np.int32), [len(first), len(second)])
         return token_ids(ids, self._engine.n_vocab), types[: len(ids)]
+
+    @property
+    def _is_roberta(self) -> bool:
+        """Whether the model is a RoBERTa or XLM-R. They separate texts by two tokens; older files do not state it."""
+        model_graph = self._engine.compiled_graph.model_graph
+        return model_graph.hparams.architecture == "bert" and model_graph.type_count < 2
 
     # --- vectors ---
 

@@ -30,6 +30,7 @@ class Tokenizer:
         self.bos, self.eos, self.eog = vocabulary.bos, vocabulary.eos, vocabulary.eog
         self._vocabulary, self._segmenter = vocabulary, segmenter
         self._partition = Partition(vocabulary, read_whitespace_stripping(f, vocabulary))
+        self._adds_separator = f.get("tokenizer.ggml.add_sep_token", bool, None)
         self._pieces: dict[int, bytes] = {}
 
     @property
@@ -41,6 +42,13 @@ class Tokenizer:
     def eos_suffix(self) -> list[int]:
         """The tokens that `encode` appends to a text: [eos] if the file requests it, else []."""
         return list(self._segmenter.bos_eos.last)
+
+    def pair_separator(self, *, default: bool) -> list[int]:
+        """Return the tokens between the two texts of a pair: those after each text, and one more if the file requests
+        it, or by `default` if the file does not state it."""
+        adds = default if self._adds_separator is None else self._adds_separator
+        separator = self.eos_suffix if self._vocabulary.sep is None else [self._vocabulary.sep]
+        return [*self.eos_suffix, *(separator if adds else [])]
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = False, continues_text: bool = False

@@ -1,4 +1,4 @@
-"""Special tokens, add_bos/add_eos and the chat template, as GGUF keys.
+"""Special tokens, add_bos/add_eos/add_sep and the chat template, as GGUF keys.
 
 tokenizer_config.json and special_tokens_map.json contain special tokens as text, config.json and
 generation_config.json as ids. The first file that has one is used.
@@ -47,6 +47,9 @@ def fields(folder: CheckpointFolder, tokens: TokenList, n_vocab: int) -> dict[st
         adds = adds_token(folder, name, ids.get(name), tokens)
         if adds is not None:
             found[f"tokenizer.ggml.add_{name}_token"] = Field.flag(adds and name in ids)
+    adds_separator = adds_pair_separator(folder)
+    if adds_separator is not None:
+        found["tokenizer.ggml.add_sep_token"] = Field.flag(adds_separator)
     return found | template_fields(folder)
 
 
@@ -111,6 +114,34 @@ def adds_token(folder: CheckpointFolder, name: str, id: int | None, tokens: Toke
     index = {"bos": 0, "eos": -1}[name]
     ends = [single[index].child("SpecialToken") for single in templates(folder.json(TOKENIZER))]
     return id in tokens.by_id and tokens.by_id[id].text in [end.get("id", str, "") for end in ends]
+
+
+def adds_pair_separator(folder: CheckpointFolder) -> bool | None:
+    """Return whether the two texts of a pair are separated by one more token than follows each text; None if the
+    tokenizer specifies no pairs, or pairs that GGUF cannot express.
+    """
+    if not folder.has(TOKENIZER):
+        return None
+    for step in flatten_steps(folder.json(TOKENIZER), "post_processor", "processors"):
+        kind = step.values.get("type")
+        if kind in ("BertProcessing", "RobertaProcessing"):
+            return kind == "RobertaProcessing"
+        if kind == "TemplateProcessing":
+            single, pair = tokens_after_texts(step.children("single")), tokens_after_texts(step.children("pair"))
+            if len(pair) == 2 and pair[1:] == single and len(pair[0]) - len(single[0]) in (0, 1):
+                return len(pair[0]) > len(single[0])
+    return None
+
+
+def tokens_after_texts(template: list[JsonObject]) -> list[list[str]]:
+    """Return the special tokens after each text of a template."""
+    tokens: list[list[str]] = []
+    for item in template:
+        if "Sequence" in item.values:
+            tokens.append([])
+        elif tokens:
+            tokens[-1].append(item.child("SpecialToken").get("id", str, ""))
+    return tokens
 
 
 def templates(tokenizer: JsonObject) -> Iterator[list[JsonObject]]:

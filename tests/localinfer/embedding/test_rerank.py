@@ -1,7 +1,9 @@
 """Reranking scores equal those of transformers for the tiny XLM-R model in data/reranker."""
 
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from tokenizer_texts import tricky
 import localinfer
 from cli.__main__ import run
 from localinfer.errors import ContextOverflowError
+from localinfer.gguf.gguf_source import from_gguf
+from localinfer.quantization.quantize import make_encoder_factory, quantize
 
 FOLDER = Path(__file__).parents[2] / "data" / "reranker"
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
@@ -52,6 +56,37 @@ def test_scores_are_those_of_transformers(query: str, model: localinfer.Model) -
     assert all(each.document == DOCUMENTS[each.index] for each in ranked)
     scores = [each.score for each in sorted(ranked, key=lambda each: each.index)]
     np.testing.assert_allclose(scores, EXPECTED["scores"][query], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("pair", "separator"),
+    [("<s> $A </s> </s> $B </s>", [2, 2]), ("<s> $A </s> $B </s>", [2]), ("<s> $A </s> $B:1 </s>:1", [2])],
+)
+def test_pairs_are_joined_by_the_template_of_the_tokenizer(pair: str, separator: list[int], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "reranker"))
+    reference = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    reference.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", pair=pair, special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    reference.save(str(folder / "tokenizer.json"))
+    with localinfer.load(as_f32(folder, tmp_path / "reranker.gguf"), **EXACT) as model:
+        assert model.tokenizer.pair_separator(default=False) == separator
+        ids = reference.encode("What is a panda?", "It is a bear.").ids
+        [[score]] = model.embed([ids], pooling="rank")
+        assert model.rerank("What is a panda?", ["It is a bear."])[0].score == score
+
+
+def test_a_roberta_whose_file_states_nothing_has_two_separators(path: Path, tmp_path: Path) -> None:
+    """Files of llama.cpp's earlier converters, for example of bge-reranker-v2-m3."""
+    source = from_gguf(path)
+    fields = {key: value for key, value in source.fields.items() if "add_sep" not in key}
+    types = {name: tensor.type for name, tensor in source.tensors.items()}
+    older = tmp_path / "older.gguf"
+    quantize(replace(source, fields=fields), older, types, encoder_factory=make_encoder_factory("fast", {}))
+    query = "What is a panda?"
+    with localinfer.load(older, **EXACT) as model:
+        scores = {each.document: each.score for each in model.rerank(query, DOCUMENTS)}
+    assert [scores[each] for each in DOCUMENTS] == pytest.approx(EXPECTED["scores"][query], abs=1e-4)
 
 
 def test_long_document_is_truncated_on_request(model: localinfer.Model) -> None:
