@@ -1,9 +1,9 @@
 """Roofline of this machine: its peak memory bandwidth and multiply-accumulate rates.
 
 The roofline is measured on demand, in about a second, with as many threads as the measurement it is compared with. It
-is cached only for the life of the process, because the speed of a shared machine changes from hour to hour. The highest
-memory bandwidth is remembered in a file, for estimates of how fast models will be. See Williams, Waterman and
-Patterson, "Roofline" (2009).
+is cached only for the life of the process, because the speed of a shared machine changes from hour to hour. The memory
+bandwidth is also remembered in a file, for estimates of how fast models will be. See Williams, Waterman and Patterson,
+"Roofline" (2009).
 """
 
 import contextlib
@@ -85,7 +85,7 @@ def measure(threads: int) -> Roofline:
 
 
 def known_bandwidth(threads: int) -> float:
-    """Return the highest memory bandwidth that was measured with this number of threads; measures it if there is none.
+    """Return the memory bandwidth that was measured last with this number of threads; measures it if there is none.
 
     Raises compiler and loader errors, and MemoryError.
     """
@@ -107,11 +107,11 @@ def remembered_bandwidths() -> dict[str, float]:
 
 
 def remember_bandwidth(threads: int, measured: float) -> None:
-    """Store a measured bandwidth, unless a higher one is stored: other programs can only make it appear lower."""
-    directory, known = KernelCache(paths.jit_dir()).directory, remembered_bandwidths()
-    if directory and measured > known.get(str(threads), 0.0):
+    """Store a measured bandwidth. A failed write never raises: the next estimate measures again."""
+    if directory := KernelCache(paths.jit_dir()).directory:
+        known = remembered_bandwidths() | {str(threads): measured}
         with contextlib.suppress(OSError):
-            replace_file(directory / BANDWIDTH_FILE, json.dumps(known | {str(threads): measured}).encode())
+            replace_file(directory / BANDWIDTH_FILE, json.dumps(known).encode())
 
 
 @contextlib.contextmanager
