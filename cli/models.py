@@ -108,13 +108,14 @@ def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one
         rows = [row._asdict() | {"store": title.partition(":")[0]} for title, rows in tables.items() for row in rows]
         screen.write(json.dumps(rows, indent=1) + "\n")
         return
-    _, _, *lines = [line for title, rows in tables.items() for line in table(title, "<>><<<", map(cells, rows))]
+    width = screen.output_columns()
+    _, _, *lines = [line for title, rows in tables.items() for line in table(title, "<>><<<", map(cells, rows), width)]
     screen.write("".join(f"{line.removeprefix('  ')}\n" for line in lines))
     screen.note_dim(f"* default; downloads: {paths.models_dir()}; your models: {resolve.user_registry_path()}")
 
 
 def cells(row: ModelRow) -> tuple[str, ...]:
-    name, size = f"{'*' if row.default else ' '} {row.name}", screen.mib(row.size) if row.size else ""
+    name, size = f"{'*' if row.default else ' '} {row.name}", screen.gib(row.size) if row.size else ""
     return tuple(map(screen.one_line, (name, size, row.type, row.state, row.licence, row.about)))
 
 

@@ -186,6 +186,11 @@ def columns() -> int:
         return 80
 
 
+def output_columns() -> int:
+    """Return the width of the terminal that shows stdout, or 0 if stdout is no terminal."""
+    return columns() if sys.stdout.isatty() else 0
+
+
 class Status:
     """A status line on stderr that shows progress. It is a `Progress` callback:
 
@@ -319,4 +324,4 @@ def mib(size: int) -> str:
 
 def gib(size: int) -> str:
     """Return a size in MiB, or in GiB from 1,000 MiB on."""
-    return f"{size / 2**30:.1f} GiB" if size >= 1000 << 20 else f"{size / 2**20:.0f} MiB"
+    return f"{size / 2**30:.1f} GiB" if size >= 1000 << 20 else mib(size)

@@ -11,7 +11,7 @@ import typer
 from cli import screen
 from cli.flags import with_options
 from cli.loading import find_or_fetch
-from cli.measure.bench_results import WRITERS, peak_line
+from cli.measure.bench_results import TABLE_COLUMNS, WRITERS, as_narrow_markdown, peak_line
 from cli.measure.plot import plot, plot_path
 from localinfer.errors import UsageError
 from localinfer.options import FLAGS, Layer, Options, from_environment, merge
@@ -98,7 +98,8 @@ def bench_command(
     path = plot_path(plot_file) if plot_file is not None else None
     options = merge(given, from_environment(os.environ))
     results = [result for model in models for result in run_tests(model, tests, options, choice.repetitions)]
-    screen.write(WRITERS[output](results))
+    narrow = output == "md" and 0 < screen.output_columns() < TABLE_COLUMNS
+    screen.write((as_narrow_markdown if narrow else WRITERS[output])(results))
     for roofline in dict.fromkeys(result.roofline for result in results):
         screen.note_dim(peak_line(roofline))
     if path:

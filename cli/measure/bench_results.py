@@ -3,7 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from cli import screen
@@ -13,24 +14,45 @@ if TYPE_CHECKING:
     from localinfer.evaluation.roofline import Roofline
 
 # Heading, alignment, width. The first seven columns are those of llama-bench.
-COLUMNS = [
+Column = tuple[str, str, int]
+COLUMNS: list[Column] = [
     ("model", "<", 24), ("size", ">", 10), ("params", ">", 9), ("backend", "<", 14), ("threads", ">", 7),
     ("test", ">", 14), ("t/s", ">", 18), ("work", ">", 12), ("of peak", ">", 7),
 ]  # fmt: skip
+TABLE_COLUMNS = sum(width + 3 for _, _, width in COLUMNS) + 1
+N_COMMON = 5  # columns that describe the model and the machine, not the test
 
 
 def as_markdown(results: Sequence["BenchmarkResult"]) -> str:
     """Return the table of llama-bench, with the throughput that bounds each test: arithmetic or memory bandwidth."""
-    rule = "|".join("-" * (width + 1) + ("-" if side == "<" else ":") for _, side, width in COLUMNS)
-    lines = [table_line([heading for heading, _, _ in COLUMNS]), f"|{rule}|\n"]
-    for result in results:
-        model = result.model
-        lines.append(table_line([
-            screen.one_line(model.name), screen.mib(model.size), f"{model.params / 1e6:.2f} M", model.backend,
-            str(result.test.threads), result.test.name, f"{result.mean:.2f} ± {result.deviation:.2f}",
-            *work_cells(result),
-        ]))  # fmt: skip
-    return "".join(lines)
+    return markdown_table(COLUMNS, map(markdown_cells, results))
+
+
+def as_narrow_markdown(results: Sequence["BenchmarkResult"]) -> str:
+    """Return a table for each model and number of threads, which a narrow terminal can show, below a line with what
+    the rows have in common."""
+    tables = []
+    for common, rows in groupby(map(markdown_cells, results), lambda row: row[:N_COMMON]):
+        model, size, params, backend, threads = common
+        title = f"{model}, {size}, {params} parameters, {backend}, {threads} thread{'s' * (threads != '1')}"
+        tables.append(f"{title}\n\n{markdown_table(COLUMNS[N_COMMON:], (row[N_COMMON:] for row in rows))}")
+    return "\n".join(tables)
+
+
+def markdown_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
+    rule = "|".join("-" * (width + 1) + ("-" if side == "<" else ":") for _, side, width in columns)
+    heading = table_line(columns, [heading for heading, _, _ in columns])
+    return "".join([heading, f"|{rule}|\n", *(table_line(columns, row) for row in rows)])
+
+
+def markdown_cells(result: "BenchmarkResult") -> list[str]:
+    """Return the cells of a result, in the order of COLUMNS."""
+    model = result.model
+    return [
+        screen.one_line(model.name), screen.mib(model.size), f"{model.params / 1e6:.2f} M", model.backend,
+        str(result.test.threads), result.test.name, f"{result.mean:.2f} ± {result.deviation:.2f}",
+        *work_cells(result),
+    ]  # fmt: skip
 
 
 def work_cells(result: "BenchmarkResult") -> tuple[str, str]:
@@ -42,8 +64,8 @@ def work_cells(result: "BenchmarkResult") -> tuple[str, str]:
     return f"{result.per_second(result.cost.nbytes) / 1e9:.1f} GB/s", f"{100 * result.bandwidth_fraction:.0f} %"
 
 
-def table_line(cells: Sequence[str]) -> str:
-    padded = (f"{cell:{side}{width}}" for cell, (_, side, width) in zip(cells, COLUMNS, strict=True))
+def table_line(columns: Sequence[Column], cells: Sequence[str]) -> str:
+    padded = (f"{cell:{side}{width}}" for cell, (_, side, width) in zip(cells, columns, strict=True))
     return f"| {' | '.join(padded)} |\n"
 
 

@@ -182,3 +182,20 @@ def test_output_file_is_replaced_atomically(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--plot"):
         writable_path("--plot", str(later))
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_narrow_terminal(monkeypatch: pytest.MonkeyPatch, run: Run, model: Path) -> None:
+    """What the rows have in common is above them, so that no line is longer than the terminal."""
+    monkeypatch.setattr("cli.screen.output_columns", lambda: 80)
+    code, out, _ = run("bench", model, "-p", 2, "-n", 1, "-r", 1, "-t", "1,2")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    title, empty, heading, _, *rows = out.splitlines()
+    assert title.startswith("llama Q8_0, 1.3 MiB, 1.25 M parameters, CPU ")
+    assert title.endswith(", 1 thread")
+    assert empty == ""
+    assert cells(heading) == [["test", "t/s", "work", "of peak"]]
+    assert [cells(row)[0][0] for row in rows[:2]] == ["pp2", "tg1"]
+    assert rows[3].endswith("2 threads")
+    monkeypatch.setattr("cli.screen.output_columns", lambda: bench_results.TABLE_COLUMNS)
+    assert cells(run("bench", model, "-p", 2, "-n", 0, "-r", 1)[1])[0][0] == "model"

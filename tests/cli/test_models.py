@@ -249,3 +249,12 @@ print([name for name in ("huggingface_hub", "httpx2", "filelock", "localinfer.hu
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
     assert done.stdout == b"[]\n"
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_list_does_not_cut_words(terminal: Callable[..., Terminal], hub_env: dict[str, str], columns: int) -> None:
+    t = terminal("list", columns=columns, **hub_env, LOCALINFER_CONFIG_DIR="/c", LOCALINFER_DATA_DIR="/d")
+    assert t.wait() == 0
+    lines = t.text.splitlines()
+    assert "    SmolLM2 135M: to try localinfer out; knows little and is often wrong" in lines or columns > 80
+    assert max(map(len, lines[:-2])) < columns  # the last ones have paths of directories

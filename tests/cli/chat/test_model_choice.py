@@ -48,7 +48,7 @@ def test_first_chat(terminal: OpenTerminal, home: dict[str, str], environment: d
     t = terminal("chat", **home)
     shown = t.expect("Number or name [", 60)
     assert re.search(r"Which model\? This machine has [\d.]+ GiB of memory available, and reads\s\d+ GB/s", shown)
-    assert re.search(r" 1  smollm2 +1 MiB +~\d+ tokens/s   Apache-2.0\n     A tiny model\n", shown)
+    assert re.search(r" 1  smollm2 +1.4 MiB +~\d+ tokens/s   Apache-2.0\n     A tiny model\n", shown)
     assert max(map(len, shown.splitlines())) < 80
     t.type("99\n")
     t.expect("99: must be from 1 to")
@@ -57,7 +57,7 @@ def test_first_chat(terminal: OpenTerminal, home: dict[str, str], environment: d
     t.type("hf:nothing\n")
     t.expect("must be hf:OWNER/REPO")
     t.type("1\n")
-    t.expect("fetching smollm2: 1 MiB, licence: Apache-2.0")
+    t.expect("fetching smollm2: 1.4 MiB, licence: Apache-2.0")
     t.expect("smollm2 is the default model from now on")
     t.expect("smollm2: context")
     t.expect("> ")
@@ -72,7 +72,7 @@ def test_first_chat(terminal: OpenTerminal, home: dict[str, str], environment: d
 
     t = terminal("chat", "--choose", **home)
     t.expect("Number or name [")
-    assert " 1  smollm2                 1 MiB" in t.text
+    assert " 1  smollm2               1.4 MiB" in t.text
     assert "Apache-2.0, on this machine" in t.text
     t.type("local\n")
     t.expect("local: context")
