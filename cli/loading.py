@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
     """Load a model. A known model that is not on this machine is downloaded first."""
-    path = find_or_fetch(name, status)
+    find_or_fetch(name, status)
     if draft := given.get("spec_draft_model"):
         find_or_fetch(str(draft), status)
     with status.busy(f"loading {screen.one_line(name)}"):
@@ -23,7 +23,7 @@ def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
         from cli import sigbus_handler
 
         model = localinfer.load(name, progress=status, **cast("LoadKeywords", given))
-        sigbus_handler.install(screen.one_line(str(path)))
+        sigbus_handler.install(screen.one_line(name))
         return model
 
 
@@ -45,10 +45,10 @@ def model_loader(given: Layer) -> "Load":
             if stage != "prefill":
                 status(stage, done, total)
 
-        path = find_or_fetch(name, status)
+        find_or_fetch(name, status)
         with status.busy(f"loading {screen.one_line(name)}"):
             model = localinfer.load(name, progress=progress, **cast("LoadKeywords", given))
-        sigbus_handler.install(screen.one_line(str(path)))
+        sigbus_handler.install(screen.one_line(name))
         return model
 
     return load
@@ -59,13 +59,13 @@ def open_engine(name: str, given: Layer, defaults: Layer, status: screen.Status)
 
     `defaults` apply where neither flags nor environment variables set an option.
     """
-    path = find_or_fetch(name, status)
+    find_or_fetch(name, status)
     with status.busy(f"loading {screen.one_line(name)}"):
         from cli import sigbus_handler
         from localinfer import file_operations
 
         engine = file_operations.open_engine(name, cast("LoadKeywords", given), defaults, status)
-        sigbus_handler.install(screen.one_line(str(path)))
+        sigbus_handler.install(screen.one_line(name))
         return engine
 
 
@@ -74,9 +74,11 @@ def find_or_fetch(name: str, status: screen.Status) -> Path:
     from localinfer.hub import resolve
 
     try:
-        return resolve.find(name)
+        path = resolve.find(name)
     except resolve.NotDownloadedError:
-        return fetch_model(name, status)
+        path = fetch_model(name, status)
+    screen.name_model_file(str(path), name)
+    return path
 
 
 def fetch_model(name: str, status: screen.Status) -> Path:

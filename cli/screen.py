@@ -102,14 +102,30 @@ def release_stdout() -> None:
 # ---- stderr ------------------------------------------------------------------------------------------------
 
 
+MODEL_NAMES: dict[str, str] = {}  # the name that the user gave, by the path of the model file
+
+
 def error(message: str, code: int) -> int:
     """Print an error in one line and return the exit code `code`."""
-    note_wrapped(f"error: {one_line(message)}")
+    note_wrapped(f"error: {with_model_names(one_line(message))}")
     return code
 
 
 def warn(message: str) -> None:
-    note_wrapped(f"warning: {one_line(message)}")
+    note_wrapped(f"warning: {with_model_names(one_line(message))}")
+
+
+def name_model_file(path: str, name: str) -> None:
+    """Let errors and warnings show a model file by the name that the user gave, which says more than a path in a cache.
+    """
+    if path != name:
+        MODEL_NAMES[one_line(path)] = one_line(name)
+
+
+def with_model_names(message: str) -> str:
+    for path, name in MODEL_NAMES.items():
+        message = message.replace(path, name)
+    return message
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:

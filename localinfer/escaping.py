@@ -14,6 +14,13 @@ def terminal_text(text: str) -> str:
     """Return `text` with every character escaped that a terminal would interpret, except tabs and newlines."""
     return TERMINAL_CONTROLS.sub(lambda found: _escape(found[0]), text)
 
+import os
+import re
+
+PLAIN = re.escape(os.sep) + r"\w@%+=:,./~\-"  # characters that a shell does not interpret
+PLAIN_WORD = re.compile(f"[{PLAIN}][{PLAIN}#]*")
+QUOTABLE = re.compile(r"[^\"$`!]*" if os.sep == "\\" else r"[^\"$`!\\]*")  # stands for itself between double quotes
+
 
 def printable(text: str | bytes, limit: int = 0) -> str:
     """Return `text` with every non-printable character escaped, cut to `limit` characters (0: no limit).
@@ -28,6 +35,14 @@ def printable(text: str | bytes, limit: int = 0) -> str:
     if not shown.isprintable():
         shown = "".join(char if char.isprintable() else _escape(char) for char in shown)
     return f"{shown}..." if cut else shown
+
+
+def shell_word(text: str) -> str:
+    """Return a word of a command line that a hint shows: quoted if it contains spaces or the like."""
+    shown = printable(text)
+    if PLAIN_WORD.fullmatch(shown):
+        return shown
+    return f'"{shown}"' if QUOTABLE.fullmatch(shown) else "'" + shown.replace("'", "'\\''") + "'"
 
 
 def _escape(char: str) -> str:

@@ -18,6 +18,7 @@ from cli.quantize import flags
 from cli.quantize.arguments import Calibration, Task, parse_task
 from cli.text_input import read_text_file
 from localinfer.errors import UsageError
+from localinfer.escaping import shell_word
 
 if TYPE_CHECKING:
     from localinfer.gguf.source import Source
@@ -175,7 +176,8 @@ def open_runnable_source(name: str, task: Task, status: screen.Status) -> "Sourc
     """Open a source that can be run. Raises UsageError for a checkpoint directory."""
     if Path(name).is_dir():
         raise UsageError(
-            f"--calibrate: {name}: must be a GGUF file; convert it with `localinfer quantize {name} FILE F16`"
+            f"--calibrate: {name}: must be a GGUF file; convert it with "
+            f"`localinfer quantize {shell_word(name)} FILE F16`"
         )
     return open_source(name, task, status)
 

@@ -5,7 +5,7 @@ Only the first bytes are inspected; nothing is parsed further. A directory is re
 
 from pathlib import Path
 
-from localinfer.escaping import printable
+from localinfer.escaping import shell_word
 
 # First bytes of a file -> description.
 SIGNATURES = {
@@ -51,5 +51,5 @@ def describe_directory(path: Path) -> str:
     """Return a description of a directory that was given as a model, or "" if unknown."""
     if not (path / "config.json").is_file():
         return ""
-    command = f"`localinfer quantize {printable(str(path))} OUT.gguf Q8_0`"
+    command = f"`localinfer quantize {shell_word(str(path))} OUT.gguf Q8_0`"
     return f"a checkpoint; {command} converts it, or reports why it cannot"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from localinfer.errors import UsageError
+from localinfer.escaping import shell_word
 from localinfer.gguf.resumable_file import find_unfinished
 from localinfer.hub.file_selection import ModelReference, group_by_model, matches, parse_reference, select_files
 from localinfer.hub.huggingface_cache import DIGEST, cache_directory, marker_path, repo_directory, snapshot_directories
@@ -33,7 +34,7 @@ def directories() -> list[Path]:
 def find(name: str) -> Path:
     reference = parse_reference(name, "hf")
     if not (parts := locate(reference)):
-        raise NotDownloadedError(f"hf:{name}: not downloaded; run `localinfer pull hf:{name}`")
+        raise NotDownloadedError(f"hf:{name}: not downloaded; run `localinfer pull {shell_word(f'hf:{name}')}`")
     return parts[0]
 
 

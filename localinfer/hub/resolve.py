@@ -73,6 +73,8 @@ def find(name_or_path: str | Path) -> Path:
     try:
         return resolved.store.find(resolved.name)
     except ModelNotFoundError as error:
+        if isinstance(error, NotDownloadedError) and registry_entry(name_or_path):  # not the name of its source
+            raise NotDownloadedError(f"{name_or_path}: not downloaded; run `localinfer pull {name_or_path}`") from None
         similar = nearest_names(str(name_or_path), [each.name for each in resolved.store.list_models()])
         raise type(error)(f"{error}; did you mean {similar[0]}?" if similar else str(error)) from None
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from localinfer import paths
 from localinfer.errors import UsageError
+from localinfer.escaping import shell_word
 from localinfer.gguf.atomic_file import raise_write_errors
 from localinfer.gguf.resumable_file import find_unfinished, missing_bytes
 from localinfer.gguf.split_names import NAME as PART
@@ -46,7 +47,7 @@ def directories() -> list[Path]:
 def find(name: str) -> Path:
     files = local_files(name)
     if not all(map(is_file, files)):
-        raise NotDownloadedError(f"{name}: not downloaded; run `localinfer pull {name}`")
+        raise NotDownloadedError(f"{name}: not downloaded; run `localinfer pull {shell_word(name)}`")
     return files[0]
 
 

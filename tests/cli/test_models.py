@@ -258,3 +258,14 @@ def test_list_does_not_cut_words(terminal: Callable[..., Terminal], hub_env: dic
     lines = t.text.splitlines()
     assert "    SmolLM2 135M: to try localinfer out; knows little and is often wrong" in lines or columns > 80
     assert max(map(len, lines[:-2])) < columns  # the last ones have paths of directories
+
+
+def test_errors_name_the_model_as_the_user_did(run: Run, hub: Hub, model_bytes: bytes) -> None:
+    """Not its path in the cache, which no user has typed."""
+    hub.files["/damaged.gguf"] = model_bytes.replace(b"llama.block_count", b"lama0.block_count")
+    name = f"{hub.url}/damaged.gguf"
+    for command in (["inspect", name], ["bench", name, "-p", "1", "-n", "0"]):
+        done = run(*command)
+        assert done.stderr.decode().splitlines()[-1] == (
+            f"error: {name}: llama.block_count: is missing; it must be an integer"
+        )

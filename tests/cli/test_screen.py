@@ -211,3 +211,16 @@ def test_notes_are_escaped(terminal: FakeTerminal, monkeypatch: pytest.MonkeyPat
 def test_status_lines_are_escaped(terminal: FakeTerminal) -> None:
     screen.Status().show("a\x1b[9Hb\u202ec")
     assert terminal.drawn() == [r"a\x1b[9Hb\u202ec"]
+
+
+def test_errors_show_the_name_that_the_user_gave(
+    terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "MODEL_NAMES", {})
+    screen.name_model_file("/cache/smollm2-123.gguf", "smollm2")
+    screen.name_model_file("own.gguf", "own.gguf")
+    screen.error("/cache/smollm2-123.gguf: general.architecture: is missing", 1)
+    screen.warn("own.gguf and /cache/smollm2-123.gguf: different vocabularies")
+    assert terminal.getvalue().splitlines() == [
+        "error: smollm2: general.architecture: is missing", "warning: own.gguf and smollm2: different vocabularies",
+    ]  # fmt: skip

@@ -1,8 +1,10 @@
 """Escaping of text for the terminal."""
 
+import shlex
+
 import pytest
 
-from localinfer.escaping import printable, terminal_text
+from localinfer.escaping import printable, shell_word, terminal_text
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,23 @@ def test_terminals_interpret_nothing_of_a_text() -> None:
     for character in [*map(chr, range(9)), *map(chr, range(11, 32)), *map(chr, range(127, 160)), *BIDIRECTIONAL]:
         assert terminal_text(f"a{character}b").isprintable()
     assert terminal_text("\x1b]52;c;eA==\x07\x9b2J") == r"\x1b]52;c;eA==\x07\x9b2J"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("smollm2", "smollm2"),
+        ("hf:owner/repo:Q4_K_M", "hf:owner/repo:Q4_K_M"),
+        ("https://host/m.gguf#sha256=00", "https://host/m.gguf#sha256=00"),
+        ("my model.gguf", '"my model.gguf"'),
+        ("it's mine", '"it\'s mine"'),
+        ("$HOME it's", "'$HOME it'\\''s'"),
+        ("a\x1b;b", "'a\\x1b;b'"),
+        ("#comment", '"#comment"'),
+        ("", '""'),
+    ],
+)
+def test_words_of_command_lines(text: str, word: str) -> None:
+    """A shell reads the shown word as the text, apart from characters that were escaped."""
+    assert shell_word(text) == word
+    assert shlex.split(word) == [printable(text)]

@@ -125,7 +125,7 @@ def adds_pair_separator(folder: CheckpointFolder) -> bool | None:
     for step in flatten_steps(folder.json(TOKENIZER), "post_processor", "processors"):
         kind = step.values.get("type")
         if kind in ("BertProcessing", "RobertaProcessing"):
-            return kind == "RobertaProcessing"
+            return bool(kind == "RobertaProcessing")
         if kind == "TemplateProcessing":
             single, pair = tokens_after_texts(step.children("single")), tokens_after_texts(step.children("pair"))
             if len(pair) == 2 and pair[1:] == single and len(pair[0]) - len(single[0]) in (0, 1):
