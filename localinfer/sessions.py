@@ -8,9 +8,9 @@
     session.markdown()
 
 The first line describes the session: {"localinfer": 1, "model": ..., "created": ..., "system": ...}; the system prompt
-is optional. Each further line is a message, written immediately, or {"keep": n}, which discards all but the first n
-messages before it. The file is append-only: a crash loses at most one incomplete line, and discarded messages remain in
-the file.
+is optional, and a later line of this kind replaces it. Each further line is a message, written immediately, or
+{"keep": n}, which discards all but the first n messages before it. The file is append-only: a crash loses at most one
+incomplete line, and discarded messages remain in the file.
 """
 
 import contextlib
@@ -126,6 +126,16 @@ class Session(History):
         except OSError as error:
             raise LocalInferError(f"{self.path}: cannot be removed: {error.strerror}") from None
 
+    def set_model(self, model: str) -> None:
+        """Record that another model continues the session."""
+        self.model = model
+        if self.path.exists():
+            self._write(self._description())
+
+    def _description(self) -> dict[str, object]:
+        about = {"localinfer": FORMAT, "model": self.model, "created": self.created}
+        return about | ({"system": self.system} if self.system else {})
+
     def _write(self, entry: Message) -> None:
         """Append a line to the file; an incomplete line before it is terminated first."""
         paths.private_directory(self.path.parent)
@@ -134,9 +144,7 @@ class Session(History):
             descriptor = os.open(self.path, APPEND_FLAGS, 0o600)
             with open(descriptor, "ab") as file:  # noqa: PTH123
                 if not file.tell():
-                    about = {"localinfer": FORMAT, "model": self.model, "created": self.created}
-                    about |= {"system": self.system} if self.system else {}
-                    text = json.dumps(about, ensure_ascii=False) + "\n" + text
+                    text = json.dumps(self._description(), ensure_ascii=False) + "\n" + text
                 elif not ends_with_newline(self.path):
                     text = "\n" + text
                 file.write(text.encode("utf-8", "surrogatepass"))

@@ -6,6 +6,10 @@ VALUE_EQUIVALENTS.
 
 EQUIVALENTS = {  # flag: equivalent words
     "--temperature": ("--temp",),
+    "--max-tokens": ("-n",),
+    "--max-new-tokens": ("-n",),
+    "--num-predict": ("-n",),
+    "--num-ctx": ("--ctx-size",),
     "--context-shift": ("--ctx-policy", "ring"),
     "--no-context-shift": ("--ctx-policy", "stop"),
     "--no-perf": ("--quiet",),

@@ -1,10 +1,6 @@
 """The command `localinfer chat`: an interactive chat, or the answer to one question."""
 
-import contextlib
 import sys
-import threading
-from collections.abc import Iterator
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,12 +9,12 @@ from cli import screen
 from cli.arguments.questions import split_model
 from cli.chat import session_state
 from cli.chat.model_choice import select_model
+from cli.chat.open_model import OpenModel
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
 from cli.chat.tools import create_toolbox
 from cli.chat.transcript import Transcript
 from cli.flags import OptionalModelArgument, with_options
 from cli.generate import as_object, collect
-from cli.loading import open_model
 from cli.output_files import writable_path
 from cli.text_input import read_text_file, unescape_options
 from localinfer.errors import UsageError
@@ -80,14 +76,14 @@ def chat_command(
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
     name = select_model(model, resumed.model if resumed else "", again=choose)
-    with opened_model(name, unescape_options(given, question.escape), interactive=interactive) as loaded:
+    with OpenModel(name, unescape_options(given, question.escape), interactive=interactive) as opened:
         from cli.chat.loop import Chat
 
         if resumed is None and interactive and not session.no_save:
             resumed = session_state.create_session(name, session.session_name or "")
         if resumed:
-            session_state.resume(loaded, resumed)
-        chat = Chat(loaded, name, output, transcript=transcript, session=resumed, tools=toolbox)
+            session_state.resume(opened.model, resumed)
+        chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
         if interactive:
@@ -99,7 +95,7 @@ def chat_command(
         if interactive:
             chat.run(once=question.single_turn)
         if chat.conversation.session:
-            session_state.save_snapshot(loaded, chat.conversation.session)
+            session_state.save_snapshot(chat.model, chat.conversation.session)
 
 
 def require_one_answer(message: str | None, tools: ToolOptions) -> None:
@@ -108,21 +104,6 @@ def require_one_answer(message: str | None, tools: ToolOptions) -> None:
         raise UsageError("--json: requires a question")
     if tools.tool_exec is not None:
         raise UsageError("--json: cannot be combined with --tool-exec")
-
-
-@contextlib.contextmanager
-def opened_model(name: str, given: Layer, *, interactive: bool) -> Iterator["Model"]:
-    """Open a model for chat. For an interactive chat, import the line editor in the background.
-
-    Raises an error if the model has no chat template.
-    """
-    if interactive and screen.is_redrawable():
-        threading.Thread(target=import_module, args=["cli.chat.editor"], daemon=True).start()
-    with contextlib.ExitStack() as stack:
-        with screen.without_echo() if interactive else contextlib.nullcontext():
-            model = stack.enter_context(open_model(name, given, screen.Status()))
-            model.require_chat_template()
-        yield model
 
 
 def introduce(chat: "Chat") -> None:

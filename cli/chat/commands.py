@@ -12,35 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cli import screen
-from cli.chat import session_commands
+from cli.chat import model_commands, session_commands, settings
 from cli.generate import statistics_line
 from cli.text_input import read_text_file
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.options import FLAGS, Value, format_value, from_flags, unknown_option_message
 
 if TYPE_CHECKING:
-    from cli.chat.conversation import Conversation
     from localinfer import Model, Piece
 
 CLIPBOARD_SEQUENCE = "\x1b]52;c;{}\x07"  # OSC 52; also works over SSH
-# Sections whose options may change between two answers.
-SECTIONS = ("sampling", "generation", "structured", "speculative", "chat")
 
 
-class Chat(Protocol):
+class Chat(model_commands.Chat, Protocol):
     """The interface of the chat that commands use."""
 
-    name: str
-    model: "Model"
-    conversation: "Conversation"
-    files: list[str]  # content of files to prepend to the next message
     draft: str  # initial text of the next message
-    used: int  # tokens in the context
     is_over: bool
 
     def send(self, message: str) -> None: ...
-
-    def show_last_turns(self) -> None: ...
 
     def show(self, pieces: Iterator["Piece"]) -> None: ...
 
@@ -85,54 +74,12 @@ def help_(_: Chat, __: str) -> None:
     screen.note_wrapped(KEYS)
 
 
-def set_(chat: Chat, text: str) -> None:
-    """Set an option. The syntax of Ollama works, too: /set parameter temperature 0, /set system TEXT, /set nothink."""
-    name, _, value = text.removeprefix("parameter ").strip().partition(" ")
-    name, value = SETTING_ALIASES.get((name.lower(), value), (name, value.strip()))
-    name = OPTION_ALIASES.get(name.lower(), name.lower().lstrip("-").replace("-", "_"))
-    if not name:
-        show_settings(chat)
-    elif name == "system_prompt" and value:
-        session_commands.system(chat, value)
-    elif value:
-        chat.conversation.settings |= setting(name, value)
-        screen.note_dim(f"{name} is {format_value(chat.conversation.settings[name])}")
-    elif name in FLAGS:
-        screen.note_wrapped(f"{name} is {format_value(value_of(chat, name))}: {FLAGS[name].help}")
-    else:
-        screen.note_wrapped(unknown_option_message(name))
-
-
-def setting(name: str, text: str) -> dict[str, Value]:
-    """Parse the new value of an option. Raises UsageError if the name or the value is invalid."""
-    if name not in FLAGS:
-        raise UsageError(f"{screen.one_line(name)}: {unknown_option_message(name)}")
-    if FLAGS[name].section not in SECTIONS:
-        raise UsageError(f"{name}: can only be set on the command line: {FLAGS[name].long_name}")
-    try:
-        return from_flags({name: FLAGS[name].parse(text)})
-    except ValueError as problem:
-        raise UsageError(f"{name}: {problem}") from None
-
-
 def show(chat: Chat, _: str) -> None:
     screen.note(f"model      {chat.name}")
     screen.note(f"context    {chat.used:,} of {chat.model.n_ctx:,} tokens")
     screen.note(f"messages   {len(chat.conversation.messages)}")
     screen.note_wrapped(f"system     {screen.one_line(chat.conversation.system) or '-'}", hanging=11)
-    show_settings(chat)
-
-
-def show_settings(chat: Chat) -> None:
-    names = [name for name, flag in FLAGS.items() if flag.section in SECTIONS and name != "system_prompt"]
-    width = max(map(len, names))
-    for name in names:
-        mark = " *" if name in chat.conversation.settings else ""
-        screen.note_wrapped(f"{name:{width}}  {format_value(value_of(chat, name))}{mark}", hanging=width + 2)
-
-
-def value_of(chat: Chat, name: str) -> object:
-    return chat.conversation.settings.get(name, getattr(chat.model.options, name))
+    settings.show_settings(chat)
 
 
 def regen(chat: Chat, _: str) -> None:
@@ -263,7 +210,9 @@ def exit_(chat: Chat, _: str) -> None:
 COMMANDS = [
     Command(("/help", "/?"), "", "list the commands", help_),
     Command(("/system",), "[TEXT]", "start a new session with system prompt TEXT, or show it", session_commands.system),
-    Command(("/set",), "[NAME VALUE]", "set an option, such as temp, or show its value", set_),
+    Command(("/set",), "[OPTION VALUE]", "set an option, such as temp, or show its value", settings.set_),
+    Command(("/model",), "[MODEL]", "continue with another model, or list those on this machine", model_commands.model),
+    Command(("/tools",), "[PATH]", "list the tools, read them from a file, or turn them off", model_commands.tools),
     Command(("/show",), "", "show the model and all options", show),
     Command(("/regen", "/retry"), "", "regenerate the last answer", regen),
     Command(("/undo",), "", "remove the last message and its answer; after /clear, go back", session_commands.undo),
@@ -283,15 +232,11 @@ COMMANDS = [
     Command(("/exit", "/bye", "/quit"), "", "exit, as Ctrl-D does", exit_),
 ]
 BY_NAME = {name: command for command in COMMANDS for name in command.names}
-NAMES = {name: command.argument.partition(" ")[0] for name, command in BY_NAME.items()}
+NAMES = {name: command.argument.strip("[]").partition(" ")[0] for name, command in BY_NAME.items()}
 KEYS = (
     'Alt-Enter, \\ at the end of a line, or """ start a new line of the message. Ctrl-R searches the history, Ctrl-G '
     "opens your editor, Tab completes. Ctrl-C stops an answer and keeps its text."
 )
-OPTION_ALIASES = {  # names of Ollama
-    "temperature": "temp", "num_predict": "n_predict", "system": "system_prompt",
-}  # fmt: skip
-SETTING_ALIASES = {("think", ""): ("think", "on"), ("nothink", ""): ("think", "off")}
 
 
 def try_command(chat: Chat, typed: str) -> bool:

@@ -2,14 +2,14 @@
 
 Enter       send                    Ctrl-R    search the history
 Alt-Enter   start a new line        Ctrl-G    edit in $VISUAL or $EDITOR
-Tab         complete a command, or its path or session
+Tab         complete a command, or its path, session, model or option
 """
 
 import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -25,9 +25,12 @@ from prompt_toolkit.styles import Style
 
 from cli import screen
 from cli.chat.commands import NAMES
+from cli.chat.input_display import InputDisplay
 from cli.chat.message_input import CONTINUATION, PROMPT, is_unfinished, unwrap_message
+from cli.chat.model_commands import local_models
 from localinfer import paths, sessions
 from localinfer.errors import LocalInferError
+from localinfer.options import FLAGS
 
 TERMINATING_SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 STYLE = Style.from_dict({"": "bold", "prompt": "bold ansicyan"})
@@ -42,6 +45,7 @@ class Editor:
             key_bindings=key_bindings(),
             history=history(),
             completer=CommandCompleter(),
+            input_processors=[InputDisplay()],
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             enable_suspend=True,
@@ -145,8 +149,13 @@ def key_bindings() -> KeyBindings:
     return bindings
 
 
+ARGUMENTS: dict[str, Callable[[], Iterable[str]]] = {
+    "SESSION": sessions.list_names, "MODEL": local_models, "OPTION": lambda: [*FLAGS],
+}  # fmt: skip
+
+
 class CommandCompleter(Completer):
-    """Completes commands, and the path or session name that a command takes."""
+    """Completes commands, and the path or name that a command takes. Paths come behind commands."""
 
     paths = PathCompleter(expanduser=True)
 
@@ -155,13 +164,15 @@ class CommandCompleter(Completer):
         command, space, argument = text.partition(" ")
         if not text.startswith("/"):
             return
-        if not space:
-            yield from (Completion(name, -len(text)) for name in NAMES if name.startswith(text.lower()))
+        if not space and (names := [name for name in NAMES if name.startswith(text.lower())]):
+            yield from (Completion(name, -len(text)) for name in names)
+        elif not space:  # a message that begins with a path
             yield from self.paths.get_completions(Document(text), event)
         elif NAMES.get(command.lower()) == "PATH":
             yield from self.paths.get_completions(Document(argument), event)
-        elif NAMES.get(command.lower()) == "SESSION":
-            yield from (Completion(name, -len(argument)) for name in sessions.list_names() if name.startswith(argument))
+        else:
+            values = ARGUMENTS.get(NAMES.get(command.lower(), ""), list)()
+            yield from (Completion(value, -len(argument)) for value in values if value.startswith(argument))
 
 
 def history() -> History:

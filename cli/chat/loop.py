@@ -13,6 +13,7 @@ from cli import screen
 from cli.chat import answer, commands, resumed
 from cli.chat.conversation import Conversation, Message
 from cli.chat.message_input import LineInput, MessageInput
+from cli.chat.open_model import OpenModel
 from cli.chat.options import ChatOutput
 from cli.chat.session_commands import shortened
 from cli.chat.status import status_line, used_context
@@ -22,9 +23,10 @@ from cli.generate import statistics_line, with_control_tokens
 from cli.interrupts import deferred_interrupts
 from cli.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, LocalInferError
+from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer import Model, Piece
+    from localinfer import Piece
     from localinfer.sessions import Session
 
 EXIT_HINT = "Press Ctrl-C again, Ctrl-D or type /exit to exit."
@@ -41,16 +43,15 @@ class Chat:
 
     def __init__(
         self,
-        model: "Model",
-        name: str,
+        opened: OpenModel,
         output: ChatOutput,
         *,
         transcript: Transcript | None = None,
         session: "Session | None" = None,
         tools: Toolbox | None = None,
     ) -> None:
-        self.model = model
-        self.name = name
+        self.opened = opened
+        self.model = model = opened.model
         self.output = output
         self.transcript = transcript
         self.conversation = Conversation(model, session, tools.schemas if tools else None)
@@ -64,6 +65,27 @@ class Chat:
         self.is_over = False
         self.is_interactive = False
         self.used = 0  # tokens in the context
+
+    @property
+    def name(self) -> str:
+        """The name of the model, as the user gave it."""
+        return self.opened.name
+
+    def reopen(self, name: str, changes: Layer) -> None:
+        """Continue with another model, or with other options of the same one. An error leaves the model as it is."""
+        try:
+            self.opened.replace(name, changes)
+        finally:
+            self.model = self.conversation.model = self.opened.model
+            self.conversation.n_dropped = self.used = 0
+        if self.conversation.session:
+            self.conversation.session.set_model(name)
+        screen.note_dim(f"{name}: context {self.model.n_ctx:,} tokens")
+
+    def use_tools(self, tools: Toolbox | None) -> None:
+        """Replace the tools that the model may call."""
+        self.tools = tools
+        self.conversation.tools = tools.schemas if tools else None
 
     def run(self, *, once: bool = False) -> None:
         """Run the chat until the user exits or, if `once`, until the first answer.

@@ -19,11 +19,13 @@ SHOWN_SESSIONS = 20
 class Chat(Protocol):
     """The interface of the chat that these commands use."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
     model: "Model"
     conversation: "Conversation"
-    files: list[str]
-    used: int
+    files: list[str]  # content of files to prepend to the next message
+    used: int  # tokens in the context
 
     def show_last_turns(self) -> None: ...
 

@@ -33,7 +33,7 @@ class Toolbox:
     def __init__(self, schemas: list[Schema], command: str = "", seconds: float = 60.0) -> None:
         self.schemas = schemas
         self.command = split_command(command) if command else []
-        self._seconds = seconds
+        self.seconds = seconds
         self._approved: set[str] = set()  # tools that run without further confirmation
 
     def result(self, entry: Entry) -> str:
@@ -43,7 +43,7 @@ class Toolbox:
             result = f"error: there is no tool {name}"
         elif self._is_approved(name):
             given = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-            result = tool_process.run(self.command, name, given, self._seconds)
+            result = tool_process.run(self.command, name, given, self.seconds)
         else:
             result = REFUSED
         screen.note_dim(format_result(result))

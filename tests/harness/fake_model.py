@@ -35,12 +35,13 @@ Progress = Callable[[str, int, int], None]
 class FakeModel:
     """The part of `Model`'s interface that the commands use."""
 
-    n_ctx = n_ctx_train = 2048
+    n_ctx_train = 2048
     engine = SimpleNamespace(sequence=[], compiled_graph=SimpleNamespace(kv_bytes=3 << 20))
     tokenizer = SimpleNamespace(eog=[102], encode=lambda text, **how: [len(text)])
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:
         self.options = Options(**options)
+        self.n_ctx = self.options.ctx_size or self.n_ctx_train
         for done in range(4):
             progress("compile", done, 3)
             time.sleep(0.02 if sys.stderr.isatty() else 0)  # long enough to see the progress on a terminal
@@ -49,6 +50,9 @@ class FakeModel:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         pass
 
     def require_chat_template(self) -> None:

@@ -43,6 +43,7 @@ def test_flags_of_the_command_are_unchanged() -> None:
         (["--top_k", "5"], ["--top-k", "5"]),
         (["--ctx_size=5"], ["--ctx-size", "5"]),
         (["--temperature", "0"], ["--temp", "0"]),
+        (["--max-tokens", "5", "--num_ctx=64"], ["-n", "5", "--ctx-size", "64"]),
         (["--context-shift"], ["--ctx-policy", "ring"]),
         (["-c4096", "-n-1"], ["-c", "4096", "-n", "-1"]),
         (["-p", "-ngl", "-p", "--top_k"], ["-p", "-ngl", "-p", "--top_k"]),

@@ -153,10 +153,12 @@ class Interrupt:
 def streaming_model(text: str) -> Any:
     """Return a model that answers with `text`, three characters a token."""
     pieces = [Piece(text[start : start + 3], 4) for start in range(0, len(text), 3)]
-    return SimpleNamespace(
+    model = SimpleNamespace(
+        n_ctx=100,
         options=SimpleNamespace(ctx_policy="stop", system_prompt=""),
         stream_chat=lambda *_, **__: GenerationStream(iter(pieces), Stats()),
     )
+    return SimpleNamespace(model=model, name="fake")
 
 
 @pytest.mark.parametrize("first", range(1, 6))
@@ -168,7 +170,7 @@ def test_an_interrupted_answer_is_shown_once(monkeypatch: pytest.MonkeyPatch, fi
     for n_lines in range(first, 1000, 5):
         screen, interrupt = Screen(rows=24), Interrupt(n_lines)
         monkeypatch.setattr(live_region, "sys", SimpleNamespace(stdout=screen))
-        chat = Chat(model, "echo", ChatOutput(quiet=True))
+        chat = Chat(model, ChatOutput(quiet=True))
         chat.is_interactive = True
         before = sys.gettrace()
         sys.settrace(interrupt)

@@ -35,40 +35,6 @@ def test_conversation(terminal: OpenTerminal, fake_model: str) -> None:
     assert t.wait() == 0
 
 
-def test_commands(terminal: OpenTerminal, fake_model: str) -> None:
-    t = terminal("chat", fake_model)
-    t.expect("> ")
-    for typed, shown in [
-        ("/regen", "there is no answer yet"),
-        ("one", "1: one"),
-        ("/regen", "1: one"),
-        ("two", "3: two"),
-        ("/undo", "removed: two; /redo restores it"),
-        ("/redo", "restored: 3: two (4 messages"),
-        ("/redo", "there is nothing to restore"),
-        ("/redo x", "/redo: x: must be a number from 1"),
-        ("/clear", "started a new conversation; the last one is saved as session"),
-        ("/undo", "back in session 20"),
-        ("/redo 9", "there is nothing to restore"),
-        ("more", "5: more"),
-        ("/new", "started a new conversation; the last one is saved as session"),
-        ("three", "1: three"),
-        ("/system be brief", "started a new conversation"),
-        ("four", "1: four (be brief)"),
-        ("/help", "/regen"),
-        ("/nonsense x", "/nonsense: no such command; /help lists the commands"),
-        ("/sytem", "/sytem: no such command; did you mean /system?"),
-        ("/system", "be brief"),
-        ("  ", ""),
-        ("five\\\nsix", "3: five|six (be brief)"),
-    ]:
-        t.type(typed + "\n")
-        t.expect(shown)
-        t.expect("> ")
-    t.type("/exit\n")
-    assert t.wait() == 0
-
-
 def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, fake_model: str) -> None:
     t = terminal("chat", fake_model)
     t.expect("> ")
@@ -286,46 +252,6 @@ def test_path_is_not_a_command(terminal: OpenTerminal, fake_model: str, message:
     t.expect(f"1: {message}")
 
 
-def test_more_commands(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
-    (tmp_path / "some notes.txt").write_text("a note")
-    t = terminal("chat", fake_model)
-    t.expect("> ")
-    for typed, shown in [
-        ("/undo", "there is nothing to undo"),
-        ("/edit", "there is no message yet"),
-        ("/copy", "there is no answer yet"),
-        ("/SET temp 0.3", "temp is 0.3"),
-        ("/set parameter temperature 0", "temp is 0.0"),
-        ("/set temp hot", "error: temp: must be a number"),
-        ("/set tmp 1", "did you mean temp?"),
-        ("/set ctx_size 9", "can only be set on the command line"),
-        ("/set nothink", "think is off"),
-        ("/show", "seed"),
-        ("/tokens", "0 of 2,048 tokens, 2,048 left"),
-        ("/tokens some words", "1 tokens"),
-        ("one", "1: one"),
-        ("/tokens", "5 of 2,048 tokens"),
-        ("/stats", "[ 2 tokens, 8.0 t/s | prompt 3 tokens (1 reused), 4.0 t/s | stop, seed 42 ]"),
-        ("/copy", "clipboard"),
-        (f"/file '{tmp_path}/some notes.txt' what is it", "what is it"),
-        ("/file /no/such/file", "error: /no/such/file: No such file or directory"),
-        ('"""two\nlines"""', "5: two|lines"),
-        ("/?", "/regen"),
-    ]:
-        t.type(typed + "\n")
-        t.expect(shown)
-        t.expect("> ")
-    assert "\x1b]52;c;" in t.raw.decode(errors="replace")
-    t.type("/edit\n")
-    t.expect("> ")
-    t.expect("lines")
-    t.type(" more\n")
-    t.expect("5: two|lines more")
-    t.expect("> ")
-    t.type("/bye\n")
-    assert t.wait() == 0
-
-
 def test_keys_pressed_while_kernels_compile_wait(terminal: OpenTerminal, fake_model: str) -> None:
     t = terminal("chat", fake_model)
     t.expect("compiling")
@@ -364,13 +290,6 @@ def test_external_editor(terminal: OpenTerminal, fake_model: str, tmp_path: Path
     t.expect("1: from the editor")
 
 
-def test_completion(terminal: OpenTerminal, fake_model: str) -> None:
-    t = terminal("chat", fake_model)
-    t.expect("> ")
-    t.type("/stat\t\n")
-    t.expect("[ 0 tokens")
-
-
 def test_echo_is_off_after_stop_and_continue(terminal: OpenTerminal, fake_model: str) -> None:
     t = terminal("chat", fake_model)
     t.expect("> ")
@@ -407,31 +326,6 @@ def test_progress_line_is_erased(terminal: OpenTerminal, fake_model: str) -> Non
     end = rb"\x1b\[K\r\x1b\[K"
     compiling = rb"\rcompiling kernels for this CPU \(once\): 0 of 3, about \d:\d\d left" + end
     assert re.match(compiling + rb"(\rloading [^\r]+" + end + rb")?hello\r\n", t.raw)
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_why_and_branch(terminal: OpenTerminal, fake_model: str, columns: int) -> None:
-    t = terminal("chat", fake_model, columns=columns)
-    t.expect("> ")
-    for typed, shown in [
-        ("/why", "there is no answer yet"),
-        ("/branch 1 x", "there is no answer yet"),
-        ("one two", "1: one two"),
-        ("/why", "' word 2'   25 %   ' other 0' 25 %"),
-        ("/why 2", "2.0 bits of entropy."),
-        ("/why 9", "error: 9: must be the number of a"),
-        ("/branch 2", "error: /branch: missing token"),
-        ("/branch 2 other 2", "error: /branch: other 2 ends the answer"),
-        ("/branch 2 other 1", "<0> <101> 1: one two"),
-        ("/branch 1 new", "<4> 1: one two"),
-        ("/branch 1 'new'", "<3> 1: one two"),
-        ("/branch 1 'a'b'", "is not a valid"),
-    ]:
-        t.type(typed + "\n")
-        t.expect(shown)
-        t.expect("> ")
-    rows = [line for line in t.text.splitlines() if "' word " in line]
-    assert max(map(len, rows)) < columns
 
 
 def test_colours_of_tokens(terminal: OpenTerminal, fake_model: str) -> None:
