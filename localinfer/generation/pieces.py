@@ -38,6 +38,16 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """A part of the JSON text of a call's arguments. `index` counts the calls of an answer."""
+
+    index: int
+    name: str
+    text: str
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A generated token and the text that it adds, which is "" within an incomplete character.
 
@@ -46,7 +56,8 @@ class Piece:
     The concatenated texts of all pieces are the model's output. Pieces of kind "text" are the answer; a reasoning model
     first writes pieces of kind "reasoning", enclosed by pieces of kind "tag".
 
-    `calls` are the tool calls that this token completes. Their source text is not part of any piece's text.
+    `calls` are the tool calls that this token completes. Their source text is not part of any piece's text. If the
+    arguments of calls are streamed, `call_parts` are the parts of their JSON text that this token adds.
 
     With the option logprobs, `logprob` is the natural logarithm of the token's probability, `entropy` the entropy of
     the distribution in nats, and `top` lists the most probable tokens, best first. All refer to the model's own
@@ -60,6 +71,7 @@ class Piece:
     entropy: float | None = None
     top: tuple[Alternative, ...] = ()
     calls: tuple[ToolCall, ...] = ()
+    call_parts: tuple[ToolCallPart, ...] = ()
 
 
 @dataclass(slots=True)

@@ -90,8 +90,8 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
              documents: Sequence[Mapping[str, object]] | None = None,
              template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
              parse_special: bool = False, sampler: SamplerFunction | None = None, prefix_ids: Sequence[int] = (),
-             tool_choice: str = "auto", parallel_tool_calls: bool = True, **options: Unpack[RunKeywords]
-             ) -> GenerationStream:
+             tool_choice: str = "auto", parallel_tool_calls: bool = True, stream_arguments: bool = False,
+             **options: Unpack[RunKeywords]) -> GenerationStream:
         """Answer a conversation of messages {"role": ..., "content": ...}, and yield the answer in pieces.
 
         The prompt is what `render` returns. The answer begins with the tokens `prefix_ids`, which are its first pieces.
@@ -100,8 +100,9 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
         With `tools` (JSON schemas of functions), pieces carry parsed tool calls in `calls`, whose arguments match the
         schemas. `tool_choice` is "auto", "none", "required", or the name of the tool to call; `parallel_tool_calls`
-        allows several calls. To continue, append the assistant message with its `tool_calls`, and one message with the
-        role "tool" for each result.
+        allows several calls. With `stream_arguments`, pieces carry the JSON text of arguments in `call_parts`, too,
+        where a grammar makes sure that it is valid. To continue, append the assistant message with its `tool_calls`,
+        and one message with the role "tool" for each result.
 
         For options, `sampler` and errors see `stream`.
         """
@@ -119,14 +120,16 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         prompt = prompt_builder.build(conversation, run_options, parse_special=parse_special)
         template = prompt_builder.template(run_options, with_tools=tools is not None).source
         constraint = self._constraint(run_options, self._reasoning_end(prompt, template))
-        if tools and not constraint and run_options.beams == 1:
+        is_constrained = bool(tools) and not constraint and run_options.beams == 1
+        if tools and is_constrained:
             constraint = self._call_constraint(template, tools, tool_choice, parallel_tool_calls, prompt)
         elif tools and tool_choice != "auto":
             raise UsageError(f"tool_choice: {tool_choice} excludes other constraints and beams")
         stats, pieces = self._start(prompt.ids, run_options, sampler, constraint, self._check_ids(prefix_ids))
         parser = answer_parser(
             template, self.tokenizer, tools, prompt=prompt.text,
-            with_reasoning=run_options.reasoning_format != "none", first_number=conversation.n_tool_calls)
+            with_reasoning=run_options.reasoning_format != "none", first_number=conversation.n_tool_calls,
+            streams_arguments=stream_arguments and is_constrained and sampler is None)
         return GenerationStream(parse_pieces(pieces, parser), stats)
 
     def __enter__(self) -> Self:

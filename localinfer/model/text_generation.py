@@ -31,6 +31,7 @@ class ChatKeywords(RunKeywords, total=False):
     prefix_ids: Sequence[int]
     tool_choice: str
     parallel_tool_calls: bool
+    stream_arguments: bool
 
 
 class TextGeneration(ModelBase, ABC):

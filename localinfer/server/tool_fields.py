@@ -22,13 +22,17 @@ class ToolFields:
     tools: list[Tool] | None = None
     choice: str = "auto"
     parallel: bool = True
+    is_streamed: bool = False  # whether arguments are passed on while the model writes them
 
     @property
     def keywords(self) -> dict[str, Any]:
         """The arguments of `Model.stream_chat`."""
         if not self.tools:
             return {}
-        return {"tools": self.tools, "tool_choice": self.choice, "parallel_tool_calls": self.parallel}
+        return {
+            "tools": self.tools, "tool_choice": self.choice, "parallel_tool_calls": self.parallel,
+            "stream_arguments": self.is_streamed,
+        }  # fmt: skip
 
 
 def parse_tool_fields(fields: Fields) -> ToolFields:

@@ -15,6 +15,7 @@ unless the call cannot be parsed: then it is part of the answer, and `problem` i
                        json_calls  xml_calls  mistral  named_calls  pythonic  gemma
     answer_parser      reasoning and calls between delimiters, in a text that arrives piece by piece
     markers            tags and delimiters in a text that is not complete
+    argument_stream    arguments that are passed on while they arrive
     bare_json          calls without delimiters
     addressed_messages answers in messages with headers, as those of gpt-oss
     parser             the common interface

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 
 from localinfer.generation.pieces import ToolCall
 from localinfer.generation.tool_calls import bare_json
+from localinfer.generation.tool_calls.argument_stream import ArgumentStream
 from localinfer.generation.tool_calls.families import CallFormat, Family
 from localinfer.generation.tool_calls.json_calls import ends_in_string
 from localinfer.generation.tool_calls.markers import find_marker
@@ -23,7 +24,9 @@ from localinfer.generation.tool_calls.xml_calls import ends_in_value
 class AnswerParser:
     """A parser of one answer, which begins inside of the reasoning if `is_reasoning`."""
 
-    def __init__(self, family: Family, tools: ToolSchemas, *, is_reasoning: bool = False) -> None:
+    def __init__(
+        self, family: Family, tools: ToolSchemas, *, is_reasoning: bool = False, streams_arguments: bool = False
+    ) -> None:
         self._family = family
         self._tools = tools
         self._openings = {call.opening: call for call in family.calls}
@@ -33,6 +36,10 @@ class AnswerParser:
         self._searched = 0  # the held text has no closing delimiter before this offset
         self._surplus: tuple[str, ...] = ()  # delimiters to drop after the last call or reasoning
         self._has_text = self._has_reasoning = False
+        with_syntax = (call for call in family.calls if call.syntax and streams_arguments)
+        self._streamed_call = next(with_syntax, None)  # the format that a grammar constrains
+        self._arguments: ArgumentStream | None = None  # of the open call
+        self._n_calls = 0
         self._is_drafted_call = False  # whether the held text begins with a call inside of the reasoning
         self._step: Callable[[bool], ParseResult | None] = self._parse_reasoning if is_reasoning else self._parse_text
 
@@ -113,6 +120,7 @@ class AnswerParser:
         text, rest = self._held[:position], self._held[position + len(marker) :]
         if call := self._openings.get(marker):
             self._call, self._step = call, self._parse_call
+            self._arguments = ArgumentStream(call.syntax, self._n_calls) if call is self._streamed_call else None
             self._leading_space = text[len(text.rstrip()) :]
             return self._release_text(text.rstrip(), rest)
         tags = self._family.reasoning
@@ -141,7 +149,8 @@ class AnswerParser:
         position = self._held.find(call.closing, self._searched) if call.closing else -1
         if position < 0 and not is_end:
             self._searched = max(self._searched, len(self._held) - len(call.closing))
-            return None
+            part = self._arguments.push(self._held) if self._arguments else None
+            return ParseResult(parts=(part,)) if part else None
         body = self._held[:position] if position >= 0 else self._held
         try:
             if position < 0 and call.must_close:
@@ -152,7 +161,9 @@ class AnswerParser:
                 self._searched = position + len(call.closing)
                 return ParseResult()
             return self._release_as_text(call, problem)
-        return self._release_calls(calls, len(body) + (len(call.closing) if position >= 0 else 0))
+        part = self._arguments.push(body) if self._arguments else None
+        result = self._release_calls(calls, len(body) + (len(call.closing) if position >= 0 else 0))
+        return result._replace(parts=(part,) if part else ())
 
     def _skip(self, is_end: bool) -> ParseResult | None:
         self._held = self._held.lstrip(" \t\r\n;" if self._surplus else None)
@@ -170,6 +181,9 @@ class AnswerParser:
 
     def _release_as_text(self, call: CallFormat, problem: ValueError) -> ParseResult:
         """Pass on the text up to the first closing delimiter. A call after it may be valid."""
+        if self._arguments and self._arguments.has_begun:  # cut off; the text was passed on as arguments
+            self._call, self._held = None, ""
+            return ParseResult(problem=str(problem))
         body, close, rest = self._held.partition(call.closing) if call.closing else (self._held, "", "")
         self._call, self._searched, self._step = None, 0, self._parse_text
         result = self._release_text(f"{self._leading_space}{call.opening}{body}{close}", rest)
@@ -177,6 +191,7 @@ class AnswerParser:
 
     def _release_calls(self, calls: list[ToolCall], end: int) -> ParseResult:
         self._held = self._held[end:]
+        self._n_calls += len(calls)
         self._call, self._searched, self._step = None, 0, self._skip
         closings = [call.closing for call in self._family.calls]
         self._surplus = tuple(filter(None, [*closings, *self._family.ignored, *bare_json.CLOSINGS]))

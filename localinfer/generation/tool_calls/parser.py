@@ -39,7 +39,7 @@ class ToolCallParser:
         self._parser = parser
         self._tokenizer = tokenizer
         self._token_texts = token_texts(markers, tokenizer)  # pieces of control tokens have no text
-        self._next_number = first_number
+        self._next_number = self._first_number = first_number
 
     @property
     def is_pending(self) -> bool:
@@ -64,8 +64,11 @@ class ToolCallParser:
     def _numbered(self, parsed: ParseResult) -> ParseResult:
         """Add ids to calls without one: nine letters and digits, as Mistral's chat templates require."""
         first, self._next_number = self._next_number, self._next_number + len(parsed.calls)
+        if not parsed.calls and not parsed.parts:
+            return parsed
         calls = (replace(call, id=call.id or f"call{number:05}") for number, call in enumerate(parsed.calls, first))
-        return parsed._replace(calls=tuple(calls)) if parsed.calls else parsed
+        parts = (replace(part, id=f"call{self._first_number + part.index:05}") for part in parsed.parts)
+        return parsed._replace(calls=tuple(calls), parts=tuple(parts))
 
 
 def answer_parser(
@@ -76,11 +79,13 @@ def answer_parser(
     prompt: str = "",
     with_reasoning: bool = True,
     first_number: int = 0,
+    streams_arguments: bool = False,
 ) -> ToolCallParser:
     """Return a parser for the answer to a prompt.
 
     The chat template determines the format of reasoning and calls. Calls are only parsed if there are tools. Without
-    `with_reasoning`, reasoning and its tags are text.
+    `with_reasoning`, reasoning and its tags are text. With `streams_arguments`, the JSON text of arguments is passed on
+    while it arrives; calls must then be valid unless they are cut off.
     """
     schemas = ToolSchemas(tools or ())
     parser: StreamParser
@@ -93,7 +98,9 @@ def answer_parser(
         markers = family.answer_markers
         is_reasoning = bool(with_reasoning and tags and tags.are_open(prompt))
         family = family if with_reasoning else family._replace(reasoning=None)
-        parser = AnswerParser(family, schemas, is_reasoning=is_reasoning)
+        parser = AnswerParser(
+            family, schemas, is_reasoning=is_reasoning, streams_arguments=streams_arguments
+        )
     return ToolCallParser(parser, tokenizer, markers, first_number)
 
 
@@ -146,7 +153,8 @@ def add_result(piece: Piece, parsed: ParseResult) -> list[Piece]:
         piece = replace(piece, kind=kind)
     if piece.kind == "reasoning":
         reasoning = replace(piece, text=piece.text + parsed.reasoning)
-        rest = Piece(parsed.text, NO_TOKEN, calls=parsed.calls)
-        return [reasoning, rest] if rest.text or rest.calls else [reasoning]
-    piece = replace(piece, text=piece.text + parsed.text, calls=piece.calls + parsed.calls)
+        rest = Piece(parsed.text, NO_TOKEN, calls=parsed.calls, call_parts=parsed.parts)
+        return [reasoning, rest] if rest.text or rest.calls or rest.call_parts else [reasoning]
+    calls, call_parts = piece.calls + parsed.calls, piece.call_parts + parsed.parts
+    piece = replace(piece, text=piece.text + parsed.text, calls=calls, call_parts=call_parts)
     return [piece, Piece(parsed.reasoning, NO_TOKEN, "reasoning")] if parsed.reasoning else [piece]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from localinfer.generation.pieces import ToolCall
+from localinfer.generation.pieces import ToolCall, ToolCallPart
 
 Tool = Mapping[str, object]
 JSON_TYPES = {
@@ -14,17 +14,20 @@ JSON_TYPES = {
 
 
 class ParseResult(NamedTuple):
-    """The newly parsed text, reasoning and calls. `problem` is the reason why a call could not be parsed."""
+    """The newly parsed text, reasoning, calls and parts of arguments. `problem` is the reason why a call could not be
+    parsed.
+    """
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
     problem: str = ""
+    parts: tuple[ToolCallPart, ...] = ()
 
     def joined_with(self, other: "ParseResult") -> "ParseResult":
         return ParseResult(
             self.text + other.text, self.calls + other.calls, self.reasoning + other.reasoning,
-            self.problem or other.problem)  # fmt: skip
+            self.problem or other.problem, self.parts + other.parts)  # fmt: skip
 
 
 class ToolSchemas:

@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,8 @@ def parse_chat_prompt(fields: Fields) -> ChatPrompt:
     kwargs = get(fields, "chat_template_kwargs", dict, {})
     if effort := get(fields, "reasoning_effort", str, ""):
         kwargs = {"reasoning_effort": effort, "enable_thinking": effort != "none"} | kwargs
-    return ChatPrompt(messages, parse_tool_fields(fields), kwargs, continue_final_message=continues_last)
+    tools = replace(parse_tool_fields(fields), is_streamed=get(fields, "stream", bool, False))
+    return ChatPrompt(messages, tools, kwargs, continue_final_message=continues_last)
 
 
 # --- response ---
@@ -91,10 +92,11 @@ async def chunks(chat_request: ChatRequest, dispatcher: Dispatcher) -> AsyncGene
         async with lease.generate(chat_request.prompt, chat_request.common.options_for(index)) as generation:
             yield event({"role": "assistant", "content": ""})
             tool_calls: list[ToolCall] = []
+            streamed_calls: set[int] = set()
             async for piece in generation.pieces:
                 if piece.kind == "text" and piece.text and not piece.calls and chat_request.top_logprobs is None:
                     yield template.render(piece.text)
-                elif delta := piece_delta(piece, len(tool_calls)):
+                elif delta := piece_delta(piece, len(tool_calls), streamed_calls):
                     yield event(delta, choice_logprobs([piece], chat_request, lease.model))
                 tool_calls += piece.calls
         all_stats.append(generation.stats)
@@ -113,15 +115,26 @@ async def chunks(chat_request: ChatRequest, dispatcher: Dispatcher) -> AsyncGene
         yield head | {"choices": [], "usage": usage(all_stats)}
 
 
-def piece_delta(piece: "Piece", n_tool_calls: int) -> dict[str, Any]:
-    """Return the fields that a piece adds to a message that already has `n_tool_calls` tool calls."""
+def piece_delta(piece: "Piece", n_tool_calls: int, streamed_calls: set[int]) -> dict[str, Any]:
+    """Return the fields that a piece adds to a message that already has `n_tool_calls` complete tool calls.
+
+    `streamed_calls` are the indices of the calls whose parts were already sent.
+    """
     delta: dict[str, Any] = {}
     if piece.kind != "tag" and (piece.text or piece.logprob is not None):
         delta[FIELD_BY_KIND[piece.kind]] = piece.text
-    if piece.calls:
-        delta["tool_calls"] = [
-            {"index": n_tool_calls + i} | tool_call_object(call) for i, call in enumerate(piece.calls)
-        ]
+    parts = []
+    for part in piece.call_parts:
+        if part.index in streamed_calls:
+            parts.append({"index": part.index, "function": {"arguments": part.text}})
+        else:
+            function = {"name": part.name, "arguments": part.text}
+            parts.append({"index": part.index, "id": part.id, "type": "function", "function": function})
+        streamed_calls.add(part.index)
+    complete = enumerate(piece.calls, n_tool_calls)
+    parts += [{"index": index} | tool_call_object(call) for index, call in complete if index not in streamed_calls]
+    if parts:
+        delta["tool_calls"] = parts
     return delta
 
 

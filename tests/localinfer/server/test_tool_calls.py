@@ -76,6 +76,20 @@ def test_forced_calls_are_valid(server: ServerProcess, choice: object) -> None:
             assert arguments["to"] in ("x", "y")
 
 
+def test_streamed_arguments(server: ServerProcess) -> None:
+    fields = FREE | {"tool_choice": {"type": "function", "function": {"name": "add"}}, "parallel_tool_calls": False}
+    whole = server.post("/v1/chat/completions", fields | {"seed": 4}).body["choices"][0]["message"]["tool_calls"][0]
+    events = server.events("/v1/chat/completions", fields | {"seed": 4, "stream": True})
+    parts = [part for event in events for part in event["choices"][0]["delta"].get("tool_calls", [])]
+    assert len(parts) > 5
+    assert (parts[0]["id"], parts[0]["function"]["name"]) == (whole["id"], "add")
+    assert all(part["index"] == 0 for part in parts)
+    assert all("id" not in part for part in parts[1:])
+    arguments = "".join(part["function"]["arguments"] for part in parts)
+    assert json.loads(arguments) == json.loads(whole["function"]["arguments"])
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
 def test_forced_call_in_other_apis(server: ServerProcess) -> None:
     choice = {"type": "function", "name": "sub"}
     fields = {"input": "Add", "tools": [ADD, SUB], "tool_choice": choice, "parallel_tool_calls": False}

@@ -1,5 +1,6 @@
 """Separation of reasoning, text and calls, with the tags of each family."""
 
+import json
 import random
 
 import pytest
@@ -134,3 +135,49 @@ def test_find_marker() -> None:
     assert find_marker("x<a>b", markers, False) == (1, "<a>b")
     assert find_marker("x <c", markers, False) == (2, "")
     assert find_marker("x <d", markers, False) == (4, "")
+
+
+# --- arguments that are passed on while they arrive ---
+
+
+def streaming_parser(template: str = "<tool_call>") -> AnswerParser:
+    return AnswerParser(find_family(template), ToolSchemas(TOOLS), streams_arguments=True)
+
+
+def written_call(arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize("arguments", ['{"city": "Paris"}', "{}", r'{"city": "\"b\" } {\\", "x": [1, {}]}'])
+def test_streamed_arguments(arguments: str, size: int) -> None:
+    parser, parsed = streaming_parser(), ParseResult()
+    for piece in pieces_of(f"I look. {written_call(arguments)}\n{written_call('{}')}", size):
+        parsed = parsed.joined_with(parser.push(piece))
+    parsed = parsed.joined_with(parser.finish())
+    texts = ["".join(part.text for part in parsed.parts if part.index == index) for index in (0, 1)]
+    assert texts == [arguments, "{}"]
+    assert {part.name for part in parsed.parts} == {"get_weather"}
+    assert (parsed.text, [call.arguments for call in parsed.calls]) == ("I look.", [json.loads(arguments), {}])
+
+
+def test_streamed_arguments_arrive_early() -> None:
+    parser = streaming_parser()
+    pieces = ["<tool_call>", '\n{"name": "get', '_weather", "argu', 'ments": {"ci', 'ty": "Pa', 'ris"', "}}", "\n</to"]
+    results = [parser.push(piece) for piece in pieces]
+    assert ["".join(part.text for part in each.parts) for each in results] == [
+        "", "", "", '{"ci', 'ty": "Pa', 'ris"', "}", "",
+    ]  # fmt: skip
+
+
+def test_streamed_arguments_that_are_cut_off() -> None:
+    parser = streaming_parser()
+    parsed = parser.push('I look. <tool_call>\n{"name": "now", "arguments": {"a": [1').joined_with(parser.finish())
+    assert (parsed.text, parsed.calls, parsed.parts[0].text) == ("I look.", (), '{"a": [1')
+    assert parsed.problem
+
+
+def test_arguments_between_tags_are_not_streamed() -> None:
+    parser = streaming_parser("<tool_call> <function= <parameter=")
+    parsed = parser.push("<tool_call>\n<function=now>\n</function>\n</tool_call>")
+    assert ([call.name for call in parsed.calls], parsed.parts) == (["now"], ())
