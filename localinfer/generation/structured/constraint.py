@@ -77,8 +77,9 @@ class Constraint:
     def _begin(self, text: bytes) -> None:
         """Begin the constrained text with what is already there. A violated optional constraint is dropped."""
         self._ids, self._start = [], None
+        matcher, _ = self._matcher.result(), self._allowed.result()  # waits: a matcher is not thread-safe
         ids = self._vocabulary.trie.tokenize_bytes(text) if text else []
-        if self.spec.is_optional and ids and self._matcher.result().validate_tokens(ids) < len(ids):
+        if self.spec.is_optional and (self._failure or matcher.validate_tokens(ids) < len(ids)):
             self._ids = None
             return
         for id in ids:

@@ -1,5 +1,7 @@
 """Constraints on the calls of an answer: their syntax, and the JSON schemas of their arguments."""
 
+import json
+import re
 from collections.abc import Sequence
 
 from localinfer.errors import UnsupportedError, UsageError
@@ -7,7 +9,7 @@ from localinfer.escaping import printable
 from localinfer.generation.reasoning import ReasoningTags, find_tags, single_tokens
 from localinfer.generation.structured import Constraint, ConstraintSpec, Vocabulary
 from localinfer.generation.structured.constraint_start import AfterMarker, Span
-from localinfer.generation.tool_calls import families
+from localinfer.generation.tool_calls import bare_json, families
 from localinfer.generation.tool_calls.addressed_messages import MessageFormat
 from localinfer.generation.tool_calls.call_grammar import CallGrammar
 from localinfer.generation.tool_calls.call_syntax import CallSyntax
@@ -47,7 +49,8 @@ def call_constraint(
     if choice == "auto":
         text = grammar.text(with_opening=False, is_parallel=is_parallel)
         spec = ConstraintSpec(text, "tools", is_json=False, is_optional=True)
-        return Constraint(spec, vocabulary, AfterMarker(opening, span_of(tags), is_skipping=is_reasoning))
+        bare = None if messages else bare_call_pattern(tools)
+        return Constraint(spec, vocabulary, AfterMarker(opening, span_of(tags), bare, is_skipping=is_reasoning))
     spec = ConstraintSpec(grammar.text(with_opening=True, is_parallel=is_parallel), "tool_choice", is_json=False)
     if not tags or is_reasoning:
         return Constraint(spec, vocabulary, AfterMarker(tags.closing) if tags else None)
@@ -65,6 +68,13 @@ def find_syntax(
         return "", "", family.bare
     calls = ((call.opening, call.closing, call.syntax) for call in family.calls if call.syntax)
     return next(calls, ("", "", None))
+
+
+def bare_call_pattern(tools: Sequence[Tool]) -> re.Pattern[bytes]:
+    """Return the pattern of the beginning of a call without delimiters, up to the name of a tool."""
+    openings = "|".join(map(re.escape, bare_json.OPENINGS))
+    names = "|".join(re.escape(json.dumps(function_of(tool).get("name"))) for tool in tools)
+    return re.compile(rf'\s*(?:{openings})\s*(?P<constrained>\{{\s*"name"\s*:\s*(?:{names})\s*,)'.encode())
 
 
 def span_of(tags: ReasoningTags | None) -> Span | None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from localinfer.generation.structured.json_schema import DEFINITIONS, OPTIONS, schema_problem
+from localinfer.generation.tool_calls.bare_json import CLOSINGS
 from localinfer.generation.tool_calls.call_syntax import CallSyntax
 from localinfer.generation.tool_calls.tool_call import Tool, function_of, item_schema, schema_types
 from localinfer.tokenizer import Tokenizer
@@ -18,6 +19,7 @@ from localinfer.tokenizer import Tokenizer
 VARIABLE = re.compile(r"(\$[A-Z_]+)")
 EXPRESSIONS = {"$INDEX": "/[0-9]/", "$BREAK": '"\\n"?'}
 SPACE = "/[ \\n]{1,4}/"  # before the first call
+SPACE_IN_JSON = "/[ \\n\\t]{1,24}/"
 MAX_LENGTH = 2000  # of a text; larger limits are not applied
 MAX_DEPTH = 5  # of nested values in a format with its own quotes; deeper ones are not constrained
 Schema = Mapping[str, Any]
@@ -34,10 +36,14 @@ class CallGrammar:
         self._tokenizer = tokenizer
         self._rules: dict[str, str] = {}
         self._n_rules = 0
-        self._calls = [self._call(function_of(tool)) for tool in tools]
+        self._functions = [function_of(tool) for tool in tools]
+        self._calls = [self._call(function) for function in self._functions]
 
     def text(self, *, with_opening: bool, is_parallel: bool) -> str:
-        """Return the grammar of an answer that consists of calls, or of its text after the opening delimiter."""
+        """Return the grammar of an answer that consists of calls, or of its text after the opening delimiter.
+
+        Without it, a call may also be JSON without delimiters, as small models write it.
+        """
         syntax = self._syntax
         opening, closing = self._literal(self._opening), self._literal(self._closing)
         calls = "call"
@@ -50,6 +56,10 @@ class CallGrammar:
             start = f"({self._literal(before)} {self._text_before(after)})? {start}"
         if is_parallel and syntax.separator is None and syntax.between is not None:
             start += f" ({self._literal(syntax.between)} {opening} section)*"
+        if not with_opening:
+            start += f" | bare ({SPACE} bare)*" if is_parallel else " | bare"
+            self._rules["bare"] = " | ".join(map(self._bare_call, self._functions))
+            self._rules["w"] = f"{SPACE_IN_JSON}?"
         rules = {"start": start, "section": section, "call": " | ".join(self._calls), **self._rules}
         return "\n".join(["%llguidance {}", *(f"{name}: {rule}" for name, rule in rules.items()), ""])
 
@@ -68,6 +78,15 @@ class CallGrammar:
         if "$PARAMETERS" in self._syntax.call:
             values["$PARAMETERS"] = self._parameters(schema)
         return self._rule("call", self._expand(self._syntax.call.replace("$NAME", function["name"]), values))
+
+    def _bare_call(self, function: Mapping[str, Any]) -> str:
+        """Return the rule of a call in JSON, with any white space, and of what may close it."""
+        name, arguments = json.dumps(json.dumps(function["name"])), self._json(arguments_schema(function))
+        keys = " | ".join(json.dumps(json.dumps(key)) for key in ("arguments", "parameters"))
+        closings = " | ".join(map(json.dumps, CLOSINGS))
+        return self._rule(
+            "bare", rf'"{{" w "\"name\"" w ":" w {name} w "," w ({keys}) w ":" w {arguments} w "}}" (w ({closings}))?'
+        )
 
     def _expand(self, template: str, values: Mapping[str, str]) -> str:
         """Return the expression of a template."""

@@ -194,6 +194,23 @@ def test_random_messages_are_valid(markers: tuple[str, ...]) -> None:
         jsonschema.validate(call.arguments, schemas[call.name])
 
 
+@pytest.mark.parametrize(("opening", "closing"), [("", ""), ("```json\n", "\n```"), ("<think>Hm.</think>\n", "")])
+def test_optional_call_without_delimiters(opening: str, closing: str) -> None:
+    constraint = constraint_of("auto", template=f"{HERMES}<think>")
+    accept(constraint, opening + '{\n  "name": "log"')
+    assert is_free(constraint)
+    accept(constraint, ",")
+    assert not is_free(constraint)
+    accept(constraint, '\n  "arguments": {\n    "level": 7,\n    "text": "a"\n  }\n}' + closing)
+    assert constraint.is_complete or not np.isneginf(constraint.mask_logits(LOGITS)[256])
+
+
+def test_json_that_is_no_call() -> None:
+    constraint = constraint_of("auto")
+    accept(constraint, '{"name": "Ada", "level": 7}')
+    assert is_free(constraint)
+
+
 def test_calls_of_channels() -> None:
     constraint = constraint_of("auto", template="<|channel|> <|message|>")
     accept(constraint, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant")
