@@ -2,24 +2,22 @@
 
 terminal_text   keeps lines and tabs, and the joiners of emoji and of Persian; for texts
 printable       escapes whatever is not visible; for names and errors, in one line
+shell_word      the same, quoted as a word of a command line
 """
 
+import os
 import re
 
 # C0 but tab and newline, DEL and C1, all bidirectional controls of Unicode, line and paragraph separator
 TERMINAL_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+PLAIN = re.escape(os.sep) + r"\w@%+=:,./~\-"  # characters that a shell does not interpret
+PLAIN_WORD = re.compile(f"[{PLAIN}][{PLAIN}#]*")
+QUOTABLE = re.compile(r"[^\"$`!]*" if os.sep == "\\" else r"[^\"$`!\\]*")  # stands for itself between double quotes
 
 
 def terminal_text(text: str) -> str:
     """Return `text` with every character escaped that a terminal would interpret, except tabs and newlines."""
     return TERMINAL_CONTROLS.sub(lambda found: _escape(found[0]), text)
-
-import os
-import re
-
-PLAIN = re.escape(os.sep) + r"\w@%+=:,./~\-"  # characters that a shell does not interpret
-PLAIN_WORD = re.compile(f"[{PLAIN}][{PLAIN}#]*")
-QUOTABLE = re.compile(r"[^\"$`!]*" if os.sep == "\\" else r"[^\"$`!\\]*")  # stands for itself between double quotes
 
 
 def printable(text: str | bytes, limit: int = 0) -> str:
