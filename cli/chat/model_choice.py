@@ -88,8 +88,7 @@ def ask(suggestions: Sequence["Suggestion"]) -> str:
         show_suggestion(number, suggestion, here.get(suggestion.entry.name))
     screen.note_dim(NOTE)
     while True:
-        sys.stderr.write(f"Number or name [{best}]: ")
-        sys.stderr.flush()
+        screen.write_question(f"Number or name [{best}]: ")
         line = sys.stdin.readline()
         if not line:
             raise KeyboardInterrupt
