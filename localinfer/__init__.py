@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ConstraintError,
         ContextOverflowError,
         IncompleteOutputError,
+        InvalidOutputError,
         LocalInferError,
         ModelNotFoundError,
         NotEnoughMemoryError,
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConstraintError", "ContextOverflowError", "GenerationResult", "GenerationStream", "IncompleteOutputError",
-    "LocalInferError", "Message", "Model", "ModelNotFoundError", "NotEnoughMemoryError", "Options", "Piece",
-    "Prompt", "RankedDocument", "Stats", "TokenLogprob", "ToolCall", "UnsupportedError", "UsageError", "compare",
-    "convert", "dequantize", "imatrix", "load", "perplexity", "quantize",
+    "InvalidOutputError", "LocalInferError", "Message", "Model", "ModelNotFoundError", "NotEnoughMemoryError",
+    "Options", "Piece", "Prompt", "RankedDocument", "Stats", "TokenLogprob", "ToolCall", "UnsupportedError",
+    "UsageError", "compare", "convert", "dequantize", "imatrix", "load", "perplexity", "quantize",
 ]  # fmt: skip
 
 _NAMES = {  # the public names of each module

@@ -15,6 +15,12 @@ class IncompleteOutputError(LocalInferError):
     """The output ended before it satisfied its constraint (JSON schema, grammar, regular expression, ...)."""
 
 
+class InvalidOutputError(LocalInferError):
+    """The output is complete, but violates a keyword of its JSON schema that is checked only at the end."""
+
+    exit_code = 6
+
+
 class UsageError(LocalInferError):
     """An invalid option or argument."""
 

@@ -6,10 +6,9 @@ limit time and memory. The child process can be killed, and the operating system
     stdin    {"source": ...}  then for each rendering {"variables": {...}, "seconds": ...}    one line of JSON each
     stdout   {}               then for each rendering {"text": ...} or {"error": ...}
 
-This module imports only the standard library and jinja2, and starts in 60 ms.
+This module imports little besides jinja2, and starts in 60 ms.
 """
 
-import contextlib
 import datetime
 import json
 import re
@@ -29,6 +28,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from localinfer.child_process import limit_resources, limit_time
 
 MAX_OUTPUT = 4 << 20  # characters
 MAX_MEMORY = 160 << 20  # bytes of address space, including 25 MiB for Python and jinja2
@@ -245,30 +246,12 @@ def template_line(traceback: TracebackType | None) -> int | None:
     return line
 
 
-def limit_resources() -> None:
-    """Limit memory, and forbid writing files. Windows has no such limits, and macOS none on memory: `template.py`
-    measures it there.
-    """
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-
-
-def limit_time(seconds: float) -> None:
-    """Let SIGPROF kill this process after this many seconds of CPU time, even inside C code. Windows has no signals."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
 def main() -> None:
     """Answer requests until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     renderer = Renderer(str(receive()["source"]))
     send({})
-    limit_resources()
+    limit_resources(MAX_MEMORY)
     while request := receive():
         variables, seconds = request["variables"], request["seconds"]
         assert isinstance(variables, dict)

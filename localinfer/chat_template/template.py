@@ -10,29 +10,22 @@ and two seconds of CPU time. This module does not depend on tokens; prompt.py to
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from localinfer.child_process import HAS_CPU_TIMER, Child, limited_memory, start_child, terminate
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
 
 MAX_SECONDS = 2.0  # limit of CPU time for a rendering
-HAS_CPU_TIMER = hasattr(signal, "setitimer")  # otherwise the limit is wall time
 MAX_WALL_SECONDS = 30.0  # limit of wall time, for a busy machine or a slow start of the child
 MAX_SOURCE = 1 << 20  # characters; the largest known templates have 20,000
 MAX_REQUEST = 16 << 20  # bytes
-HAS_MEMORY_LIMIT = sys.platform not in ("darwin", "win32")  # otherwise this process measures the memory of the child
 MAX_RESIDENT = 160 << 20  # bytes of memory that are then allowed, as MAX_MEMORY of sandbox.py
-MEMORY_POLL_SECONDS = 0.05
 
-# The child ignores the user's Python settings, and imports its three packages from the paths of this process.
-CHILD_CODE = "import sys; sys.path += sys.argv[1:]; from localinfer.chat_template.sandbox import main; main()"
+CHILD_CODE = "from localinfer.chat_template.sandbox import main; main()"
 PACKAGES = ("localinfer", "jinja2", "markupsafe")
 
 
@@ -85,14 +78,8 @@ class ChatTemplate:
         self._terminate()
 
     def _start(self) -> None:
-        command = [sys.executable, "-I", "-S", "-B", "-c", CHILD_CODE, *package_directories()]
-        pipe = subprocess.PIPE
         try:
-            # A new session, or no console on Windows, keeps Ctrl-C in the terminal from reaching the child.
-            self._child = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True,
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )  # fmt: skip
+            self._child = start_child(CHILD_CODE, PACKAGES)
         except OSError as error:
             raise self.error(f"cannot start a process to render it: {error.strerror}") from None
         self._has_source = False
@@ -119,7 +106,7 @@ class ChatTemplate:
         timer = threading.Timer(seconds, self._child.kill)
         timer.start()
         try:
-            with limited_memory(self._child):
+            with limited_memory(self._child, MAX_RESIDENT):
                 answer = exchange_line(self._child, line)
             code = None if answer.endswith(b"\n") else self._child.wait()
         finally:
@@ -146,13 +133,7 @@ class ChatTemplate:
         return LocalInferError(f"{self.name}: {printable(problem, 300)}")
 
 
-def package_directories() -> list[str]:
-    """Return the directories from which the child process imports its packages."""
-    specs = [find_spec(name) for name in PACKAGES]
-    return [str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin]
-
-
-def exchange_line(child: "subprocess.Popen[bytes]", line: bytes) -> bytes:
+def exchange_line(child: Child, line: bytes) -> bytes:
     """Write a line to the child, and return its next line, or an incomplete one if the child ended."""
     assert child.stdin is not None
     assert child.stdout is not None
@@ -160,42 +141,3 @@ def exchange_line(child: "subprocess.Popen[bytes]", line: bytes) -> bytes:
         child.stdin.write(line)
         child.stdin.flush()
     return child.stdout.readline()
-
-
-@contextlib.contextmanager
-def limited_memory(child: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Kill the child if it uses too much memory meanwhile, on systems that do not limit the memory of a process."""
-    if HAS_MEMORY_LIMIT:
-        yield
-        return
-    done = threading.Event()
-    threading.Thread(target=kill_above_limit, args=(child, done), daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def kill_above_limit(child: "subprocess.Popen[bytes]", done: threading.Event) -> None:
-    """Measure the memory of the child until `done`, and kill it if it uses more than MAX_RESIDENT.
-
-    In a virtual environment on Windows, the child is a launcher, which starts the interpreter as a child of its own.
-    """
-    import psutil  # imported late: a rendering is over before the first measurement
-
-    while not done.wait(MEMORY_POLL_SECONDS):
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(child.pid)
-            if sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]) > MAX_RESIDENT:
-                child.kill()
-                return
-
-
-def terminate(child: "subprocess.Popen[bytes]") -> None:
-    """Kill the child and close its pipes."""
-    child.kill()
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-    child.wait()

@@ -5,7 +5,7 @@ depends on neither files nor chat templates nor messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
@@ -27,7 +27,7 @@ from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from localinfer.generation.speculative.speculative_decoder import SpeculativeDecoder, SpeculativeRun
-    from localinfer.generation.structured import Constraint
+    from localinfer.generation.structured.constraint import Constraint
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
@@ -49,7 +49,7 @@ class GenerationSession:
         """`draft` is the engine of a draft model."""
         self._engine = engine
         self._tokenizer = tokenizer
-        self._progress = progress
+        self.progress = progress
         self._current: Stats | None = None  # statistics of the current run
         self._draft = draft
         self._speculative_decoder: SpeculativeDecoder | None = None  # created by the first speculative run
@@ -105,7 +105,8 @@ class GenerationSession:
 
         Raises UsageError for an empty prompt and ContextOverflowError for one that does not fit. The iterator raises
         ContextOverflowError after the last piece if the context is full and the policy is to stop, and
-        IncompleteOutputError if the text ends before it satisfies the constraint.
+        IncompleteOutputError if the text ends before it satisfies the constraint, and InvalidOutputError if it
+        violates a keyword of its JSON schema that a grammar cannot express.
         """
         self._engine.require_open()
         if not prompt:
@@ -139,17 +140,18 @@ class GenerationSession:
     def _pieces(
         self, tokens: Iterator[Piece], options: Options, stats: Stats, constraint: "Constraint | None"
     ) -> Iterator[Piece]:
-        text = ""
-        for piece in self._add_texts(tokens, options, stats):
-            text += piece.text
-            yield piece
-        if stats.finish_reason == "context":
-            raise ContextOverflowError(
-                f"the context is full: {stats.prompt_tokens} tokens of prompt and {stats.generated_tokens} of "
-                f"text, it holds {self._engine.n_ctx}; {CONTEXT_HINT}"
-            )
-        if constraint is not None:
-            constraint.require_complete(text, is_truncated=stats.finish_reason == "length")
+        with closing(constraint) if constraint else nullcontext():
+            text = ""
+            for piece in self._add_texts(tokens, options, stats):
+                text += piece.text
+                yield piece
+            if stats.finish_reason == "context":
+                raise ContextOverflowError(
+                    f"the context is full: {stats.prompt_tokens} tokens of prompt and {stats.generated_tokens} of "
+                    f"text, it holds {self._engine.n_ctx}; {CONTEXT_HINT}"
+                )
+            if constraint is not None:
+                constraint.require_complete(text, is_truncated=stats.finish_reason == "length")
 
     def _add_texts(self, tokens: Iterator[Piece], options: Options, stats: Stats) -> Iterator[Piece]:
         stop_filter, decoder = StopStringFilter(options.stop), self._tokenizer.stream()
@@ -302,10 +304,10 @@ class GenerationSession:
         """Evaluate the prompt and return the logits after it. Cached tokens are reused."""
         self._check_current(stats)
         start = perf_counter()
-        stats.reused_tokens = self._engine.reuse_prefix(prompt, len(prompt) - 1, self._progress)
+        stats.reused_tokens = self._engine.reuse_prefix(prompt, len(prompt) - 1, self.progress)
         self._engine.checkpoint()
         logits = self._engine.evaluate(
-            prompt[stats.reused_tokens :], self._progress, rewindable_suffix=ANSWER_HEADER_TOKENS
+            prompt[stats.reused_tokens :], self.progress, rewindable_suffix=ANSWER_HEADER_TOKENS
         )
         stats.prompt_seconds = perf_counter() - start
         return logits

@@ -12,7 +12,7 @@ from localinfer.generation.pieces import Alternative, Piece
 from localinfer.generation.sampling.logprobs import entropy, log_probabilities, most_probable
 
 if TYPE_CHECKING:
-    from localinfer.generation.structured import Constraint
+    from localinfer.generation.structured.constraint import Constraint
 
 Logits = NDArray[np.float32]
 SamplerFunction = Callable[[Logits, Sequence[int]], int]

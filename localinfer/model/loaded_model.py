@@ -31,7 +31,7 @@ from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine
 
 if TYPE_CHECKING:  # constraints and the scheduler are imported when needed
-    from localinfer.generation.structured import Constraint
+    from localinfer.generation.structured.constraint import Constraint
     from localinfer.runtime.scheduler import Scheduler
 
 

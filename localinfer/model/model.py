@@ -24,7 +24,7 @@ from localinfer.options.keywords import RunKeywords
 if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
     from localinfer.chat_template.conversation import Message
     from localinfer.chat_template.prompt import Prompt
-    from localinfer.generation.structured import Constraint
+    from localinfer.generation.structured.constraint import Constraint
 
 
 class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
@@ -163,10 +163,12 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         """Return the constraint that the options select. It applies to the text after `start_after`."""
         if not any(getattr(options, name) for name in CONSTRAINT_OPTIONS):
             return None
-        from localinfer.generation.structured import AfterMarker, Constraint, constraint_spec
+        from localinfer.generation.structured.constraint import Constraint
+        from localinfer.generation.structured.constraint_source import constraint_source
+        from localinfer.generation.structured.constraint_start import AfterMarker
 
-        start = AfterMarker(start_after) if start_after else None
-        return Constraint(constraint_spec(options), self._resources.constraint_vocabulary(), start)
+        start, vocabulary = AfterMarker(start_after) if start_after else None, self._resources.constraint_vocabulary()
+        return Constraint(constraint_source(options), vocabulary, start, on_wait=self._report_constraint)
 
     def _call_constraint(self, template: str, tools: Sequence[Mapping[str, object]], choice: str, is_parallel: bool,
                          prompt: "Prompt") -> "Constraint | None":
@@ -174,4 +176,9 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
         return call_constraint(
             template, self.tokenizer, self._resources.constraint_vocabulary(), tools, choice,
-            is_parallel=is_parallel, prompt=prompt.text)
+            is_parallel=is_parallel, prompt=prompt.text, on_wait=self._report_constraint)
+
+    def _report_constraint(self) -> None:
+        """Report that a constraint is being computed. The progress function may raise, which stops that."""
+        if progress := self._session.progress:
+            progress("constraint", 0, 0)

@@ -13,7 +13,7 @@ from localinfer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from localinfer.chat_template.prompt_builder import PromptBuilder
     from localinfer.embedding.embedder import Embedder
-    from localinfer.generation.structured import Vocabulary
+    from localinfer.generation.structured.vocabulary import Vocabulary
 
 
 class SharedResources:
@@ -45,7 +45,7 @@ class SharedResources:
 
     def constraint_vocabulary(self) -> "Vocabulary":
         """Return the vocabulary in the form that grammars need."""
-        from localinfer.generation.structured import Vocabulary
+        from localinfer.generation.structured.vocabulary import Vocabulary
 
         with self._lock:
             if self._constraint_vocabulary is None:
@@ -53,6 +53,8 @@ class SharedResources:
             return self._constraint_vocabulary
 
     def close(self) -> None:
-        """End the process of the chat template."""
+        """End the processes of the chat template and of constraints."""
         if self._prompt_builder is not None:
             self._prompt_builder.close()
+        if self._constraint_vocabulary is not None:
+            self._constraint_vocabulary.workers.close()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from localinfer.errors import (
     ConstraintError,
     ContextOverflowError,
+    InvalidOutputError,
     LocalInferError,
     ModelNotFoundError,
     NotEnoughMemoryError,
@@ -29,6 +30,7 @@ ERROR_TYPES = {  # HTTP status -> `type` of the error object, as in llama.cpp's 
 STATUSES: tuple[tuple[type[LocalInferError], int, str | None], ...] = (
     (ContextOverflowError, 400, "context_length_exceeded"),
     (ConstraintError, 400, "invalid_schema"),
+    (InvalidOutputError, 500, "schema_violation"),
     (UsageError, 400, None),
     (ModelNotFoundError, 404, "model_not_found"),
     (UnsupportedError, 501, None),

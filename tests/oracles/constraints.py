@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from localinfer import tokenizer
-from localinfer.generation.structured import Vocabulary
-from localinfer.generation.structured.constraint_spec import gbnf_to_grammar
+from localinfer.generation.structured.constraint_source import constraint_source
+from localinfer.generation.structured.constraint_spec import ConstraintSpec, compile_constraint, gbnf_to_grammar
+from localinfer.generation.structured.vocabulary import Vocabulary
+from localinfer.generation.structured.worker import Worker, WorkerVocabulary
 from localinfer.gguf.reader import open_gguf
+from localinfer.options import Options
 
 Mask = NDArray[np.bool_]
 
@@ -31,8 +34,21 @@ class ByteTokenizer:
 BYTES = Vocabulary(ByteTokenizer(), 257)  # type: ignore[arg-type]
 
 
+def trie_of(vocabulary: Vocabulary) -> LLTokenizer:
+    """Return the trie that a worker builds."""
+    end, text, lengths = vocabulary.frames
+    return Worker(WorkerVocabulary(int(end), text, lengths, vocabulary.encode)).trie
+
+
+BYTE_TRIE = trie_of(BYTES)
+
+
+def constraint_spec(**options: object) -> ConstraintSpec:
+    return compile_constraint(constraint_source(Options(**options)))  # type: ignore[arg-type]
+
+
 def matcher_of(grammar: str) -> LLMatcher:
-    matcher = LLMatcher(BYTES.trie, grammar, log_level=0)
+    matcher = LLMatcher(BYTE_TRIE, grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     return matcher
 
@@ -43,7 +59,7 @@ def allowed_by_llama_cpp(path: Path, grammar: str, text: str) -> Iterator[tuple[
 
     tokens = tokenizer.from_gguf(open_gguf(path))
     vocabulary = Vocabulary(tokens, tokens.n_vocab)
-    matcher = LLMatcher(vocabulary.trie, gbnf_to_grammar(grammar, "--grammar"), log_level=0)
+    matcher = LLMatcher(trie_of(vocabulary), gbnf_to_grammar(grammar, "--grammar"), log_level=0)
     plain = np.array([is_plain(tokens.token_bytes(id)) for id in range(tokens.n_vocab)])
     parameters = peer.llama_model_default_params()
     parameters.vocab_only = True
@@ -55,7 +71,7 @@ def allowed_by_llama_cpp(path: Path, grammar: str, text: str) -> Iterator[tuple[
         view["id"], view["logit"] = np.arange(tokens.n_vocab), 0
         array = peer.llama_token_data_array(data=data, size=tokens.n_vocab, selected=-1, sorted=False)
         peer.llama_sampler_apply(sampler, ctypes.byref(array))
-        yield vocabulary.allowed_by(matcher), view["logit"] > -1, plain
+        yield vocabulary.unpack_mask(matcher.compute_bitmask()), view["logit"] > -1, plain
         if id is not None:
             peer.llama_sampler_accept(sampler, id)
             assert matcher.consume_token(id)

@@ -1,14 +1,8 @@
 """Structured output: JSON, JSON schemas, grammars, regular expressions and choices as constraints on the next token.
 
-    spec = constraint_spec(options)                     # from the options, validated before anything runs
-    constraint = Constraint(spec, Vocabulary(tokenizer, n_vocab))
+    source = constraint_source(options)                 # from the options
+    constraint = Constraint(source, Vocabulary(tokenizer, n_vocab))     # compiled in a worker process
 
-The package uses `llguidance`, which it imports only when a constraint is requested.
+`worker.py` and what it imports run in a child process, with the package `llguidance`. The parent imports neither.
+This package imports nothing by itself, so that a worker starts without numpy.
 """
-
-from .constraint import Constraint
-from .constraint_spec import ConstraintSpec, constraint_spec
-from .constraint_start import AfterMarker
-from .vocabulary import Vocabulary
-
-__all__ = ["AfterMarker", "Constraint", "ConstraintSpec", "Vocabulary", "constraint_spec"]

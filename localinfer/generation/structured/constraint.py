@@ -1,23 +1,27 @@
 """The constraint of a run: the mask of allowed next tokens, and whether the output is complete."""
 
 import json
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import astuple
+from typing import TypeVar
 
 import numpy as np
-from llguidance import LLMatcher
 from numpy.typing import NDArray
 
-from localinfer.errors import ConstraintError, IncompleteOutputError, LocalInferError
+from localinfer.errors import ConstraintError, IncompleteOutputError, InvalidOutputError, LocalInferError
+from localinfer.escaping import printable
 
-from .constraint_spec import ConstraintSpec
+from .constraint_source import ConstraintSource
 from .constraint_start import AfterMarker
+from .frames import BEGIN, CHECK, COMPILE, CONSUMED, INCOMPLETE, STOPPED, TEXT, TOKEN
 from .vocabulary import Vocabulary
 
 NO_TOKEN_ALLOWED = "NoExtensionBias"  # llguidance's error if no token is allowed; its other errors are exceeded limits
 
 Logits = NDArray[np.float32]
 Mask = NDArray[np.bool_]  # (n_vocab,)
+T = TypeVar("T")
 
 
 class Constraint:
@@ -26,25 +30,35 @@ class Constraint:
     With `reasoning`, its opening token is allowed in place of the first constrained token; the constraint then begins
     after its closing tag.
 
-    `is_complete` is set once only the end is allowed. The next mask is computed in a thread while the model runs:
-    llguidance releases the GIL.
+    `is_complete` is set once only the end is allowed. A worker process computes the next mask while the model runs.
+    While a thread waits for it, `on_wait` is called several times a second; it may raise.
+
+    Raises ConstraintError with the flag, the JSON pointer in a schema and the problem.
     """
 
     def __init__(
         self,
-        spec: ConstraintSpec,
+        source: ConstraintSource,
         vocabulary: Vocabulary,
         start: AfterMarker | None = None,
         reasoning: tuple[int, AfterMarker] | None = None,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        self.spec = spec
+        self.source = source
         self.is_complete = False
-        self._vocabulary = vocabulary
+        self._vocabulary, self._on_wait = vocabulary, on_wait
         self._start, self._reasoning = start, reasoning
         self._ids: list[int] | None = None if start else []  # the constrained tokens
-        self._executor = ThreadPoolExecutor(max_workers=1)
-        self._matcher = self._executor.submit(self._new_matcher)
-        self._allowed = self._executor.submit(self._next_mask)
+        self._begun = b""  # the text before them that is constrained, too
+        self._worker = vocabulary.workers.acquire()
+        problem = self._ask(COMPILE, json.dumps(astuple(source)).encode())
+        if problem:
+            self.close()
+            raise ConstraintError(problem)
+        self._failure = ""  # an error of llguidance
+        self._allowed: Mask | None = None  # the next mask, if it has been received
+        self._worker.request(BEGIN)  # the status says nothing before the first token
+        self._mask = self._worker.next_frames(2)
 
     def mask_logits(self, logits: Logits) -> Logits:
         """Return the logits (n_vocab,) with -inf for tokens that violate the constraint.
@@ -53,11 +67,11 @@ class Constraint:
         """
         if self._ids is None:
             return logits
-        allowed = self._allowed.result()
+        allowed = self._next_mask()
         if self._failure not in ("", NO_TOKEN_ALLOWED):
             raise self._too_complex()
         if self._failure or not allowed.any():
-            raise LocalInferError(f"{self.spec.name}: no token of this model's vocabulary is allowed here")
+            raise LocalInferError(f"{self.source.name}: no token of this model's vocabulary is allowed here")
         if self._reasoning and not self._ids:
             allowed = allowed.copy()
             allowed[self._reasoning[0]] = True
@@ -67,7 +81,7 @@ class Constraint:
         """Advance by this token."""
         if self._ids is None:
             if self._start and (rest := self._start.accept(id, self._vocabulary)) is not None:
-                self._begin(rest.lstrip() if not self.spec.is_optional else rest)
+                self._begin(rest if self.source.is_optional else rest.lstrip())
             return
         if self._reasoning and not self._ids and id == self._reasoning[0]:
             (_, self._start), self._ids = self._reasoning, None
@@ -76,71 +90,78 @@ class Constraint:
 
     def _begin(self, text: bytes) -> None:
         """Begin the constrained text with what is already there. A violated optional constraint is dropped."""
-        self._ids, self._start = [], None
-        matcher, _ = self._matcher.result(), self._allowed.result()  # waits: a matcher is not thread-safe
-        ids = self._vocabulary.trie.tokenize_bytes(text) if text else []
-        if self.spec.is_optional and (self._failure or matcher.validate_tokens(ids) < len(ids)):
-            self._ids = None
+        self._ids, self._begun, self._start = [], text, None
+        if not text:
             return
-        for id in ids:
-            self._advance(id)
+        self._next_mask()
+        status = self._wait(self._worker.request(TEXT, text))
+        if status[0] & CONSUMED:
+            self._receive(status)
+        elif self.source.is_optional:
+            self._ids = None
+        else:
+            shown = printable(text, 60)
+            raise LocalInferError(f"{self.source.name}: the beginning of the answer violates the constraint: {shown}")
 
     def _advance(self, id: int) -> None:
         assert self._ids is not None
-        matcher = self._matcher.result()
-        is_allowed = self._allowed.result()[id]  # also waits: a matcher is not thread-safe
+        is_allowed = self._next_mask()[id]
         is_end = id in self._vocabulary.eog
-        if not matcher.consume_token(self._vocabulary.eos_token_id if is_end else id):
-            if self.spec.is_optional and not is_allowed:  # a sampler that ignores the mask
+        content = (self._vocabulary.eos_token_id if is_end else id).to_bytes(4, "little")
+        status = self._wait(self._worker.request(TOKEN, content))
+        if not status[0] & CONSUMED:
+            if self.source.is_optional and not is_allowed:  # a sampler that ignores the mask
                 self._ids = None
                 return
+            self._failure = status[1:].decode("utf-8", "replace")
             if is_allowed:
                 raise self._too_complex()
-            raise LocalInferError(f"{self.spec.name}: token {id} violates the constraint")
+            raise LocalInferError(f"{self.source.name}: token {id} violates the constraint")
         if not is_end:
             self._ids.append(id)
-        self.is_complete = matcher.is_stopped()
-        if not self.is_complete:
-            self._allowed = self._executor.submit(self._next_mask)
+        self._receive(status)
 
-    @property
-    def _failure(self) -> str:
-        """The error of llguidance without its state dump; "" for none."""
-        return self._matcher.result().get_error().partition("\n")[0]
+    def _receive(self, status: bytes) -> None:
+        """Request the mask of what may follow."""
+        self.is_complete = bool(status[0] & STOPPED)
+        if not self.is_complete:
+            self._allowed = None
+            self._mask = self._worker.next_frames(2)
+
+    def require_complete(self, text: str, *, is_truncated: bool) -> None:
+        """Raise IncompleteOutputError unless the answer, or the text after the reasoning, is complete, and
+        InvalidOutputError if it violates a keyword of its JSON schema that a grammar cannot express."""
+        if self.source.is_optional:
+            return
+        ids = self._ids or []
+        constrained_text = self._begun.decode("utf-8", "replace") + self._vocabulary.text_of(ids)
+        has_control_tokens = any(not self._vocabulary.text_of([id]) for id in ids)
+        content = json.dumps([constrained_text, ids if has_control_tokens and not self._begun else []])
+        problem = self._ask(CHECK, content.encode()) if text.endswith(constrained_text) else INCOMPLETE
+        if problem == INCOMPLETE:
+            limit = "n_predict (--predict) sets the maximum number of tokens"
+            reason = f"cut off, {limit}" if is_truncated else problem
+            raise IncompleteOutputError(f"the answer does not satisfy {self.source.name}: {reason}")
+        if problem:
+            raise InvalidOutputError(f"the answer does not satisfy {self.source.name}: {problem}")
+
+    def close(self) -> None:
+        """Release the worker. It is ended if it is busy."""
+        self._vocabulary.workers.release(self._worker)
+
+    def _next_mask(self) -> Mask:
+        if self._allowed is None:
+            failure, bits = self._wait(self._mask)
+            self._failure = failure.decode("utf-8", "replace")
+            self._allowed = self._vocabulary.unpack_mask(bits)
+        return self._allowed
+
+    def _ask(self, kind: bytes, content: bytes) -> str:
+        return self._wait(self._worker.request(kind, content)).decode("utf-8", "replace")
+
+    def _wait(self, future: "Future[T]") -> T:
+        return self._worker.wait(future, self._on_wait, self.source.name)
 
     def _too_complex(self) -> ConstraintError:
         """Return the error for an exceeded limit."""
-        return ConstraintError(f"{self.spec.name}: too complex: {self._failure}")
-
-    def require_complete(self, text: str, *, is_truncated: bool) -> None:
-        """Raise IncompleteOutputError unless the answer, or the text after the reasoning, satisfies the constraint."""
-        if self.spec.is_optional:
-            return
-        constrained_text = self._vocabulary.text_of(self._ids or [])
-        if not (text.endswith(constrained_text) and self._matches(constrained_text, self._ids or [])):
-            limit = "n_predict (--predict) sets the maximum number of tokens"
-            reason = f"cut off, {limit}" if is_truncated else "it ends too early"
-            raise IncompleteOutputError(f"the answer does not satisfy {self.spec.name}: {reason}")
-
-    def _matches(self, text: str, ids: Sequence[int]) -> bool:
-        """Check the complete text with a new matcher, or the tokens if it contains control tokens."""
-        if self.spec.is_json and not is_json(text):
-            return False
-        has_control_tokens = any(not self._vocabulary.text_of([id]) for id in ids)
-        matcher = self._new_matcher()
-        tokens = list(ids) if has_control_tokens else self._vocabulary.trie.greedy_tokenize(text)
-        return matcher.consume_tokens(tokens) and matcher.is_accepting()
-
-    def _new_matcher(self) -> LLMatcher:
-        return LLMatcher(self._vocabulary.trie, self.spec.grammar, log_level=0)
-
-    def _next_mask(self) -> Mask:
-        return self._vocabulary.allowed_by(self._matcher.result())
-
-
-def is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+        return ConstraintError(f"{self.source.name}: too complex: {self._failure}")

@@ -2,19 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from localinfer.errors import ConstraintError, UsageError
 from localinfer.escaping import printable
 
-OPTIONS = {"whitespace_pattern": r" |\n{1,2}[ \t]{0,20}"}  # as in llama.cpp; limits white space
-DEFINITIONS = ("$defs", "definitions")
-TABLES = (*DEFINITIONS, "properties", "patternProperties")  # keywords whose values map names to schemas
-LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-SINGLE = ("items", "additionalProperties")
-MAX_DEPTH = 30  # nesting levels that are searched for a problem
+from .schema_compiler import compiled, grammar_problem
+from .schema_references import has_endless_reference
+from .schema_rewriting import DEFINITIONS, LISTS, SINGLE, TABLES, Schema, SchemaRewriter
 
-Schema = dict[str, Any]
+UNSATISFIABLE = "Unsatisfiable schema"  # llguidance's error for a schema that no document matches
+MAX_DEPTH = 30  # nesting levels that are searched for a problem
 
 
 def schema_text(schema: object) -> str:
@@ -50,29 +49,34 @@ def schema_to_grammar(schema: Any, flag: str) -> str:
         schema = {}
     if not isinstance(schema, dict):
         raise ConstraintError(f"{flag}: #: a schema is an object, not {printable(json.dumps(schema), 40)}")
-    problem = schema_problem(schema)
-    if problem:
-        raise ConstraintError(f"{flag}: {printable(problem_pointer(problem, schema), 200)}: {printable(problem, 300)}")
-    return compiled(schema)
+    if has_endless_reference(schema):
+        raise ConstraintError(f"{flag}: #: a $ref refers to itself")
+    rewritten, problem = rewrite(schema)
+    if not problem:
+        return compiled(rewritten)
+    raise ConstraintError(f"{flag}: {printable(problem_pointer(problem, schema), 200)}: {printable(problem, 300)}")
 
 
-def compiled(schema: Schema) -> str:
-    from llguidance import LLMatcher
+def rewritings(schema: Schema) -> Iterator[Schema]:
+    """Yield schemas that llguidance may be able to compile, the narrowest first."""
+    for narrows in (True, False):
+        with suppress(RecursionError):
+            yield SchemaRewriter(schema, narrows=narrows).rewrite(schema)
+    yield schema
 
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=OPTIONS)  # type: ignore[arg-type]
 
-
-def schema_problem(schema: Schema) -> str:
-    """Return the reason why llguidance cannot compile a schema, in one line; "" if it can."""
-    from llguidance import LLMatcher
-
-    try:
-        failed, messages = LLMatcher.validate_grammar_with_warnings(compiled(schema))
-    except ValueError as error:
-        return str(error)
-    except RecursionError:
-        return "nested too deeply"
-    return " ".join(messages[0].split()) if failed else ""
+def rewrite(schema: Schema) -> tuple[Schema, str]:
+    """Return a rewriting of a schema that llguidance can compile, and "". If there is none, return the schema and the
+    reason, in one line.
+    """
+    problem = ""
+    for rewritten in rewritings(schema):
+        problem = grammar_problem(rewritten)
+        if not problem:
+            return rewritten, ""
+        if problem.startswith(UNSATISFIABLE):
+            break
+    return schema, problem
 
 
 def problem_pointer(problem: str, schema: Schema) -> str:
@@ -83,7 +87,7 @@ def problem_pointer(problem: str, schema: Schema) -> str:
         failing = (
             (pointer, subschema)
             for pointer, subschema in subschemas(schema)
-            if schema_problem(definitions | subschema) == problem
+            if rewrite(definitions | subschema)[1] == problem
         )
         pointer, schema = next(failing, ("", {}))
         path += pointer

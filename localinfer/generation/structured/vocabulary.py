@@ -1,8 +1,10 @@
-"""A model's vocabulary for llguidance: a trie of all tokens, built when the first constraint needs it."""
+"""A model's vocabulary for constraints, and the workers that know it."""
 
-from collections.abc import Sequence
+import json
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +12,8 @@ from numpy.typing import NDArray
 from localinfer.errors import UnsupportedError
 from localinfer.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+from .frames import REWRITE
+from .worker_process import WorkerPool, WorkerProcess
 
 
 class Vocabulary:
@@ -24,22 +26,30 @@ class Vocabulary:
         if not tokenizer.eog:
             raise UnsupportedError("this model has no end-of-generation token, which structured output requires")
         self.n_vocab = n_vocab
+        self.workers = WorkerPool(lambda: WorkerProcess(self.frames, self.encode))
         self._tokenizer = tokenizer
 
     @cached_property
-    def trie(self) -> "LLTokenizer":
-        """The trie of all tokens. Building it takes about a second for 150,000 tokens.
+    def frames(self) -> Sequence[bytes]:
+        """The vocabulary as a worker receives it: the id of the end token, the bytes of all tokens, and their lengths.
 
         Control tokens have no text, so no constraint allows them.
         """
-        from llguidance import LLTokenizer, TokenizerWrapper
+        tokens = [self._tokenizer.token_bytes(id) for id in range(self._tokenizer.n_vocab)]
+        return str(self.eos_token_id).encode(), b"".join(tokens), array("I", map(len, tokens)).tobytes()
 
-        return LLTokenizer(TokenizerWrapper(self), eos_token=self.eos_token_id, slices=LLTokenizer.json_slices())
+    @property
+    def eos_token_id(self) -> int:
+        """One of the end-of-generation tokens, which stands for all of them."""
+        return min(self.eog)
 
     @property
     def eog(self) -> frozenset[int]:
         """The end-of-generation tokens."""
         return self._tokenizer.eog
+
+    def encode(self, text: bytes) -> list[int]:
+        return self._tokenizer.encode(text.decode("utf-8", "replace"), add_special=False)
 
     def visible_bytes(self, id: int) -> bytes:
         """Return the text of a token, also of a control token."""
@@ -48,33 +58,22 @@ class Vocabulary:
     def text_of(self, ids: Sequence[int]) -> str:
         return b"".join(map(self._tokenizer.token_bytes, ids)).decode("utf-8", "replace")
 
-    def allowed_by(self, matcher: "LLMatcher") -> NDArray[np.bool_]:
-        """Return the mask of tokens that may come next, bool (n_vocab,)."""
-        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        known = np.unpackbits(bits, count=self._tokenizer.n_vocab, bitorder="little").view(bool)
+    def rewritten_schema(self, schema: Mapping[str, Any], on_wait: Callable[[], None]) -> tuple[dict[str, Any], str]:
+        """Return a JSON schema as a grammar can express it, and the problem, "" for none.
+
+        While it waits for a worker, `on_wait` is called several times a second; it may raise.
+        """
+        worker = self.workers.acquire()
+        try:
+            reply = worker.request(REWRITE, json.dumps(schema).encode())
+            rewritten, problem = json.loads(worker.wait(reply, on_wait, "schema"))
+        finally:
+            self.workers.release(worker)
+        return rewritten, problem
+
+    def unpack_mask(self, bits: bytes) -> NDArray[np.bool_]:
+        """Return a worker's mask of the tokens that may come next as an array, bool (n_vocab,)."""
+        packed = np.frombuffer(bits, np.uint8)
+        known = np.unpackbits(packed, count=self._tokenizer.n_vocab, bitorder="little").view(bool)
         known[sorted(self.eog)] = known[self.eos_token_id]
         return np.pad(known, (0, self.n_vocab - known.size)) if known.size < self.n_vocab else known
-
-    # --- interface of TokenizerWrapper ---
-
-    @property
-    def eos_token_id(self) -> int:
-        """One of the end-of-generation tokens, which stands for all of them."""
-        return min(self.eog)
-
-    @property
-    def bos_token_id(self) -> int | None:
-        return self._tokenizer.bos
-
-    @property
-    def tokens(self) -> list[bytes]:
-        return [self._tokenizer.token_bytes(id) for id in range(self._tokenizer.n_vocab)]
-
-    @property
-    def special_token_ids(self) -> list[int]:
-        return []
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8", "replace")
-        return self._tokenizer.encode(text, add_special=False)

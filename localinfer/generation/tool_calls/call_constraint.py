@@ -2,13 +2,15 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.escaping import printable
 from localinfer.generation.reasoning import ReasoningTags, find_tags, single_tokens
-from localinfer.generation.structured import Constraint, ConstraintSpec, Vocabulary
+from localinfer.generation.structured.constraint import Constraint
+from localinfer.generation.structured.constraint_source import CALLS, ConstraintSource
 from localinfer.generation.structured.constraint_start import AfterMarker, Span
+from localinfer.generation.structured.vocabulary import Vocabulary
 from localinfer.generation.tool_calls import bare_json, families
 from localinfer.generation.tool_calls.addressed_messages import MessageFormat
 from localinfer.generation.tool_calls.call_grammar import CallGrammar
@@ -28,8 +30,11 @@ def call_constraint(
     *,
     is_parallel: bool,
     prompt: str,
+    on_wait: Callable[[], None],
 ) -> Constraint | None:
     """Return the constraint for a `choice`, "auto", "required" or the name of a tool; None if there is none.
+
+    For `on_wait` see `Constraint`.
 
     With "auto", it begins with the first call. Otherwise the answer is reasoning, if any, and calls. Raises UsageError
     for an unknown tool, UnsupportedError if the calls of the family have no grammar.
@@ -45,17 +50,19 @@ def call_constraint(
         return None
     if not syntax:
         raise UnsupportedError("tool_choice: the format of this model's calls can only be parsed; use auto or none")
-    grammar = CallGrammar(syntax, (opening, closing), tools, tokenizer)
+    grammar = CallGrammar(
+        syntax, (opening, closing), tools, tokenizer, lambda schema: vocabulary.rewritten_schema(schema, on_wait))
+    text = grammar.text(with_opening=choice != "auto", is_parallel=is_parallel)
     if choice == "auto":
-        text = grammar.text(with_opening=False, is_parallel=is_parallel)
-        spec = ConstraintSpec(text, "tools", is_json=False, is_optional=True)
         bare = None if messages else bare_call_pattern(tools)
-        return Constraint(spec, vocabulary, AfterMarker(opening, span_of(tags), bare, is_skipping=is_reasoning))
-    spec = ConstraintSpec(grammar.text(with_opening=True, is_parallel=is_parallel), "tool_choice", is_json=False)
+        start = AfterMarker(opening, span_of(tags), bare, is_skipping=is_reasoning)
+        return Constraint(ConstraintSource(CALLS, text, "tools", is_optional=True), vocabulary, start, on_wait=on_wait)
+    source = ConstraintSource(CALLS, text, "tool_choice")
     if not tags or is_reasoning:
-        return Constraint(spec, vocabulary, AfterMarker(tags.closing) if tags else None)
+        return Constraint(source, vocabulary, AfterMarker(tags.closing) if tags else None, on_wait=on_wait)
     ids = single_tokens(tags, tokenizer)
-    return Constraint(spec, vocabulary, reasoning=(ids[0], AfterMarker(tags.closing)) if ids else None)
+    reasoning = (ids[0], AfterMarker(tags.closing)) if ids else None
+    return Constraint(source, vocabulary, reasoning=reasoning, on_wait=on_wait)
 
 
 def find_syntax(

@@ -6,11 +6,12 @@ Grammars are in llguidance's variant of Lark. Control tokens have no text; the g
 import json
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from localinfer.generation.structured.json_schema import DEFINITIONS, OPTIONS, schema_problem
+from localinfer.generation.structured.schema_compiler import OPTIONS
+from localinfer.generation.structured.schema_rewriting import DEFINITIONS
 from localinfer.generation.tool_calls.bare_json import CLOSINGS
 from localinfer.generation.tool_calls.call_syntax import CallSyntax
 from localinfer.generation.tool_calls.tool_call import Tool, function_of, item_schema, schema_types
@@ -23,21 +24,27 @@ SPACE_IN_JSON = "/[ \\n\\t]{1,24}/"
 MAX_LENGTH = 2000  # of a text; larger limits are not applied
 MAX_DEPTH = 5  # of nested values in a format with its own quotes; deeper ones are not constrained
 Schema = Mapping[str, Any]
+RewriteSchema = Callable[[dict[str, Any]], tuple[dict[str, Any], str]]
 
 
 class CallGrammar:
-    """The grammar of the calls of some tools, between an opening and a closing delimiter."""
+    """The grammar of the calls of some tools, between an opening and a closing delimiter.
+
+    `rewrite` returns a schema as a grammar can express it, and the problem, "" for none.
+    """
 
     def __init__(
-        self, syntax: CallSyntax, delimiters: tuple[str, str], tools: Sequence[Tool], tokenizer: Tokenizer
-    ) -> None:
+        self, syntax: CallSyntax, delimiters: tuple[str, str], tools: Sequence[Tool], tokenizer: Tokenizer,
+        rewrite: RewriteSchema,
+    ) -> None:  # fmt: skip
         self._syntax = syntax
         self._opening, self._closing = delimiters
         self._tokenizer = tokenizer
         self._rules: dict[str, str] = {}
         self._n_rules = 0
-        self._functions = [function_of(tool) for tool in tools]
-        self._calls = [self._call(function) for function in self._functions]
+        functions = [function_of(tool) for tool in tools]
+        self._schemas = {function["name"]: arguments_schema(function, rewrite) for function in functions}
+        self._calls = [self._call(name, schema) for name, schema in self._schemas.items()]
 
     def text(self, *, with_opening: bool, is_parallel: bool) -> str:
         """Return the grammar of an answer that consists of calls, or of its text after the opening delimiter.
@@ -58,7 +65,7 @@ class CallGrammar:
             start += f" ({self._literal(syntax.between)} {opening} section)*"
         if not with_opening:
             start += f" | bare ({SPACE} bare)*" if is_parallel else " | bare"
-            self._rules["bare"] = " | ".join(map(self._bare_call, self._functions))
+            self._rules["bare"] = " | ".join(self._bare_call(name, schema) for name, schema in self._schemas.items())
             self._rules["w"] = f"{SPACE_IN_JSON}?"
         rules = {"start": start, "section": section, "call": " | ".join(self._calls), **self._rules}
         return "\n".join(["%llguidance {}", *(f"{name}: {rule}" for name, rule in rules.items()), ""])
@@ -70,18 +77,17 @@ class CallGrammar:
         self._rules[name] = expression
         return name
 
-    def _call(self, function: Mapping[str, Any]) -> str:
-        schema = arguments_schema(function)
+    def _call(self, name: str, schema: Schema) -> str:
         values = {}
         if "$ARGUMENTS" in self._syntax.call:
             values["$ARGUMENTS"] = self._json(schema)
         if "$PARAMETERS" in self._syntax.call:
             values["$PARAMETERS"] = self._parameters(schema)
-        return self._rule("call", self._expand(self._syntax.call.replace("$NAME", function["name"]), values))
+        return self._rule("call", self._expand(self._syntax.call.replace("$NAME", name), values))
 
-    def _bare_call(self, function: Mapping[str, Any]) -> str:
+    def _bare_call(self, name: str, schema: Schema) -> str:
         """Return the rule of a call in JSON, with any white space, and of what may close it."""
-        name, arguments = json.dumps(json.dumps(function["name"])), self._json(arguments_schema(function))
+        name, arguments = json.dumps(json.dumps(name)), self._json(schema)
         keys = " | ".join(json.dumps(json.dumps(key)) for key in ("arguments", "parameters"))
         closings = " | ".join(map(json.dumps, CLOSINGS))
         return self._rule(
@@ -222,7 +228,7 @@ def referred(schema: Schema) -> Schema:
     return definition if isinstance(definition, Mapping) else {}
 
 
-def arguments_schema(function: Mapping[str, Any]) -> Schema:
+def arguments_schema(function: Mapping[str, Any], rewrite: RewriteSchema) -> Schema:
     """Return the schema of the arguments of a function, without further properties if it names any.
 
     A schema that llguidance does not support becomes that of any object, with a warning.
@@ -231,7 +237,8 @@ def arguments_schema(function: Mapping[str, Any]) -> Schema:
     schema: dict[str, Any] = {"type": "object", **parameters}
     if "properties" in schema:
         schema.setdefault("additionalProperties", False)
-    if problem := schema_problem(schema):
+    schema, problem = rewrite(schema)
+    if problem:
         warnings.warn(f"tool {function['name']}: its arguments are not constrained: {problem}", stacklevel=2)
         return {"type": "object"}
     return schema

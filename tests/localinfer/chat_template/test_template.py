@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from locations import CHECKOUT
 
+from localinfer import child_process
 from localinfer.chat_template import template
 from localinfer.chat_template.builtin_templates import builtin_templates
 from localinfer.chat_template.sandbox import MAX_OUTPUT, Renderer
@@ -217,9 +218,9 @@ def test_memory_is_limited(source: str) -> None:
 
 def test_memory_is_measured_where_it_cannot_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on macOS and Windows, where the child sets no limit."""
-    unlimited = "from localinfer.chat_template import sandbox; sandbox.limit_resources = lambda: None; sandbox.main()"
-    monkeypatch.setattr(template, "CHILD_CODE", f"import sys; sys.path += sys.argv[1:]; {unlimited}")
-    monkeypatch.setattr(template, "HAS_MEMORY_LIMIT", False)
+    unlimited = "from localinfer.chat_template import sandbox; sandbox.limit_resources = lambda _: None; sandbox.main()"
+    monkeypatch.setattr(template, "CHILD_CODE", unlimited)
+    monkeypatch.setattr(child_process, "HAS_MEMORY_LIMIT", False)
     fill = "{% set n = namespace(x=[]) %}{% for i in range(240) %}{% set n.x = n.x + ['a' * 10**6 ~ i] %}{% endfor %}"
     assert child_error_of(fill + ENDLESS_LOOP) == "needs too much memory or stack"
 

@@ -5,18 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from constraints import matcher_of
+from constraints import constraint_spec, matcher_of
 
 from localinfer.errors import ConstraintError, UsageError
-from localinfer.generation.structured import constraint_spec
 from localinfer.generation.structured.json_schema import schema_text
-from localinfer.options import Options
 
 STRING = {"type": "string"}
 
 
 def accepts(text: str, **options: Any) -> bool:
-    matcher = matcher_of(constraint_spec(Options(**options)).grammar)
+    matcher = matcher_of(constraint_spec(**options).grammar)
     return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
 
 
@@ -55,31 +53,31 @@ def test_white_space_in_json_is_limited() -> None:
 
 
 @pytest.mark.parametrize(("schema", "problem"), [
-    (nested({"not": STRING}), '#/properties/a/items: Unimplemented keys: ["not"]'),
     (nested({"type": "kaboom"}), "#/properties/a/items: Invalid type: kaboom"),
     (nested({"type": 123}), "#/properties/a/items: type must be a string or array of strings"),
-    (nested({"type": "array", "uniqueItems": True}), '#/properties/a/items: Unimplemented keys: ["uniqueItems"]'),
-    (nested({"anyOf": [STRING, {"type": "string", "format": "x"}]}), "#/properties/a/items/anyOf/1: Unknown format: x"),
+    (nested({"anyOf": [STRING, {"pattern": "("}]}),
+     "#/properties/a/items/anyOf/1: regex parse error: ( ^ error: unclosed group"),
     (nested({"$ref": "#/nope"}), "#/properties/a/items: Pointer '/nope' does not exist"),
-    (json.dumps({"$ref": "#/$defs/n", "$defs": {"n": {"if": {}}}}), '#/$defs/n: Unimplemented keys: ["if"]'),
+    (json.dumps({"$ref": "#/$defs/n", "$defs": {"n": {"type": 1}}}),
+     "#/$defs/n: type must be a string or array of strings"),
     ("false", "#: a schema is an object, not false"), ("3", "#: a schema is an object, not 3"),
 ])  # fmt: skip
 def test_unsupported_schema_error_names_the_location(schema: str, problem: str) -> None:
     with pytest.raises(ConstraintError) as error:
-        constraint_spec(Options(json_schema=schema))
+        constraint_spec(json_schema=schema)
     assert str(error.value) == f"--json-schema: {problem}"
     assert error.value.exit_code == 6
 
 
 @pytest.mark.parametrize("schema", [
-    nested({"type": "string", "pattern": "^(a$"}), nested({"type": "string", "pattern": "(?<=a)b"}),
+    nested({"type": "string", "pattern": "^(a$"}),
     nested({"$ref": "http://example.com/schema"}), json.dumps({"a": {"$ref": "#/a"}, "$ref": "#/a"}),
     json.dumps({"enum": [f"word {n}" for n in range(100_000)]}), '{"type":', "[" * 100_000, "{" * 5 + "\x00",
     '{"type": "array", "items": ' * 900 + "{}" + "}" * 900,
 ])  # fmt: skip
 def test_invalid_schema_error_is_one_line(schema: str) -> None:
     with pytest.raises(ConstraintError, match=r"^--json-schema: .{1,500}$"):
-        constraint_spec(Options(json_schema=schema))
+        constraint_spec(json_schema=schema)
 
 
 @pytest.mark.parametrize(("pattern", "problem"), [
@@ -88,24 +86,24 @@ def test_invalid_schema_error_is_one_line(schema: str) -> None:
 ])  # fmt: skip
 def test_invalid_patterns(pattern: str, problem: str) -> None:
     with pytest.raises(ConstraintError, match=rf"^--regex: {problem}"):
-        constraint_spec(Options(regex=pattern))
+        constraint_spec(regex=pattern)
 
 
 def test_constraints_are_mutually_exclusive() -> None:
     with pytest.raises(UsageError, match=r"^--json-mode and --regex: mutually exclusive$"):
-        constraint_spec(Options(regex="a", json_mode=True))
+        constraint_spec(regex="a", json_mode=True)
 
 
 @pytest.mark.parametrize("path", ["/nowhere/s.json", "/", "a\0b"])
 def test_unreadable_files(path: str) -> None:
     with pytest.raises(UsageError, match=r"^--json-schema-file: .{1,100}$"):
-        constraint_spec(Options(json_schema_file=path))
+        constraint_spec(json_schema_file=path)
 
 
 def test_binary_file(tmp_path: Path) -> None:
     (tmp_path / "g").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match=r"^--grammar-file: .*g: .*utf-8"):
-        constraint_spec(Options(grammar_file=str(tmp_path / "g")))
+        constraint_spec(grammar_file=str(tmp_path / "g"))
 
 
 def test_python_schema_objects() -> None:

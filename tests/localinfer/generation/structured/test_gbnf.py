@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from constraints import BYTES, allowed_by_llama_cpp, matcher_of
+from constraints import BYTE_TRIE, allowed_by_llama_cpp, matcher_of
 
 from localinfer.errors import ConstraintError
 from localinfer.generation.structured.constraint_spec import gbnf_to_grammar
@@ -211,4 +211,4 @@ def test_llama_cpp_allows_the_same_tokens(smollm2: Any, grammar: str, text: str)
 
 
 def test_byte_vocabulary_size() -> None:
-    assert BYTES.trie.vocab_size == 257
+    assert BYTE_TRIE.vocab_size == 257

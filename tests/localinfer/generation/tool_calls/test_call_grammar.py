@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from constraints import BYTES, ByteTokenizer
+from constraints import BYTE_TRIE, BYTES, ByteTokenizer, trie_of
 from llguidance import LLMatcher
 
 from localinfer.errors import UnsupportedError, UsageError
-from localinfer.generation.structured import Constraint, Vocabulary
+from localinfer.generation.structured.constraint import Constraint
+from localinfer.generation.structured.json_schema import rewrite
+from localinfer.generation.structured.vocabulary import Vocabulary
 from localinfer.generation.tool_calls.addressed_messages import MessageParser
 from localinfer.generation.tool_calls.answer_parser import parse_whole
 from localinfer.generation.tool_calls.call_constraint import call_constraint
@@ -62,15 +64,20 @@ class ControlTokenizer(Tokenizer):
 TOKENIZER: Any = Tokenizer()
 CONTROL_TOKENIZER: Any = ControlTokenizer()
 CONTROL = Vocabulary(CONTROL_TOKENIZER, ControlTokenizer.n_vocab)
+TRIES = {BYTES: BYTE_TRIE, CONTROL: trie_of(CONTROL)}
+
+
+def no_wait() -> None:
+    pass
 
 
 def random_text(grammar: str, source: random.Random, vocabulary: Vocabulary = BYTES) -> str:
     """Return a random text that a grammar allows. What ends a value is more probable than other bytes."""
-    matcher, text = LLMatcher(vocabulary.trie, grammar, log_level=0), b""
+    matcher, text = LLMatcher(TRIES[vocabulary], grammar, log_level=0), b""
     assert not matcher.is_error(), matcher.get_error()
     for _ in range(3000):
         endings = [each for each in map(str.encode, ENDINGS) if matcher.validate_tokens(list(each)) == len(each)]
-        allowed = [int(id) for id in np.flatnonzero(vocabulary.allowed_by(matcher))]
+        allowed = [int(id) for id in np.flatnonzero(vocabulary.unpack_mask(matcher.compute_bitmask()))]
         plain = [id for id in allowed if 32 <= id < 127 or id == 10 or id > 256] or allowed
         if 256 in allowed and (source.random() < 0.5 or len(allowed) == 1):
             return text.decode()
@@ -93,11 +100,11 @@ def test_random_calls_are_valid(family: Family) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="there is no package jsonschema")
     call = call_of(family)
     assert call.syntax
-    schemas = {tool["function"]["name"]: arguments_schema(tool["function"]) for tool in TOOLS}
+    schemas = {tool["function"]["name"]: arguments_schema(tool["function"], rewrite) for tool in TOOLS}
     names = set()
     for seed in range(12):
         tokenizer, vocabulary = (TOKENIZER, BYTES) if seed % 3 else (CONTROL_TOKENIZER, CONTROL)
-        grammar = CallGrammar(call.syntax, (call.opening, call.closing), TOOLS, tokenizer)
+        grammar = CallGrammar(call.syntax, (call.opening, call.closing), TOOLS, tokenizer, rewrite)
         text = random_text(grammar.text(with_opening=True, is_parallel=seed % 2 == 0), random.Random(seed), vocabulary)
         parsed = parse_whole(family, ToolSchemas(TOOLS), text)
         assert not parsed.problem, text
@@ -114,7 +121,9 @@ CALL = '<tool_call>\n{"name": "files.now", "arguments": {}}\n</tool_call>'
 
 
 def constraint_of(choice: str, *, template: str = HERMES, prompt: str = "", is_parallel: bool = False) -> Constraint:
-    constraint = call_constraint(template, TOKENIZER, BYTES, TOOLS, choice, is_parallel=is_parallel, prompt=prompt)
+    constraint = call_constraint(
+        template, TOKENIZER, BYTES, TOOLS, choice, is_parallel=is_parallel, prompt=prompt, on_wait=no_wait
+    )
     assert constraint
     return constraint
 
@@ -183,9 +192,9 @@ def test_optional_call_after_reasoning(prompt: str) -> None:
 def test_random_messages_are_valid(markers: tuple[str, ...]) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="there is no package jsonschema")
     messages = MESSAGE_FORMATS[markers]
-    schemas = {tool["function"]["name"]: arguments_schema(tool["function"]) for tool in TOOLS}
+    schemas = {tool["function"]["name"]: arguments_schema(tool["function"], rewrite) for tool in TOOLS}
     for seed in range(8):
-        grammar = CallGrammar(messages.syntax, (messages.opening, ""), TOOLS, CONTROL_TOKENIZER)
+        grammar = CallGrammar(messages.syntax, (messages.opening, ""), TOOLS, CONTROL_TOKENIZER, rewrite)
         text = random_text(grammar.text(with_opening=True, is_parallel=False), random.Random(seed), CONTROL)
         parser = MessageParser(messages, ToolSchemas(TOOLS))
         parsed = parser.push(text).joined_with(parser.finish())
@@ -223,19 +232,21 @@ def test_calls_of_channels() -> None:
 
 def test_calls_without_a_syntax() -> None:
     template = "]<]minimax[>["
-    assert call_constraint(template, TOKENIZER, BYTES, TOOLS, "auto", is_parallel=True, prompt="") is None
+    arguments = (template, TOKENIZER, BYTES, TOOLS)
+    assert call_constraint(*arguments, "auto", is_parallel=True, prompt="", on_wait=no_wait) is None
     with pytest.raises(UnsupportedError, match=r"^tool_choice: "):
-        call_constraint(template, TOKENIZER, BYTES, TOOLS, "required", is_parallel=True, prompt="")
+        call_constraint(*arguments, "required", is_parallel=True, prompt="", on_wait=no_wait)
 
 
 def test_schema_that_cannot_be_compiled() -> None:
     function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "no type"}}}}
     with pytest.warns(UserWarning, match="^tool f: its arguments are not constrained"):
-        assert arguments_schema(function) == {"type": "object"}
+        assert arguments_schema(function, rewrite) == {"type": "object"}
 
 
 def test_arguments_schema() -> None:
-    assert arguments_schema({"name": "f"}) == {"type": "object", "properties": {}, "additionalProperties": False}
-    assert arguments_schema({"name": "f", "parameters": {"type": "object"}}) == {"type": "object"}
+    no_arguments = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert arguments_schema({"name": "f"}, rewrite) == no_arguments
+    assert arguments_schema({"name": "f", "parameters": {"type": "object"}}, rewrite) == {"type": "object"}
     open_schema = {"type": "object", "properties": {}, "additionalProperties": True}
-    assert arguments_schema({"name": "f", "parameters": open_schema}) == open_schema
+    assert arguments_schema({"name": "f", "parameters": open_schema}, rewrite) == open_schema
