@@ -30,19 +30,19 @@ def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
 def model_loader(given: Layer) -> "Load":
     """Return a function that loads models for the slots of `localinfer.server.dispatcher`.
 
-    The progress callback of these models stops the prefill of a request whose client has disconnected.
+    The progress callback of these models stops a request whose client has disconnected.
     """
 
     def load(name: str) -> "Model":
         import localinfer
         from cli import sigbus_handler
-        from localinfer.server.slots import stop_prefill_if_cancelled
+        from localinfer.server.slots import STOPPABLE_STAGES, stop_if_cancelled
 
         status = screen.Status()
 
         def progress(stage: str, done: int, total: int) -> None:
-            stop_prefill_if_cancelled(stage, done, total)
-            if stage != "prefill":
+            stop_if_cancelled(stage, done, total)
+            if stage not in STOPPABLE_STAGES:
                 status(stage, done, total)
 
         find_or_fetch(name, status)

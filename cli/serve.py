@@ -98,8 +98,8 @@ def serve_command(
     """Run an OpenAI-compatible HTTP server.
 
     The server also has the endpoints of llama-server and Ollama, and a web UI. With several models, each is loaded when
-    it is first requested. After Ctrl-C or SIGTERM, the server finishes the running requests and exits; a second Ctrl-C
-    stops them.
+    it is first requested. After Ctrl-C or SIGTERM, the server gives running requests three seconds to finish; a
+    second Ctrl-C stops them.
 
     \b
     Examples:

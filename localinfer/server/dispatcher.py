@@ -20,7 +20,7 @@ from localinfer.errors import ContextOverflowError, IncompleteOutputError
 from localinfer.server.api_errors import APIError
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.settings import Settings
-from localinfer.server.slots import Slot, SlotPool
+from localinfer.server.slots import Slot, SlotPool, SlotStopped
 from localinfer.server.tool_fields import ToolFields
 
 if TYPE_CHECKING:
@@ -107,9 +107,15 @@ class Lease:
     @asynccontextmanager
     async def generate(self, prompt: Prompt, options: Options) -> AsyncIterator[Generation]:
         """Start a generation. It stops when the block ends, or at the deadline with the finish reason `length`."""
-        generation = await self.slot.call(lambda: prompt.begin(self.model, options))
         timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
         first_token_timer = FirstTokenTimer(self.arrival)
+        try:
+            generation = await self.slot.call(lambda: prompt.begin(self.model, options))
+        except SlotStopped:
+            raise APIError(503, "the request took too long before its first token", code="timeout") from None
+        except BaseException:
+            timer.cancel()
+            raise
         try:
             async with aclosing(self.slot.iterate(first_token_timer.watch(generation))) as stream:
                 yield Generation(generation.stats, stream)

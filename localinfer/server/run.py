@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,13 +18,20 @@ from localinfer.escaping import printable
 from localinfer.server.connection import Connection
 from localinfer.server.settings import Settings
 
+ANSWER_SECONDS = 3  # that running answers have after a signal
+EXIT_SECONDS = 4.5  # after the first signal, until the process ends in any case
+FORCED_EXIT_SECONDS = 1.0  # the same after the second signal
 KEEP_ALIVE = 30  # seconds until an idle connection is closed
 MAX_CONNECTIONS = 1000
 STOP_SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server with graceful shutdown: the first signal waits for running responses, the second aborts them."""
+    """A uvicorn server with graceful shutdown: the first signal waits a little for running responses, the second aborts
+    them, the third kills the process.
+
+    Native code that does not return cannot keep the process alive: a thread ends it after EXIT_SECONDS.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -34,13 +42,16 @@ class Server(uvicorn.Server):
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def handle_signal(self, *_: object) -> None:
+    def handle_signal(self, number: int, _: object) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs aborted responses
+        seconds = EXIT_SECONDS
         if self.should_exit:
-            self.force_exit = True
-            logging.getLogger("uvicorn.error").setLevel(
-                logging.CRITICAL
-            )  # it logs aborted responses
+            self.force_exit, seconds = True, FORCED_EXIT_SECONDS
+            signal.signal(number, signal.SIG_DFL)
         self.should_exit = True
+        timer = threading.Timer(seconds, os._exit, [128 + number])
+        timer.daemon = True
+        timer.start()
 
 
 @contextlib.contextmanager
@@ -101,10 +112,13 @@ def is_stale_socket(path: Path) -> bool:
 
 
 def serve(app: ASGIApp, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve the application until SIGINT or SIGTERM, then finish running responses. Calls `ready` before serving."""
+    """Serve the application until SIGINT or SIGTERM, then let running responses finish for ANSWER_SECONDS.
+
+    Calls `ready` before serving.
+    """
     config = uvicorn.Config(
         app, http=Connection, log_level="error", access_log=False, lifespan="on", ws="none", server_header=False,
-        timeout_keep_alive=KEEP_ALIVE, limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=ANSWER_SECONDS, timeout_keep_alive=KEEP_ALIVE, limit_concurrency=MAX_CONNECTIONS,
     )  # fmt: skip
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that disconnects
     server = Server(config)

@@ -6,7 +6,7 @@
             async for piece in received: ...
 
 A slot is free again when its thread is idle. A cancelled request therefore waits until the current decode step, or the
-current prefill batch, is done.
+current prefill batch, is done. A thread that waits for a constraint stops at once.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from localinfer.server.api_errors import APIError
 if TYPE_CHECKING:
     from localinfer.model import Model
 
+STOPPABLE_STAGES = ("prefill", "constraint")
 MIN_WAKE_INTERVAL = 1 / 60  # seconds between two deliveries: the refresh interval of a screen
 
 T = TypeVar("T")
@@ -31,13 +32,16 @@ _thread_local = threading.local()  # `.slot` is the slot that owns the thread
 
 
 class SlotStopped(BaseException):
-    """Raised in a slot's thread to abort a prefill. A BaseException, so that no `except Exception` catches it."""
+    """Raised in a slot's thread to abort a request. A BaseException, so that no `except Exception` catches it."""
 
 
-def stop_prefill_if_cancelled(stage: str, _done: int, _total: int) -> None:
-    """Raise SlotStopped between two prefill batches if the slot was stopped. A `Progress` callback for a model."""
+def stop_if_cancelled(stage: str, _done: int, _total: int) -> None:
+    """Raise SlotStopped if the slot was stopped, between two prefill batches and while it waits for a constraint.
+
+    A `Progress` callback for a model.
+    """
     slot: Slot | None = getattr(_thread_local, "slot", None)
-    if slot and stage == "prefill" and slot.is_stopped:
+    if slot and stage in STOPPABLE_STAGES and slot.is_stopped:
         raise SlotStopped
 
 
@@ -61,12 +65,17 @@ class Slot:
         self._stop.set()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Run `work` in the slot's thread and return its result. It runs to its end even if the caller is cancelled."""
+        """Run `work` in the slot's thread and return its result.
+
+        If the caller is cancelled, the slot is stopped, and this method waits until `work` ends. Raises SlotStopped if
+        `work` noticed that the slot was stopped.
+        """
         self._stop.clear()
         done = asyncio.get_running_loop().run_in_executor(self._thread, work)
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
+            self.stop()
             await asyncio.wait([done])
             done.exception()  # mark the exception as retrieved
             raise

@@ -14,10 +14,8 @@ from localinfer.escaping import printable
 
 from .constraint_source import ConstraintSource
 from .constraint_start import AfterMarker
-from .frames import BEGIN, CHECK, COMPILE, CONSUMED, INCOMPLETE, STOPPED, TEXT, TOKEN
+from .frames import BEGIN, CHECK, COMPILE, CONSUMED, INCOMPLETE, NO_TOKEN_ALLOWED, STOPPED, TEXT, TOKEN
 from .vocabulary import Vocabulary
-
-NO_TOKEN_ALLOWED = "NoExtensionBias"  # llguidance's error if no token is allowed; its other errors are exceeded limits
 
 Logits = NDArray[np.float32]
 Mask = NDArray[np.bool_]  # (n_vocab,)

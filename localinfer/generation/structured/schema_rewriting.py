@@ -61,7 +61,7 @@ class SchemaRewriter:
         """Yield schemas that express keywords which llguidance does not implement. May simplify `result`."""
         if "not" in schema:
             yield self.negation(schema["not"])
-        if schema.get("uniqueItems") is True and (arrays := self._unique_arrays(schema)):
+        if schema.get("uniqueItems") is True and (arrays := self._unique_arrays(schema)) is not None:
             for key in ("items", "prefixItems", "minItems", "maxItems"):
                 result.pop(key, None)
             yield {"anyOf": [{"type": [each for each in TYPES if each != "array"]}, *arrays]}
@@ -121,14 +121,14 @@ class SchemaRewriter:
 
     # --- unique items ---
 
-    def _unique_arrays(self, schema: Schema) -> list[Schema]:
-        """Return schemas of all arrays of unique items, if the items have few values; otherwise an empty list."""
+    def _unique_arrays(self, schema: Schema) -> list[Schema] | None:
+        """Return schemas of all arrays of unique items, or None if the items have many values."""
         items = self._resolve(schema.get("items"))
         values = items.get("enum", [items["const"]] if "const" in items else None)
         if values is None and items.get("type") == "boolean":
             values = [False, True]
         if not isinstance(values, list) or "prefixItems" in schema or len(values) > MAX_UNIQUE_ARRAYS:
-            return []
+            return None
         max_items = min(as_int(schema.get("maxItems"), len(values)), len(values))
         sizes = range(as_int(schema.get("minItems"), 0), max_items + 1)
         for choose in (permutations, combinations):
@@ -139,7 +139,7 @@ class SchemaRewriter:
                     break
             else:
                 return arrays
-        return []
+        return None
 
     def _resolve(self, schema: Any) -> Schema:
         """Follow references within the schema."""

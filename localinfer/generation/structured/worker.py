@@ -36,6 +36,7 @@ from .frames import (
     COMPILE,
     CONSUMED,
     INCOMPLETE,
+    NO_TOKEN_ALLOWED,
     QUESTION,
     REPLY,
     REWRITE,
@@ -165,7 +166,8 @@ def matches_nothing(grammar: str) -> bool:
     from llguidance import LLMatcher
 
     matcher = LLMatcher(byte_trie(), grammar, log_level=0)
-    return not any(matcher.compute_bitmask()) if not matcher.is_error() else False
+    matcher.compute_bitmask()
+    return matcher.get_error().startswith(NO_TOKEN_ALLOWED)
 
 
 @cache

@@ -1,0 +1,69 @@
+"""Checks structured output with JSON schemas from a folder: how many are accepted, and how many answers are valid.
+
+    python tests/benchmarks/checks/json_schemas.py path/to/schemas --model smollm2 --predict 300
+
+The folder holds JSON schemas (*.json), such as a sample of SchemaStore or JSONSchemaBench. For each one that is
+accepted, the model writes a document, and `jsonschema` validates it, with the draft that the schema names. Documents
+that reach the token limit are counted separately, because a model may never end a list. Prints what was refused and
+why, and a Markdown table.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import jsonschema
+from jsonschema.validators import validator_for
+from referencing import Registry
+
+sys.path[:0] = [str(Path(__file__).parents[3])]
+
+import localinfer  # noqa: E402
+from localinfer import ConstraintError, IncompleteOutputError, InvalidOutputError, Model  # noqa: E402
+
+
+def outcome(model: Model, schema: object, n_predict: int) -> tuple[str, str]:
+    """Return what became of a schema, and the error or the document."""
+    messages = [{"role": "user", "content": "Write a JSON document with example values. Be brief."}]
+    options = {"json_schema": json.dumps(schema), "n_predict": n_predict, "temp": 0.8, "seed": 1}
+    text = ""
+    try:
+        for piece in model.stream_chat(messages, **options):  # type: ignore[arg-type]
+            text += piece.text
+    except IncompleteOutputError:
+        return "cut off", text
+    except InvalidOutputError as error:
+        return "invalid, reported", str(error)
+    except ConstraintError as error:
+        return "refused" if not text else "too complex", str(error)
+    draft = validator_for(schema, default=jsonschema.Draft202012Validator)
+    problem = jsonschema.exceptions.best_match(draft(schema, registry=Registry()).iter_errors(json.loads(text)))
+    return ("invalid, not reported", f"{problem.message}: {text}") if problem else ("valid", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--predict", type=int, default=300, help="maximum number of tokens of a document")
+    parser.add_argument("-t", "--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    counts: Counter[str] = Counter()
+    with localinfer.load(arguments.model, threads=arguments.threads, ctx_size=arguments.predict + 100) as model:
+        for path in sorted(arguments.folder.glob("*.json")):
+            kind, detail = outcome(model, json.loads(path.read_text("utf-8-sig")), arguments.predict)
+            counts[kind] += 1
+            if kind not in ("valid", "cut off"):
+                print(f"{path.name}: {kind}: {detail[:300]}", flush=True)
+            print(f"\r{dict(counts)}", end="", file=sys.stderr, flush=True)
+    total, finished = counts.total(), counts["valid"] + counts["invalid, not reported"]
+    print("\n| schemas | accepted | finished and valid | invalid, exit code 6 | cut off | too complex |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    print(f"| {total} | {total - counts['refused']} | {counts['valid']} of {finished} | {counts['invalid, reported']} "
+          f"| {counts['cut off']} | {counts['too complex']} |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
