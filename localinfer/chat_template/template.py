@@ -22,7 +22,7 @@ from localinfer.escaping import printable
 MAX_SECONDS = 2.0  # limit of CPU time for a rendering
 MAX_WALL_SECONDS = 30.0  # limit of wall time, for a busy machine or a slow start of the child
 MAX_SOURCE = 1 << 20  # characters; the largest known templates have 20,000
-MAX_REQUEST = 16 << 20  # bytes
+MAX_REQUEST = 6 << 20  # bytes; the rendered text may have MAX_OUTPUT of sandbox.py
 MAX_RESIDENT = 160 << 20  # bytes of memory that are then allowed, as MAX_MEMORY of sandbox.py
 
 CHILD_CODE = "from localinfer.chat_template.sandbox import main; main()"
@@ -125,7 +125,7 @@ class ChatTemplate:
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"messages: {printable(str(error), 200)}") from None
         if len(line) > MAX_REQUEST:
-            raise self.error(f"the messages have {len(line)} bytes (limit {MAX_REQUEST})")
+            raise UsageError(f"messages: {len(line)} bytes (limit {MAX_REQUEST})")
         return line
 
     def error(self, problem: str) -> LocalInferError:

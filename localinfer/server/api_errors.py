@@ -1,6 +1,7 @@
 """Errors of the API: an HTTP status and the error object of OpenAI's API."""
 
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from localinfer.errors import (
     ConstraintError,
@@ -35,6 +36,7 @@ STATUSES: tuple[tuple[type[LocalInferError], int, str | None], ...] = (
     (ModelNotFoundError, 404, "model_not_found"),
     (UnsupportedError, 501, None),
     (NotEnoughMemoryError, 503, "not_enough_memory"),
+    (LocalInferError, 500, None),  # all others
 )
 MAX_MESSAGE_CHARS = 1000
 
@@ -65,13 +67,20 @@ def field_error(field: str, message: str) -> APIError:
     return APIError(400, f"{field}: {message}", param=field.partition("[")[0].partition(".")[0])
 
 
+def without_directory(message: str) -> str:
+    """Return a message `path: what is wrong` with the name of the file instead of its path, which is nobody's business.
+
+    The name of a model or an option may contain slashes; absolute paths begin with one, or with a drive.
+    """
+    path, separator, problem = message.partition(": ")
+    return PurePath(path).name + separator + problem if PurePath(path).is_absolute() else message
+
+
 def to_api_error(error: Exception) -> APIError:
     """Convert any exception. For an unexpected one, the client receives only its type."""
     if isinstance(error, APIError):
         return error
     for kind, status, code in STATUSES:
         if isinstance(error, kind):
-            return APIError(status, str(error), code=code)
-    if isinstance(error, LocalInferError):
-        return APIError(500, str(error))
+            return APIError(status, without_directory(str(error)), code=code)
     return APIError(500, f"unexpected {type(error).__name__}")

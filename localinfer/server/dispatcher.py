@@ -9,14 +9,15 @@ This module does not depend on HTTP. All API endpoints and `localinfer.batch` us
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from localinfer.errors import ContextOverflowError, IncompleteOutputError
+from localinfer.errors import ContextOverflowError, IncompleteOutputError, UsageError
 from localinfer.server.api_errors import APIError
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.settings import Settings
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from localinfer.model import Model
 
 UNLOAD_RETRY_SECONDS = 1.0  # delay between attempts to unload a model that is in use
+MAX_PROMPT_CHARS = 4 << 20  # tokenizing cannot be interrupted; messages have the limit of the chat template
 MAX_KEEP_SECONDS = 1e8  # about three years; a longer keep_alive means that the model is never unloaded
+T = TypeVar("T")
 Message = Mapping[str, object]
 Options = Mapping[str, Any]  # fields of `localinfer.options.Options`, already validated
 
@@ -48,6 +51,8 @@ class TextPrompt:
     prompt: str | Sequence[int]
 
     def begin(self, model: "Model", options: Options) -> "GenerationStream":
+        if isinstance(self.prompt, str) and len(self.prompt) > MAX_PROMPT_CHARS:
+            raise UsageError(f"prompt: {len(self.prompt)} characters (limit {MAX_PROMPT_CHARS})")
         return model.stream(self.prompt, **options)
 
 
@@ -156,6 +161,7 @@ class Dispatcher:
         self.settings = settings
         self.slots = SlotPool(settings.parallel, settings.queue)
         self.observer: Observer | None = None
+        self._background = ThreadPoolExecutor(1, "background")
         self._model_lock = asyncio.Lock()  # held while a request waits for its model: first come, first served
         self._released = asyncio.Event()  # set when a slot stops using its model
         self.unload_times: dict[str, datetime] = {}  # when each idle model will be unloaded
@@ -261,6 +267,11 @@ class Dispatcher:
         async with self.lease(served.name) as lease:
             return served, lease.model
 
+    async def run_in_background(self, work: Callable[[], T]) -> T:
+        """Run work without evaluation in a thread, one at a time, so that its memory is bounded."""
+        return await asyncio.get_running_loop().run_in_executor(self._background, work)
+
     def close(self) -> None:
+        self._background.shutdown(wait=False, cancel_futures=True)
         self.slots.close()
         self.model_cache.close()

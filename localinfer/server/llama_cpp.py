@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.server import streaming
-from localinfer.server.api_errors import field_error
+from localinfer.server.api_errors import APIError, field_error
 from localinfer.server.dispatcher import Dispatcher, TextPrompt
 from localinfer.server.openai.chat import parse_chat_prompt
 from localinfer.server.openai.completions import parse_prompts
@@ -16,6 +16,8 @@ from localinfer.server.request_fields import constraint_options, get, length_opt
 from localinfer.server.slots import Slot
 from localinfer.server.streaming import JSONResponse
 from localinfer.version import VERSION
+
+MAX_TOKENIZE = 1 << 20  # characters of a text, or token ids
 
 
 async def health(_: Request) -> Response:
@@ -57,16 +59,26 @@ async def tokenize(request: Request) -> Response:
     """`/tokenize`: text to token ids, with `with_pieces` also the text of each token."""
     fields = await read_json_object(request)
     content = get(fields, "content", str, "")
-    _, model = await request.app.state.dispatcher.find_model(get(fields, "model", str, ""))
-    ids = model.tokenize(
-        content,
-        add_special=get(fields, "add_special", bool, False),
-        parse_special=get(fields, "parse_special", bool, True),
-    )
-    if not get(fields, "with_pieces", bool, False):
-        return JSONResponse({"tokens": ids})
-    return JSONResponse({"tokens": [{"id": id, "piece": decode_piece(model.tokenizer.token_bytes(id, special=True))}
-                                    for id in ids]})  # fmt: skip
+    require_size("content", content)
+    add_special, parse_special = get(fields, "add_special", bool, False), get(fields, "parse_special", bool, True)
+    with_pieces = get(fields, "with_pieces", bool, False)
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    _, model = await dispatcher.find_model(get(fields, "model", str, ""))
+
+    def respond() -> Response:
+        ids = model.tokenize(content, add_special=add_special, parse_special=parse_special)
+        if not with_pieces:
+            return JSONResponse({"tokens": ids})
+        pieces = (decode_piece(model.tokenizer.token_bytes(id, special=True)) for id in ids)
+        return JSONResponse({"tokens": [{"id": id, "piece": piece} for id, piece in zip(ids, pieces, strict=True)]})
+
+    return await dispatcher.run_in_background(respond)
+
+
+def require_size(field: str, value: str | list[Any]) -> None:
+    """Raise APIError (413) for a text or a list that would take more than about a second, and much memory."""
+    if len(value) > MAX_TOKENIZE:
+        raise APIError(413, f"{field}: {len(value):,} are too many, at most {MAX_TOKENIZE:,}", param=field)
 
 
 def decode_piece(token_bytes: bytes) -> str | list[int]:
@@ -80,8 +92,12 @@ def decode_piece(token_bytes: bytes) -> str | list[int]:
 async def detokenize(request: Request) -> Response:
     """`/detokenize`: token ids to text."""
     fields = await read_json_object(request)
-    _, model = await request.app.state.dispatcher.find_model(get(fields, "model", str, ""))
-    return JSONResponse({"content": model.detokenize(get(fields, "tokens", list, []), special=True)})
+    tokens = get(fields, "tokens", list, [])
+    require_size("tokens", tokens)
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    _, model = await dispatcher.find_model(get(fields, "model", str, ""))
+    return await dispatcher.run_in_background(
+        lambda: JSONResponse({"content": model.detokenize(tokens, special=True)}))  # fmt: skip
 
 
 async def apply_template(request: Request) -> Response:

@@ -4,7 +4,7 @@ import signal
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from time import monotonic
 from typing import BinaryIO, TypeVar, cast
@@ -22,6 +22,7 @@ PACKAGES = (
 POLL_SECONDS = 0.05  # how often a waiting thread looks for reasons to stop
 MAX_WALL_SECONDS = 60.0 if HAS_CPU_TIMER else 10.0  # of one request; the worker limits its CPU time to less
 MAX_RESIDENT = 1 << 30  # bytes of memory of a worker, on systems where it cannot limit them itself
+RELEASE_SECONDS = 0.1  # that a worker may still need for its last mask
 MAX_IDLE = 4  # workers that are kept for later constraints
 
 T = TypeVar("T")
@@ -45,9 +46,9 @@ class WorkerProcess:
         self._last: Future[object]  # the last request
         self._submit(self._pipes.send_all, vocabulary)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the worker lives and has answered everything."""
+    def is_idle(self, seconds: float = 0.0) -> bool:
+        """Return whether the worker lives and has answered everything, or does so within this time."""
+        wait([self._last], seconds)
         return self._last.done() and self._last.exception() is None and self._child.poll() is None
 
     def request(self, kind: bytes, content: bytes = b"") -> "Future[bytes]":
@@ -131,14 +132,14 @@ class WorkerPool:
     def acquire(self) -> WorkerProcess:
         """Return an idle worker, or a new one."""
         with suppress(IndexError):
-            while (worker := self._idle.pop()).is_idle is False:
+            while not (worker := self._idle.pop()).is_idle():
                 worker.terminate()
             return worker
         return self._start()
 
     def release(self, worker: WorkerProcess) -> None:
         """Keep an idle worker for later constraints; end one that is busy."""
-        if worker.is_idle and len(self._idle) < MAX_IDLE and not self._is_closed:
+        if worker.is_idle(RELEASE_SECONDS) and len(self._idle) < MAX_IDLE and not self._is_closed:
             self._idle.append(worker)
         else:
             worker.terminate()

@@ -253,7 +253,7 @@ def test_the_output_is_limited() -> None:
 def test_large_messages_are_limited() -> None:
     template = ChatTemplate("{{ messages[0].content | length }}", TOKENS)
     assert template.render([{"content": "a" * (4 << 20)}]) == str(4 << 20)
-    with pytest.raises(LocalInferError, match=r"the messages have \d+ bytes \(limit"):
+    with pytest.raises(UsageError, match=r"messages: \d+ bytes \(limit"):
         template.render([{"content": "a" * (16 << 20)}])
 
 

@@ -1,10 +1,12 @@
 """The endpoints of llama.cpp's server."""
 
+import threading
 from pathlib import Path
 
 from server_process import ServerProcess
 
-from localinfer import Stats, load
+from localinfer import LocalInferError, Stats, UsageError, load
+from localinfer.server.api_errors import to_api_error
 from localinfer.server.openai.usage import timings
 
 
@@ -27,6 +29,44 @@ def test_tokenize_and_detokenize(server: ServerProcess, tiny: Path) -> None:
     ids = [piece["id"] for piece in pieces]
     assert server.post("/detokenize", {"tokens": ids}).body == {"content": text}
     assert server.post("/detokenize", {"tokens": [10**6]}).status == 400
+
+
+def test_large_texts(server: ServerProcess, tiny: Path) -> None:
+    """Other requests go on while a text is tokenized, and what would take many seconds is refused."""
+    text = "Hello the " * 100_000
+    ids = server.post("/tokenize", {"content": text}).body["tokens"]
+    assert server.post("/detokenize", {"tokens": ids}).body["content"] == text
+    assert server.post("/tokenize", {"content": text * 2}).status == 413
+    assert server.post("/detokenize", {"tokens": [1] * (1 << 20) + [1]}).status == 413
+    for path, body in (("/completion", {"prompt": text * 12}), (
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": text * 12}]}
+    )):  # fmt: skip
+        response = server.post(path, body)
+        assert response.status == 400
+        assert str(tiny.parent) not in response.body["error"]["message"]
+
+
+def test_error_messages_have_no_directories() -> None:
+    error = to_api_error(LocalInferError("/home/user/models/a.gguf: tokenizer.chat_template: line 3: boom"))
+    assert error.message == "a.gguf: tokenizer.chat_template: line 3: boom"
+    assert to_api_error(UsageError("temp: must not be negative")).message == "temp: must not be negative"
+
+
+def test_tokenizing_does_not_block_other_requests(server: ServerProcess) -> None:
+    done = threading.Event()
+
+    def tokenize() -> None:
+        server.post("/tokenize", {"content": "Hello the " * 100_000, "with_pieces": True})
+        done.set()
+
+    thread = threading.Thread(target=tokenize)
+    thread.start()
+    n_answers = 0
+    while not done.is_set():
+        assert server.get("/health").status == 200
+        n_answers += 1
+    thread.join()
+    assert n_answers > 10  # one or two if the event loop tokenizes
 
 
 def raw(piece: str | list[int]) -> bytes:

@@ -13,9 +13,11 @@ from tiny import tiny_gemma3, tiny_llama
 
 import localinfer
 from localinfer import ConstraintError, IncompleteOutputError, LocalInferError, Model, UsageError
+from localinfer.child_process import HAS_CPU_TIMER
 from localinfer.errors import UnsupportedError
+from localinfer.generation.structured import worker_process
 from localinfer.generation.structured.constraint import Constraint
-from localinfer.generation.structured.constraint_source import constraint_source
+from localinfer.generation.structured.constraint_source import ConstraintSource, constraint_source
 from localinfer.generation.structured.constraint_start import AfterMarker
 from localinfer.generation.structured.vocabulary import Vocabulary
 from localinfer.options import Options
@@ -102,9 +104,8 @@ def test_too_complex_constraint(option: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("grammar", ["root ::= root", "root ::= a\na ::= root"])
 def test_grammar_that_matches_no_text_is_an_error(grammar: str) -> None:
-    constraint = make_constraint(grammar=grammar)
-    with pytest.raises(LocalInferError, match=r"^--grammar: no token of this model's vocabulary is allowed here$"):
-        constraint.mask_logits(LOGITS)
+    with pytest.raises(ConstraintError, match=r"^--grammar: no text matches$"):
+        make_constraint(grammar=grammar)
 
 
 def test_model_without_end_token() -> None:
@@ -119,6 +120,70 @@ def test_more_logits_than_tokens() -> None:
     wide = Vocabulary(ByteTokenizer(), 300)  # type: ignore[arg-type]
     constraint = Constraint(constraint_source(Options(regex="[^b]")), wide)
     assert np.isneginf(constraint.mask_logits(np.zeros(300, np.float32))[257:]).all()
+
+
+# --- limits ---
+
+
+CHAIN = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}, {}]} for n in range(5000)} | {"5000": {}}
+
+
+def test_schema_that_overflows_the_stack() -> None:
+    with pytest.raises(ConstraintError, match=r"^JSON: too complex: it needs too much memory or stack$"):
+        make_constraint(json_schema=json.dumps({"$ref": "#/$defs/0", "$defs": CHAIN}))
+    assert allowed(make_constraint(choice=("a",))) == b"a"  # another worker
+
+
+def test_waiting_can_be_stopped() -> None:
+    """60,000 alternatives take minutes to analyse. The exception ends the worker."""
+    source = ConstraintSource("grammar", "root ::= " + " | ".join(f'"{n}"' for n in range(60_000)), "--grammar")
+
+    class Stopped(BaseException):
+        pass
+
+    def stop() -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        Constraint(source, BYTES, on_wait=stop)
+
+
+@pytest.mark.skipif(not HAS_CPU_TIMER, reason="this system has no timer for CPU time")
+def test_cpu_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = "from localinfer.generation.structured import worker; worker.COMPILE_SECONDS = 0.3; worker.main()"
+    monkeypatch.setattr(worker_process, "CODE", limited)
+    vocabulary = Vocabulary(ByteTokenizer(), 257)  # type: ignore[arg-type]
+    source = ConstraintSource("grammar", "root ::= " + " | ".join(f'"{n}"' for n in range(60_000)), "--grammar")
+    with pytest.raises(ConstraintError, match=r"^--grammar: too complex: it took too long$"):
+        Constraint(source, vocabulary)
+
+
+@pytest.mark.skipif(not HAS_CPU_TIMER, reason="this system has no timer for CPU time")
+def test_pattern_that_python_never_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of an answer with such a pattern holds the GIL, but not of this process."""
+    limited = "from localinfer.generation.structured import worker; worker.CHECK_SECONDS = 0.3; worker.main()"
+    monkeypatch.setattr(worker_process, "CODE", limited)
+    vocabulary = Vocabulary(ByteTokenizer(), 257)  # type: ignore[arg-type]
+    schema = {"type": "string", "not": {"pattern": "^(a+)+$"}}
+    constraint = Constraint(ConstraintSource("json_schema", json.dumps(schema), "--json-schema"), vocabulary)
+    text = json.dumps("a" * 40 + "b")
+    accept_text(constraint, text)
+    with pytest.raises(ConstraintError, match=r"^JSON: too complex: it took too long$"):
+        constraint.require_complete(text, is_truncated=False)
+
+
+def test_workers_are_used_again() -> None:
+    vocabulary = Vocabulary(ByteTokenizer(), 257)  # type: ignore[arg-type]
+    source = ConstraintSource("regex", "ab", "--regex")
+    workers = []
+    for _ in range(2):
+        constraint = Constraint(source, vocabulary)
+        accept_text(constraint, "ab")
+        workers.append(constraint._worker)
+        constraint.close()
+    assert workers[0] is workers[1]
+    vocabulary.workers.close()
+    assert not workers[0].is_idle()
 
 
 # --- whole runs ---
