@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_MEMORY = 3 << 30  # bytes of address space; the trie of 262,144 tokens takes 0.2 GiB
+MAX_MEMORY = 2 << 30  # bytes of address space; the trie of 262,144 tokens takes 0.2 GiB
 SECONDS = {REWRITE: 10.0, COMPILE: 10.0, CHECK: 5.0}  # limits of CPU time
 MASK_SECONDS = 5.0
 MAX_QUESTION = 1000  # bytes of text that the parent tokenizes; the tokens of longer texts begin with the same ones

@@ -1,6 +1,7 @@
 """Worker processes: the parent's side of `worker.py`."""
 
 import signal
+import threading
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
@@ -49,7 +50,8 @@ class WorkerProcess:
     def is_idle(self, seconds: float = 0.0) -> bool:
         """Return whether the worker lives and has answered everything, or does so within this time."""
         wait([self._last], seconds)
-        return self._last.done() and self._last.exception() is None and self._child.poll() is None
+        is_alive = self.terminate.alive and self._child.poll() is None
+        return is_alive and self._last.done() and self._last.exception() is None
 
     def request(self, kind: bytes, content: bytes = b"") -> "Future[bytes]":
         """Send a request, and return the future of the first frame of the reply."""
@@ -117,10 +119,19 @@ class WorkerPipes:
 
 
 def end(child: Child, thread: ThreadPoolExecutor) -> None:
-    """Kill the child, which also ends the reads of the thread."""
+    """Kill the child, which also ends the reads of the thread. Its gigabytes may take a second to be freed: the caller
+    does not wait for that.
+    """
     child.kill()
-    thread.shutdown(wait=True)  # a pipe must not be closed while it is read
-    terminate(child)
+
+    def clean_up() -> None:
+        thread.shutdown(wait=True)  # a pipe must not be closed while it is read
+        terminate(child)
+
+    try:
+        threading.Thread(target=clean_up, daemon=True).start()
+    except RuntimeError:  # the interpreter is shutting down
+        clean_up()
 
 
 class WorkerPool:
