@@ -108,6 +108,36 @@ def test_object_without_the_symbol_is_compiled_again(tmp_path: Path) -> None:
     assert output_of(load_in_process(tmp_path)) == "cached False"
 
 
+FORGERIES = """
+import random, sys
+from pathlib import Path
+from quant.jit import loader
+from quant.jit.kernel import Kernel
+from quant.jit.kernel_cache import KernelCache
+kernel, files = Kernel.from_json(sys.argv[2]), KernelCache(Path(sys.argv[1]))
+whole, choose, outcomes = files.read(kernel.symbol), random.Random(0), set()
+for _ in range(300):
+    forged = bytearray(whole)
+    for _ in range(choose.randint(1, 3)):
+        size, value = choose.choice((1, 2, 4, 8)), choose.choice((0, 1, 2**7, 2**31, 2**32 - 1, 2**63, len(whole)))
+        at = choose.choice((choose.randrange(64), choose.randrange(len(whole)))) // size * size
+        forged[at : at + size] = (value % 2 ** (8 * size)).to_bytes(size, "little")
+    forged = forged[: choose.randrange(len(whole))] if choose.random() < 0.1 else forged
+    files.write(kernel.symbol, bytes(forged))
+    outcomes.add(bool(loader.load_cached([kernel], files)))
+    loader.LOADED_KERNELS.clear()
+print(sorted(outcomes), *files.warnings)
+"""
+
+
+def test_forged_objects_with_a_valid_digest_do_not_crash_the_loader(tmp_path: Path) -> None:
+    """They are refused, or loaded without being run. The loader is not LLVM's, which trusts its input."""
+    assert output_of(load_in_process(tmp_path)) == "compiled False"
+    command = [sys.executable, "-c", FORGERIES, str(tmp_path), KERNEL.to_json()]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[False, True]"), done.stderr
+
+
 def test_pipe_instead_of_a_kernel_does_not_block(tmp_path: Path) -> None:
     assert output_of(load_in_process(tmp_path)) == "compiled False"
     [path] = objects(tmp_path)
