@@ -1,7 +1,8 @@
 // Markdown to DOM nodes. Text becomes text nodes and never HTML, so that a response cannot run scripts.
 
+const MAX_DEPTH = 32; // of quotes, lists and emphasis; what is nested deeper is shown as text
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
+const HEADING = /^ {0,3}(#{1,6})\s(.*)$/;
 const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const QUOTE = /^ {0,3}> ?(.*)$/;
@@ -48,16 +49,17 @@ function kind(line) {
   return ITEM.test(line) || /^\s{2,}\S/.test(line) ? "item" : QUOTE.test(line) ? "quote" : "text";
 }
 
-function block(source) {
+function block(source, depth = 0) {
+  if (depth > MAX_DEPTH) return element("p", [source]);
   const lines = source.split("\n");
   const fence = FENCE.exec(lines[0]), heading = HEADING.exec(lines[0]);
   if (fence) return code(lines, fence[2].trim());
-  if (heading) return element(`h${Math.min(heading[1].length + 2, 6)}`, inline(heading[2]));
+  if (heading) return element(`h${Math.min(heading[1].length + 2, 6)}`, inline(heading[2].trim().replace(/#+$/, "").trimEnd()));
   if (RULE.test(lines[0])) return element("hr");
-  if (ITEM.test(lines[0])) return list(lines);
+  if (ITEM.test(lines[0])) return list(lines, depth);
   if (QUOTE.test(lines[0])) {
     const quote = element("blockquote");
-    for (const inner of blocks(lines.map(line => QUOTE.exec(line)?.[1] ?? line).join("\n"))) quote.append(block(inner));
+    for (const inner of blocks(lines.map(line => QUOTE.exec(line)?.[1] ?? line).join("\n"))) quote.append(block(inner, depth + 1));
     return quote;
   }
   if (lines.length > 1 && lines[0].includes("|") && DIVIDER.test(lines[1])) return table(lines);
@@ -81,18 +83,24 @@ export async function copyText(text, button) {
 }
 
 /** A list. Items that are indented further form a nested list in the preceding item. */
-function list(lines) {
+function list(lines, depth) {
   const [, indent, mark] = ITEM.exec(lines[0]);
   const whole = element(/\d/.test(mark) ? "ol" : "ul");
   if (/\d/.test(mark)) whole.start = parseInt(mark);
   let inner = [];
-  const close = () => { if (inner.length) whole.lastChild.append(ITEM.test(inner[0]) ? list(inner) : element("p", inline(inner.join(" ")))); inner = []; };
+  const close = () => { if (inner.length) whole.lastChild.append(nested(inner, depth + 1)); inner = []; };
   for (const line of lines) {
     const item = ITEM.exec(line);
     if (item && item[1].length <= indent.length + 1) { close(); whole.append(element("li", inline(item[3]))); } else inner.push(line);
   }
   close();
   return whole;
+}
+
+/** What is indented within an item of a list. */
+function nested(lines, depth) {
+  if (depth > MAX_DEPTH) return element("p", [lines.join("\n")]);
+  return ITEM.test(lines[0]) ? list(lines, depth) : element("p", inline(lines.join(" ")));
 }
 
 function table(lines) {
@@ -103,16 +111,17 @@ function table(lines) {
 }
 
 /** The nodes of inline Markdown: emphasis, code and links. */
-function inline(text) {
+function inline(text, depth = 0) {
   const nodes = [];
   let found;
+  if (depth > MAX_DEPTH) return [text];
   while ((found = INLINE.exec(text))) {
     const [all, , codeText, strong, strong2, struck, weak, weak2, label, address, bare] = found;
     if (found.index) nodes.push(text.slice(0, found.index));
     if (codeText !== undefined) nodes.push(element("code", [codeText]));
-    else if (strong ?? strong2) nodes.push(element("strong", inline(strong ?? strong2)));
-    else if (struck) nodes.push(element("s", inline(struck)));
-    else if (weak ?? weak2) nodes.push(element("em", inline(weak ?? weak2)));
+    else if (strong ?? strong2) nodes.push(element("strong", inline(strong ?? strong2, depth + 1)));
+    else if (struck) nodes.push(element("s", inline(struck, depth + 1)));
+    else if (weak ?? weak2) nodes.push(element("em", inline(weak ?? weak2, depth + 1)));
     else nodes.push(link(label ?? bare, address ?? bare, all));
     text = text.slice(found.index + all.length);
   }
