@@ -334,3 +334,30 @@ def test_target_above_source_size_copies(run: Run, model: Path, tmp_path: Path) 
     assert err.startswith("warning: 1GB: even the best types are smaller than the target; using them\n")
     new, old = open_gguf(tmp_path / "out").tensors, open_gguf(model).tensors
     assert {name: each.type for name, each in new.items()} == {name: each.type for name, each in old.items()}
+
+
+@pytest.mark.parametrize("tensor", ["blk.1.ffn_down.weight", "token_embd.weight"])
+@pytest.mark.parametrize(
+    ("value", "rows"),
+    [(np.nan, 1), (np.inf, 1), (0, 2), (0, 1), (3e38, 1)],
+    ids=["nan", "inf", "rows", "zeros", "huge"],
+)
+def test_unusual_weights(run: Run, tmp_path: Path, tensor: str, value: float, rows: int) -> None:
+    """Weights that are not finite are named, and nothing is left; rows of zeros and huge numbers are quantized."""
+    model = tiny_llama(tmp_path / "m.gguf", type="F32", n_embd=256, n_ff=512, n_head=4, n_head_kv=2, head_dim=64)
+    found = open_gguf(model).tensors[tensor]
+    values = np.frombuffer(found.data, np.float32).reshape(found.shape).copy()
+    values[::rows] = value
+    with model.open("r+b") as file:
+        file.seek(found.offset)
+        file.write(values.tobytes())
+    code, _, err = run(model, "out", "--target-bpw", "4.5")
+    if np.isfinite(value):
+        assert code == 0, err
+        written = open_gguf(tmp_path / "out").tensors[tensor]
+        kind = GGMLQuantizationType(written.type)
+        assert np.isfinite(dequantize(written.data.reshape(written.shape[0], -1), kind)).all() or value == 3e38
+    else:
+        assert code == 1
+        assert f"m.gguf: {tensor}: value {value} at [0, 0]" in err
+        assert [each.name for each in tmp_path.iterdir()] == ["m.gguf"]
