@@ -1,11 +1,15 @@
 """StarCoder2 (BigCode, 2024): LayerNorms, a plain feed-forward network, biases everywhere."""
 
+from localinfer.graph.attention import warn_missing_window, with_window
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
+WINDOW = 4096  # of all published models; files of llama.cpp's converter do not state it
+
 
 def build(g: Builder[X]) -> None:
-    """All layers have full attention, as in llama.cpp: GGUF has no key for the sliding window of the checkpoints."""
+    """If there is a sliding window, all layers have it."""
     g.use_layer_norm()
-    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), activation="gelu", gated=False)
+    warn_missing_window(g, WINDOW)
+    spec = DecoderSpec(attention=with_window(g, AttentionSpec(g.rope("halves"))), activation="gelu", gated=False)
     build_decoder(g, spec)

@@ -75,6 +75,7 @@ class Architecture:
     has_mtp: bool = False  # whether there may be multi-token prediction layers
     truncates_yarn: bool = True  # whether the limits of YaRN's ramp are rounded to whole pairs
     window_period: int | None = None  # all layers but the last of each period have a window (0: all; None: none)
+    may_have_window: bool = False  # some checkpoints have a window, which llama.cpp does not support
     first_is_full: bool = False  # the first layer of a period has full attention, instead of the last
     writes_window_flags: bool = False  # whether GGUF needs a window flag for each layer
     has_window_rope: bool = False  # whether sliding-window layers have separate rope parameters

@@ -13,12 +13,18 @@ from localinfer.gguf.source import Field
 def read_sliding_layers(architecture: Architecture, config: JsonObject, n_layer: int) -> tuple[bool, ...]:
     """Return whether each layer has sliding-window attention: by its type, or all but the last of each period."""
     if architecture.window_period is None:
-        warn_ignored_window(config)
-        return (False,) * n_layer
+        if not has_window(config):
+            return (False,) * n_layer
+        if not architecture.may_have_window:
+            warn_ignored_window(config)
+            return (False,) * n_layer
     if config.values.get("sliding_window") is None:
         return (False,) * n_layer
     kinds = config.get("layer_types", list, None)
     if kinds is None:
+        if architecture.window_period is None:
+            first = config.get("max_window_layers", int, 0)
+            return tuple(block >= first for block in range(n_layer))
         period = read_period(config, architecture.window_period)
         return periodic_pattern(period, n_layer, first_is_full=architecture.first_is_full)
     if len(kinds) != n_layer or not {"full_attention", "sliding_attention"}.issuperset(map(str, kinds)):
@@ -55,12 +61,16 @@ def full_attention_value(config: JsonObject, key: str, common_key: str, maximum:
     )
 
 
+def has_window(config: JsonObject) -> bool:
+    """Return whether a checkpoint has a sliding window that is shorter than its context."""
+    window, used = config.get("sliding_window", int, None), config.get("use_sliding_window", bool, True)
+    return window is not None and used and window < config.get("max_position_embeddings", int)
+
+
 def warn_ignored_window(config: JsonObject) -> None:
     """Warn about a window that GGUF cannot express for this architecture; contexts within the window are unaffected."""
-    window, used = config.get("sliding_window", int, None), config.get("use_sliding_window", bool, True)
-    if window is not None and used and window < config.get("max_position_embeddings", int):
-        problem = f"is ignored; beyond {window} tokens attention covers the whole context"
-        warnings.warn(str(config.error("sliding_window", problem)), stacklevel=2)
+    problem = f"is ignored; beyond {config.get('sliding_window', int)} tokens attention covers the whole context"
+    warnings.warn(str(config.error("sliding_window", problem)), stacklevel=2)
 
 
 def fields(architecture: Architecture, hparams: HParams) -> dict[str, Field]:

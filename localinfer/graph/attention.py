@@ -1,8 +1,10 @@
 """Attention composed of a builder's operations: queries, keys and values, rotary embeddings and sliding windows."""
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
-from localinfer.graph.builder import Block, Builder, Rope, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
 from localinfer.graph.properties.rope import BASE, plain_rope, read_temperature, temperature_only_rope
 from localinfer.graph.properties.sliding_window import read_kv_source_layers, read_sliding_layers, read_sliding_window
 
@@ -46,6 +48,23 @@ def sliding_layers(g: Builder[X], pattern: int, default_window: int = 0, *, firs
     """Return for each layer whether it has a sliding window: as the file specifies, or all but the last (or the
     `first`) of every `pattern` layers. Without a window, no layer has one."""
     return read_sliding_layers(g.hparams, g.block_count, pattern, default_window=default_window, first=first)
+
+
+def with_window(g: Builder[X], spec: AttentionSpec) -> Sequence[AttentionSpec]:
+    """Return the attention of each layer: with the file's sliding window, if it has one, in the layers that the file
+    specifies, or else in all."""
+    window, given = sliding_window(g), g.hparams.has("attention.sliding_window_pattern")
+    sliding = sliding_layers(g, 0) if given else [window > 0] * g.block_count
+    local = replace(spec, window=window)
+    return [local if each else spec for each in sliding]
+
+
+def warn_missing_window(g: Builder[X], published: int) -> None:
+    """Warn if the file does not state the sliding window that all published checkpoints have."""
+    key = "attention.sliding_window"
+    if not g.hparams.has(key) and g.hparams.count("context_length", published) > published:
+        problem = f"is missing; beyond {published} tokens the model was trained with a sliding window of that size"
+        warnings.warn(str(g.hparams.error(key, problem)), stacklevel=2)
 
 
 def kv_source_layers(g: Builder[X]) -> Sequence[int]:

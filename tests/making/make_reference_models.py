@@ -475,6 +475,9 @@ MODELS = {
         architecture="llama",
         config=T.MistralConfig(**sizes(4, 2, head_dim=40), **rope(theta=1e6), sliding_window=None),
     ),
+    "mistral-window": Spec(
+        architecture="llama", config=T.MistralConfig(**sizes(3, 1), **rope(), sliding_window=WINDOW)
+    ),
     "mistral3": Spec(
         architecture="mistral3",
         config=T.MistralConfig(**sizes(4, 2, head_dim=32), **rope(theta=1e9), sliding_window=None),
@@ -484,6 +487,10 @@ MODELS = {
     ),
     "ministral3": Spec(architecture="mistral3", config=T.Ministral3Config(**sizes(4, 2, head_dim=32), **MINISTRAL3)),
     "smollm3": Spec(architecture="smollm3", config=T.SmolLM3Config(**sizes(6, 2, 5) | TIED, **rope(theta=2e6))),
+    "smollm3-window": Spec(
+        architecture="smollm3",
+        config=T.SmolLM3Config(**sizes(3, 1, 4), **rope(), use_sliding_window=True, **layer_types(4, 3)),
+    ),
     "granite": Spec(architecture="granite", config=T.GraniteConfig(**sizes(3, 1) | TIED, **rope(), **GRANITE)),
     "minicpm": Spec(
         architecture="minicpm",
@@ -507,6 +514,12 @@ MODELS = {
     ),
     # near relatives
     "qwen2": Spec(architecture="qwen2", config=T.Qwen2Config(**sizes(6, 2) | TIED, **rope(theta=1e6))),
+    "qwen2-window": Spec(
+        architecture="qwen2",
+        config=T.Qwen2Config(
+            **sizes(3, 1, 3), **rope(), use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+        ),
+    ),
     "qwen2-odd": Spec(architecture="qwen2", config=T.Qwen2Config(**ODD_QWEN, **YARN)),
     "qwen3": Spec(
         architecture="qwen3",

@@ -22,6 +22,7 @@ MIXTRAL = Architecture(
     reorder=INTERLEAVED_ROPE,
     tensor_names={f"block_sparse_moe.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
     metadata=expert_metadata.experts,
+    may_have_window=True,
 )
 LLAMA4 = Architecture(
     name="llama4",
@@ -71,6 +72,7 @@ HUNYUAN_MOE = Architecture(
 )
 DOTS1 = Architecture(
     name="dots1",
+    may_have_window=True,
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS),
     moe_tensors=(*EXPERTS, *SHARED_EXPERTS, "exp_probs_b.bias"),
     dense_tensors=GATED_FFN,

@@ -73,6 +73,7 @@ STARCODER2 = Architecture(
     model_tensors=("output_norm.bias",),
     norm="layer",
     activations=GELU,
+    may_have_window=True,
     defaults={"tie_word_embeddings": True},
 )
 BY_CLASS = {

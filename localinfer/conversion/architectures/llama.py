@@ -1,5 +1,7 @@
 """Llama, and dense models with small differences: norms, biases, layers without rope."""
 
+from dataclasses import replace
+
 from localinfer.conversion import architecture_metadata, attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
@@ -19,6 +21,7 @@ LLAMA = Architecture(
     optional_layer_tensors=biases(*SEPARATE_QKV, *GATED_FFN),
     reorder=INTERLEAVED_ROPE,
 )
+MISTRAL = replace(LLAMA, may_have_window=True)
 MISTRAL3 = Architecture(
     name="mistral3",
     layer_tensors=LLAMA.layer_tensors,
@@ -31,7 +34,8 @@ SMOLLM3 = Architecture(
     optional_layer_tensors=LLAMA.optional_layer_tensors,
     reorder=INTERLEAVED_ROPE,
     metadata=attention_metadata.require_no_rope_interval,
-    defaults={"tie_word_embeddings": True},
+    may_have_window=True,
+    defaults={"tie_word_embeddings": True, "use_sliding_window": False},
 )
 MINICPM = Architecture(
     name="minicpm",
@@ -84,7 +88,7 @@ SEED_OSS = Architecture(
 )
 BY_CLASS = {
     "LlamaForCausalLM": LLAMA,
-    "MistralForCausalLM": LLAMA,
+    "MistralForCausalLM": MISTRAL,
     "InternLM3ForCausalLM": LLAMA,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Ministral3ForCausalLM": MISTRAL3,

@@ -19,7 +19,12 @@ from localinfer.conversion.architectures.common import (
 from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.tensor_formats import reorder
 
-QWEN2 = Architecture(name="qwen2", layer_tensors=(*LLAMA.layer_tensors, *biases("attn_q", "attn_k", "attn_v")))
+QWEN2 = Architecture(
+    name="qwen2",
+    layer_tensors=(*LLAMA.layer_tensors, *biases("attn_q", "attn_k", "attn_v")),
+    may_have_window=True,
+    defaults={"use_sliding_window": False},
+)
 QWEN3 = Architecture(name="qwen3", layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS))
 QWEN2MOE = Architecture(
     name="qwen2moe",

@@ -123,7 +123,7 @@ def adds_pair_separator(folder: CheckpointFolder) -> bool | None:
     if not folder.has(TOKENIZER):
         return None
     for step in flatten_steps(folder.json(TOKENIZER), "post_processor", "processors"):
-        kind = step.values.get("type")
+        kind = step.get("type", str, "")
         if kind in ("BertProcessing", "RobertaProcessing"):
             return bool(kind == "RobertaProcessing")
         if kind == "TemplateProcessing":

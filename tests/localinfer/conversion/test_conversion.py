@@ -36,6 +36,7 @@ MORE = {
     "attention.value_length",
     "attention.head_count_kv",
     "attention.sliding_window",
+    "attention.sliding_window_pattern",
     "attention.temperature_length",
     "attention.temperature_scale",
     "expert_gating_func",
