@@ -24,6 +24,10 @@ class Classifier:
                 "", "has no classification head for reranking; `localinfer embed` computes embeddings", UnsupportedError
             )
         architecture = f.get("general.architecture", str)
+        if architecture == "bert" and f"{DENSE}.weight" not in self._weights:
+            problem = "is missing: llama.cpp's converter drops BERT's pooler, without which scores are wrong"
+            raise f.error(f"tensor {DENSE}.weight", f"{problem}; convert the checkpoint with `localinfer quantize`",
+                          UnsupportedError)  # fmt: skip
         self._activation = gelu if architecture == "modern-bert" else np.tanh
         self._softmax = architecture == "qwen3"
         self._eps = eps

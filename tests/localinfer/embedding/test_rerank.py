@@ -15,7 +15,7 @@ from tokenizer_texts import tricky
 
 import localinfer
 from cli.__main__ import run
-from localinfer.errors import ContextOverflowError
+from localinfer.errors import ContextOverflowError, UnsupportedError
 from localinfer.gguf.gguf_source import from_gguf
 from localinfer.quantization.quantize import make_encoder_factory, quantize
 
@@ -87,6 +87,17 @@ def test_a_roberta_whose_file_states_nothing_has_two_separators(path: Path, tmp_
     with localinfer.load(older, **EXACT) as model:
         scores = {each.document: each.score for each in model.rerank(query, DOCUMENTS)}
     assert [scores[each] for each in DOCUMENTS] == pytest.approx(EXPECTED["scores"][query], abs=1e-4)
+
+
+def test_a_bert_without_pooler_has_no_scores(path: Path, tmp_path: Path) -> None:
+    """As llama.cpp's converter writes BertForSequenceClassification."""
+    source = from_gguf(path)
+    tensors = {name: tensor for name, tensor in source.tensors.items() if name not in ("cls.weight", "cls.bias")}
+    types = {name: tensor.type for name, tensor in tensors.items()}
+    lacking = tmp_path / "lacking.gguf"
+    quantize(replace(source, tensors=tensors), lacking, types, encoder_factory=make_encoder_factory("fast", {}))
+    with localinfer.load(lacking, **EXACT) as model, pytest.raises(UnsupportedError, match="drops BERT's pooler"):
+        model.rerank("What?", ["It is a bear."])
 
 
 def test_long_document_is_truncated_on_request(model: localinfer.Model) -> None:
