@@ -4,24 +4,28 @@ full-attention layer."""
 import math
 from dataclasses import replace
 
+from localinfer.architectures.gemma2 import attention_scale
 from localinfer.graph.attention import rope_swa, sliding_layers, sliding_window
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
 
-BLOCKS_27B = 62  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2, which the file does not state
+BLOCKS_27B = 62  # layers of the 27B model
 PATTERN = 6  # every sixth layer has full attention, unless the file specifies otherwise
 
 
 def build(g: Builder[X]) -> None:
     """The embedding is scaled by sqrt(n_embd). Sliding-window layers have their own RoPE base."""
-    n = g.embedding_length
-    scale = (n / g.attention_heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None
-    full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=scale)
+    full = AttentionSpec(
+        g.rope("halves"),
+        head_norm="before_rope",
+        scale=attention_scale(g, BLOCKS_27B),
+    )
     local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g))
     spec = DecoderSpec(
         attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN)],
         activation="gelu",
         post_norms=POST_NORMS,
-        embedding_scale=math.sqrt(n),
+        embedding_scale=math.sqrt(g.embedding_length),
+        logit_cap=g.hparams.number("final_logit_softcapping", 0.0),
     )
     build_decoder(g, spec)

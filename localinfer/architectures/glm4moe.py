@@ -1,5 +1,5 @@
-"""GLM-4.5 and 4.6 (Zhipu AI, 2025): as dots1, with biases and RoPE on half of each head. The larger model normalises
-heads."""
+"""GLM-4.5 and 4.6 (Zhipu AI, 2025): as dots1, usually with biases, and RoPE on half of each head. The larger model
+normalises heads."""
 
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
@@ -15,7 +15,6 @@ def build(g: Builder[X]) -> None:
     spec = DecoderSpec(
         attention=AttentionSpec(g.rope("halves"), head_norm=head_norm),
         pre_norms=NORMS,
-        qkv_bias=True,
         router=router,
     )
     build_decoder(g, spec)

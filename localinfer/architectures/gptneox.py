@@ -2,11 +2,13 @@
 
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.feed_forward import read_activation
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with the exact GELU."""
+    """Decoder with the exact GELU, unless the file names another activation."""
     g.use_layer_norm()
     parallel = g.hparams.flag("use_parallel_residual", True)
-    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), activation="gelu_erf", gated=False, parallel=parallel)
+    activation = read_activation(g, "gelu_erf")
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), activation=activation, gated=False, parallel=parallel)
     build_decoder(g, spec)

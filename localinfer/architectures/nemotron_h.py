@@ -10,7 +10,8 @@ from localinfer.graph.properties.recurrence import read_recurrence
 
 
 def build(g: Builder[X], router: Router | None = None) -> None:
-    """The tensors of a layer determine its kind. A variant has experts instead of the feed-forward network."""
+    """The tensors of a layer determine its kind. A variant has experts in some or all layers instead of the
+    feed-forward network."""
     g.hparams.accept("rope.dimension_count", "rope.freq_base")  # in the files, but there is no RoPE
     n, shape, x = g.embedding_length, read_recurrence(g.hparams, "add"), g.embeddings.tokens()
     for blk in g.blocks():
@@ -20,7 +21,7 @@ def build(g: Builder[X], router: Router | None = None) -> None:
             g.matmul(g.attend(blk, q, k, v, AttentionSpec()), f"{blk}attn_output", n, add_to=x)
         elif g.tensors.has(f"{blk}ssm_in.weight"):
             g.matmul(state_space(g, blk, h, shape), f"{blk}ssm_out", n, add_to=x)
-        elif router:
+        elif router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
             g.add(x, routed_experts(g, h, blk, router))
             g.add(x, shared_expert(g, h, blk, "relu_squared", gated=False))
         else:

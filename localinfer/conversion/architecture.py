@@ -78,6 +78,7 @@ class Architecture:
     may_have_window: bool = False  # some checkpoints have a window, which llama.cpp does not support
     first_is_full: bool = False  # the first layer of a period has full attention, instead of the last
     writes_window_flags: bool = False  # whether GGUF needs a window flag for each layer
+    has_attention_scale: bool = False  # whether GGUF has a key for a scale of scores that is not the default
     has_window_rope: bool = False  # whether sliding-window layers have separate rope parameters
 
     # Keys of config.json.

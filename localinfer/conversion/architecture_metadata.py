@@ -31,6 +31,18 @@ def minicpm_scales(config: JsonObject, hp: HParams) -> Fields:
     }
 
 
+def no_softcapping(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return caps of 0 for those that config.json lacks: readers take a missing key for Gemma 2's usual caps."""
+    keys = ("attn_logit_softcapping", "final_logit_softcapping")
+    return {key: Field.float32(0.0) for key in keys if key not in config.values}
+
+
+def activation(config: JsonObject, hp: HParams, *, usual: tuple[str, ...]) -> Fields:  # noqa: ARG001
+    """Return the activation, unless it is the `usual` one, which readers assume."""
+    name = config.get("hidden_act", str, usual[0])
+    return {} if name in usual else {"hidden_activation": Field.text(name)}
+
+
 def falcon_layout(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
     """Return the tensor data layout "jploski": queries, keys and values are sorted by kind."""
     return {"tensor_data_layout": Field.text("jploski")}

@@ -18,6 +18,7 @@ from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 MAX_VOCABULARY = 1 << 20
 MAX_TOKEN_TYPES = 1024
 MAX_HEAD_DIM = 1 << 16
+BLOCK = 32  # values of an activation that share a scale
 
 # Keys that change the computation, with the value that has no effect. Architectures list the keys they support.
 UNSUPPORTED_KEYS = {
@@ -91,9 +92,27 @@ def read_hparams(architecture: Architecture, config: JsonObject) -> HParams:
         head_dim_full=head_dim_full,
         n_embd_per_layer=optional_count(config, "hidden_size_per_layer_input", MAXIMA["embedding_length"]),
     )
-    reject_other_attention_scale(architecture, config, hparams)
+    if not architecture.has_attention_scale and attention_scale(architecture, config, hparams):
+        scaled_by = config.get("query_pre_attn_scalar", float)
+        raise config.error("query_pre_attn_scalar", f"{scaled_by:g} is not supported", UnsupportedError)
     hparams = architecture.read_hparams(config, hparams)
+    require_whole_blocks(architecture, config, hparams)
     return replace(hparams, layer_overrides=architecture.layer_overrides(config, hparams))
+
+
+def require_whole_blocks(architecture: Architecture, config: JsonObject, hparams: HParams) -> None:
+    """Raise UnsupportedError for a length that no reader can run: activations are quantized in blocks of 32 values."""
+    kinds = {*architecture.layer_tensors, *architecture.moe_tensors, *architecture.dense_tensors}
+    kinds |= {kind for names in architecture.layer_type_tensors.values() for kind in names}
+    lengths = {"hidden_size": hparams.n_embd}
+    if {"ffn_down", "channel_mix_value"} & kinds:
+        lengths["intermediate_size"] = hparams.n_ff
+    if "ffn_down_exps" in kinds:
+        key = "moe_intermediate_size" if "moe_intermediate_size" in config.values else "intermediate_size"
+        lengths[key] = hparams.n_ff_expert
+    for key, length in lengths.items():
+        if length % BLOCK:
+            raise config.error(key, f"makes {length} columns; they must be a multiple of {BLOCK}", UnsupportedError)
 
 
 def read_head_dim(config: JsonObject, n_embd: int, n_head: int) -> int:
@@ -195,19 +214,21 @@ def read_kv_heads(config: JsonObject, n_head: int) -> int:
 
 
 def read_experts(architecture: Architecture, config: JsonObject, n_ff: int) -> tuple[int, int, int]:
-    """Return the number of experts, the feed-forward length of each, and that of all shared experts together."""
+    """Return the number of experts, the feed-forward length of each, and that of all shared experts together, which
+    is 0 if config.json says that there are none.
+    """
     may_have = "ffn_gate_inp" in architecture.optional_layer_tensors and config.values.get("num_experts")
     of_kinds = (name for names in architecture.layer_type_tensors.values() for name in names)
     if "ffn_gate_inp" not in (*architecture.layer_tensors, *architecture.moe_tensors, *of_kinds) and not may_have:
         return 0, 0, 0
     widest = MAXIMA["feed_forward_length"]
     width = config.positive_int("moe_intermediate_size", widest, n_ff)
-    shared = config.get("n_shared_experts", int, 0) * width
-    if shared > widest:
-        raise config.error("n_shared_experts", f"makes {shared} columns; there may be {widest}")
-    if config.values.get("shared_expert_intermediate_size"):
-        shared = config.positive_int("shared_expert_intermediate_size", widest)
-    return config.positive_int("num_experts", MAXIMA["expert_count"]), width, shared or width
+    shared = config.get("n_shared_experts", int, 1) * width
+    if not 0 <= shared <= widest:
+        raise config.error("n_shared_experts", f"makes {shared} columns; there may be 0 to {widest}")
+    if "shared_expert_intermediate_size" in config.values:
+        shared = optional_count(config, "shared_expert_intermediate_size", widest)
+    return config.positive_int("num_experts", MAXIMA["expert_count"]), width, shared
 
 
 def read_dense_layers(config: JsonObject, n_layer: int) -> int:
@@ -215,6 +236,8 @@ def read_dense_layers(config: JsonObject, n_layer: int) -> int:
     n_dense = config.get("first_k_dense_replace", int)
     if not 0 <= n_dense <= n_layer:
         raise config.error("first_k_dense_replace", f"is {n_dense}; it must be 0 to {n_layer}")
+    if n_dense == n_layer:
+        raise config.error("first_k_dense_replace", f"{n_dense} leaves no layer with experts", UnsupportedError)
     return n_dense
 
 
@@ -258,12 +281,12 @@ def reject_unsupported(architecture: Architecture, config: JsonObject) -> None:
         raise config.error("hidden_act", f"{printable(repr(activation), 40)} is not supported", UnsupportedError)
 
 
-def reject_other_attention_scale(architecture: Architecture, config: JsonObject, hparams: HParams) -> None:
-    """Raise UnsupportedError for a nonstandard attention scale, which GGUF has no key for."""
-    scaled_by = config.get("query_pre_attn_scalar", float, float(hparams.head_dim))
+def attention_scale(architecture: Architecture, config: JsonObject, hparams: HParams) -> float | None:
+    """Return the factor of scores, or None if it is the one that readers assume."""
     largest = LARGEST_MODEL_LAYERS.get(architecture.name) == hparams.n_layer
-    if not isclose(scaled_by, hparams.n_embd / hparams.n_head if largest else hparams.head_dim):
-        raise config.error("query_pre_attn_scalar", f"{scaled_by:g} is not supported", UnsupportedError)
+    default = hparams.n_embd / hparams.n_head if largest else hparams.head_dim
+    scaled_by = config.positive_float("query_pre_attn_scalar", float(hparams.head_dim))
+    return None if isclose(scaled_by, default) else float(scaled_by**-0.5)
 
 
 # --- GGUF's keys ---
@@ -292,6 +315,8 @@ def fields(architecture: Architecture, config: JsonObject, hparams: HParams) -> 
     if architecture.has_rope:
         values |= rope_fields(hparams)
     values |= sliding_window.fields(architecture, hparams)
+    if scale := attention_scale(architecture, config, hparams):
+        values["attention.scale"] = Field.float32(scale)
     scales = {key: name for key, name in architecture.float_keys.items() if key in config.values}
     values |= {name: Field.float32(config.positive_float(key)) for key, name in scales.items()}
     values |= {name: Field.flag(config.get(key, bool)) for key, name in architecture.bool_keys.items()}

@@ -11,14 +11,19 @@ from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
 Fields = dict[str, Field]
 
 
-def experts(config: JsonObject, hp: HParams) -> Fields:
-    """Return the number of experts, the number used per token, and their feed-forward length if it differs."""
+def experts(config: JsonObject, hp: HParams, *, usually_normed: bool | None = None) -> Fields:
+    """Return the number of experts, the number used per token, and their feed-forward length if it differs.
+
+    If the weights of experts may be normalized or not, `usually_normed` is what readers of the architecture assume.
+    """
     fields = {
         "expert_count": Field.uint32(hp.n_expert),
         "expert_used_count": Field.uint32(config.positive_int("num_experts_per_tok", hp.n_expert)),
     }
     if "moe_intermediate_size" in config.values:
         fields["expert_feed_forward_length"] = Field.uint32(hp.n_ff_expert)
+    if usually_normed is not None and config.get("norm_topk_prob", bool, False) != usually_normed:
+        fields["expert_weights_norm"] = Field.flag(not usually_normed)
     return fields
 
 

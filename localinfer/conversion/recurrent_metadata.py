@@ -74,9 +74,6 @@ def falcon_h1_hparams(config: JsonObject, hp: HParams) -> HParams:
         for name in ("embedding", "lm_head", "attention_in", "attention_out", "key", "ssm_in", "ssm_out")
     )
     gate, down = read_multipliers(config, "mlp_multipliers", 2)
-    if hp.tied_embeddings and embedding != output:
-        what = f"is true, but the embedding is multiplied with {embedding:g} and the output layer with {output:g}"
-        raise config.error("tie_word_embeddings", what, UnsupportedError)
     groups = hp.sizes["n_groups"] * hp.sizes["n_key"]
     rows = [hp.sizes["n_values"], hp.sizes["n_values"], groups, groups, hp.sizes["n_heads"]]
     of_rows = np.repeat(np.array(read_multipliers(config, "ssm_multipliers", len(rows))), rows)[:, None]
@@ -85,7 +82,9 @@ def falcon_h1_hparams(config: JsonObject, hp: HParams) -> HParams:
         "attn_output": attention_output, "ssm_in": recurrent * of_rows, "ssm_out": recurrent_output, "ffn_gate": gate,
         "ffn_down": down,
     }  # fmt: skip
-    return replace(hp, weight_factors={kind: np.asarray(factor, np.float32) for kind, factor in factors.items()})
+    weight_factors = {kind: np.asarray(factor, np.float32) for kind, factor in factors.items()}
+    # With other factors, the output layer is a matrix of its own, also where config.json says that it is shared.
+    return replace(hp, tied_embeddings=hp.tied_embeddings and embedding == output, weight_factors=weight_factors)
 
 
 def read_multipliers(config: JsonObject, key: str, count: int) -> list[float]:
@@ -100,15 +99,15 @@ def granite_hybrid(config: JsonObject, hp: HParams) -> Fields:
     """Return Granite 4's hybrid metadata. Recurrent layers have no KV heads; attention layers usually have no rope."""
     uses_rope = config.get("position_embedding_type", str, "nope") == "rope"
     heads = np.array([hp.n_head_kv if kind == "full_attention" else 0 for kind in hp.layer_types], np.int32)
+    key = "shared_expert_intermediate_size"
+    n_ff_shared = hp.n_ff_shared if hp.n_expert else config.positive_int(key, DEFAULT_MAXIMUM)
     fields = (
         ssm_shape(config, hp)
         | ({} if uses_rope else UNLIMITED_CONTEXT)
         | {
             "attention.head_count_kv": Field.numbers(heads),
             "rope.scaling.finetuned": Field.flag(uses_rope),
-            "expert_shared_feed_forward_length": Field.uint32(
-                config.positive_int("shared_expert_intermediate_size", DEFAULT_MAXIMUM)
-            ),
+            "expert_shared_feed_forward_length": Field.uint32(n_ff_shared),
         }
     )
     return fields | (experts(config, hp) if hp.n_expert else {})
@@ -123,14 +122,15 @@ def granite_without_states(config: JsonObject, hp: HParams) -> Fields:  # noqa: 
 
 def nemotron_h(config: JsonObject, hp: HParams) -> Fields:
     """Return Nemotron-H's metadata. Each layer has one type: KV heads are set for attention layers, and the
-    feed-forward length for MLP layers.
+    feed-forward length for MLP layers and layers with experts.
     """
-    kinds = {"attention.head_count_kv": ("full_attention", hp.n_head_kv), "feed_forward_length": ("mlp", hp.n_ff)}
-    if hp.n_expert:
-        kinds["feed_forward_length"] = "moe", hp.n_ff_expert
+    kinds = {
+        "attention.head_count_kv": {"full_attention": hp.n_head_kv},
+        "feed_forward_length": {"mlp": hp.n_ff, "moe": hp.n_ff_expert},
+    }
     fields = {
-        key: Field.numbers(np.array([number if kind == of else 0 for of in hp.layer_types], np.int32))
-        for key, (kind, number) in kinds.items()
+        key: Field.numbers(np.array([numbers.get(kind, 0) for kind in hp.layer_types], np.int32))
+        for key, numbers in kinds.items()
     }
     return ssm_shape(config, hp) | fields | UNLIMITED_CONTEXT
 

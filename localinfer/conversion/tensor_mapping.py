@@ -21,6 +21,7 @@ PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
 OTHER_MODELS = re.compile(
     r"(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|mtp)\."
 )
+OUTPUT_NAMES = {"lm_head.weight": "output.weight"}  # also of architectures whose output layer is usually the embedding
 OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 # Old checkpoints store values that follow from config.json: rope frequencies and attention masks.
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
@@ -47,7 +48,7 @@ def map_tensors(
     for name, tensor in stack_members(text_model_tensors(select_tensors(architecture, stored))).items():
         if architecture.has_mtp and (block := BLOCK_TENSOR.fullmatch(name)) and int(block["block"]) >= blocks:
             continue
-        renamed = architecture_name(name, architecture_names) or known(name)
+        renamed = architecture_name(name, architecture_names) or known(name) or OUTPUT_NAMES.get(name)
         if renamed is None:
             raise unexpected_tensor(tensor, architecture)
         whole = renamed.endswith(GGUF_ENDINGS) or renamed.rpartition(".")[2] in architecture.no_weight_suffix

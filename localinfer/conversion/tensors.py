@@ -64,7 +64,7 @@ class ExpectedTensor(NamedTuple):
     def source_kind(self, architecture: Architecture, present: TensorMap) -> str:
         """Return the kind of the checkpoint tensor that contains it, which may be a fused tensor."""
         whole = architecture.fused_sources.get(self.kind, self.kind)
-        return self.kind if self.name in present and self.full_name(whole) not in present else whole
+        return self.kind if self.name in present else whole
 
     def full_name(self, kind: str) -> str:
         """Return the name of a tensor of this kind in the same layer."""
@@ -149,7 +149,9 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
     for kind in (*embedding, *norm, *architecture.model_tensors, *of_model):
         yield ExpectedTensor(NO_LAYER, kind)
     optional = [
-        kind for kind in architecture.optional_layer_tensors if architecture.fused_sources.get(kind, kind) in kinds
+        kind
+        for kind in architecture.optional_layer_tensors
+        if architecture.fused_sources.get(kind, kind) in kinds and (hparams.n_ff_shared or not kind.endswith("_shexp"))
     ]
     for block in range(hparams.n_layer + hparams.n_mtp_layers):
         ffn_tensors = architecture.moe_tensors if hparams.has_experts(block) else architecture.dense_tensors
@@ -160,7 +162,8 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
             *ffn_tensors,
             *of_type,
         ):
-            yield ExpectedTensor(block, kind, architecture.no_weight_suffix)
+            if hparams.n_ff_shared or not kind.endswith("_shexp"):
+                yield ExpectedTensor(block, kind, architecture.no_weight_suffix)
         if block < hparams.n_layer:
             yield from (ExpectedTensor(block, kind, architecture.no_weight_suffix) for kind in optional)
         else:
@@ -187,8 +190,9 @@ def reject_leftover(
     tensor: StoredTensor | StackedTensor, name: str, architecture: Architecture, hparams: HParams
 ) -> None:
     """Raise UnsupportedError for an unused tensor, unless it is a duplicate or has no effect."""
-    tied = hparams.tied_embeddings and name == "output.weight"
-    if not tied and not (name.endswith(".bias") and tensor.dtype in FLOATS and not to_float32(tensor).any()):
+    if (hparams.tied_embeddings and name == "output.weight") or 0 in tensor.shape:
+        return
+    if not (name.endswith(".bias") and tensor.dtype in FLOATS and not to_float32(tensor).any()):
         raise tensor_mapping.unexpected_tensor(tensor, architecture)
 
 

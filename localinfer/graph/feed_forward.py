@@ -5,6 +5,19 @@ import math
 from localinfer.graph.builder import Block, Builder, X
 from localinfer.graph.properties.hyperparameters import multiple_of_32
 
+ACTIVATIONS = {  # by their names in config.json
+    "gelu": "gelu_erf", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "silu": "silu",
+    "swish": "silu", "geglu": "gelu_erf", "swiglu": "silu",
+}  # fmt: skip
+
+
+def read_activation(g: Builder[X], default: str) -> str:
+    """Return the activation that the file names, or the default."""
+    name = g.hparams.text("hidden_activation", "")
+    if name and name not in ACTIVATIONS:
+        raise g.hparams.unsupported("hidden_activation", repr(name))
+    return ACTIVATIONS[name] if name else default
+
 
 def feed_forward(
     g: Builder[X], h: X, blk: Block, activation: str, *, gated: bool = True, std_multiplier: float = -math.inf

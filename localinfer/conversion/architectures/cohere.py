@@ -2,12 +2,12 @@
 
 from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.architectures.common import GATED_FFN, HEAD_NORMS, SEPARATE_QKV
+from localinfer.conversion.architectures.common import GATED_FFN, HEAD_NORMS, SEPARATE_QKV, biases
 
 COMMAND_R = Architecture(
     name="command-r",
     layer_tensors=("attn_norm", *SEPARATE_QKV, *GATED_FFN),
-    optional_layer_tensors=HEAD_NORMS,
+    optional_layer_tensors=(*HEAD_NORMS, *biases(*SEPARATE_QKV)),
     shapes={"attn_q_norm": ("n_head", "head_dim"), "attn_k_norm": ("n_head_kv", "head_dim")},
     norm="layer",
     key_aliases={"max_position_embeddings": "model_max_length"},

@@ -1,5 +1,7 @@
 """Mixture-of-experts architectures that belong to no family module."""
 
+from functools import partial
+
 from localinfer.conversion import attention_metadata, expert_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
@@ -45,9 +47,9 @@ LLAMA4 = Architecture(
 OLMOE = Architecture(
     name="olmoe",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
     shapes={"attn_q_norm": ("n_q",), "attn_k_norm": ("n_kv",)},
-    metadata=expert_metadata.experts,
-    required_values={"norm_topk_prob": False},
+    metadata=partial(expert_metadata.experts, usually_normed=False),
 )
 ERNIE4_5_MOE = Architecture(
     name="ernie4_5-moe",
@@ -66,6 +68,7 @@ ERNIE4_5_MOE = Architecture(
 HUNYUAN_MOE = Architecture(
     name="hunyuan-moe",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS, *SHARED_EXPERTS),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
     read_hparams=expert_metadata.hunyuan_hparams,
     metadata=expert_metadata.hunyuan_experts,
     required_values={"use_cla": False, "moe_layer_num_skipped": 0},
@@ -74,6 +77,7 @@ DOTS1 = Architecture(
     name="dots1",
     may_have_window=True,
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
     moe_tensors=(*EXPERTS, *SHARED_EXPERTS, "exp_probs_b.bias"),
     dense_tensors=GATED_FFN,
     tensor_names={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
@@ -85,7 +89,7 @@ DOTS1 = Architecture(
         **EXPERT_GROUPS,
     },
     metadata=expert_metadata.sigmoid_experts,
-    required_values={"n_group": 1, "topk_group": 1, "scoring_func": "sigmoid"},
+    required_values={"scoring_func": "sigmoid"},
     defaults={"n_group": 1, "topk_group": 1},
 )
 GPT_OSS = Architecture(

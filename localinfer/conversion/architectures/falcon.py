@@ -37,6 +37,7 @@ FALCON_H1 = Architecture(
     no_weight_suffix=("ssm_a", "ssm_d", "ffn_norm"),
     shapes=MAMBA2.shapes,
     final_shapes=MAMBA2.final_shapes,
+    fused_sources={"output": "token_embd"},  # if they are shared, but have different multipliers
     folded_multipliers=("embedding_multiplier",),
     read_hparams=recurrent_metadata.falcon_h1_hparams,
     metadata=recurrent_metadata.ssm_shape,

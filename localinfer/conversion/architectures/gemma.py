@@ -12,6 +12,7 @@ from localinfer.conversion.architectures.common import (
     POST_NORMS,
     PRE_NORMS,
     SEPARATE_QKV,
+    biases,
 )
 from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.tensor_formats import reorder
@@ -19,6 +20,7 @@ from localinfer.conversion.tensor_formats import reorder
 GEMMA = Architecture(
     name="gemma",
     layer_tensors=LLAMA.layer_tensors,
+    optional_layer_tensors=biases(*SEPARATE_QKV),
     norm_offset=1.0,
     activations=GELU + EXACT_GELU,  # the first config.json files specify exact GELU by mistake
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
@@ -26,6 +28,7 @@ GEMMA = Architecture(
 GEMMA2 = Architecture(
     name="gemma2",
     layer_tensors=(*PRE_NORMS, *POST_NORMS, *SEPARATE_QKV, *GATED_FFN),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
     norm_offset=1.0,
     activations=GELU,
     window_period=2,
@@ -33,16 +36,20 @@ GEMMA2 = Architecture(
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
     },
+    has_attention_scale=True,
+    metadata=architecture_metadata.no_softcapping,
     defaults=GEMMA.defaults,
 )
 GEMMA3 = Architecture(
     name="gemma3",
     layer_tensors=(*PRE_NORMS, *POST_NORMS, *SEPARATE_QKV, *GATED_FFN, *HEAD_NORMS),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
     norm_offset=1.0,
     activations=GELU,
     window_period=6,
     has_window_rope=True,
     float_keys={"final_logit_softcapping": "final_logit_softcapping"},
+    has_attention_scale=True,
     defaults={  # the larger models' config.json files list only differences
         **GEMMA.defaults,
         "vocab_size": 262_208,

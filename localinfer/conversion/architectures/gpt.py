@@ -1,5 +1,8 @@
 """GPT-2 and later models with LayerNorm: GPT-NeoX, StableLM, StarCoder2."""
 
+from functools import partial
+
+from localinfer.conversion import architecture_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -28,7 +31,8 @@ GPT2 = Architecture(
     reorder=dict.fromkeys((*FUSED_QKV, *UNGATED_FFN), reorder.transpose),
     ffn_multiplier=4,
     norm="layer",
-    activations=GELU,
+    activations=GELU + EXACT_GELU,
+    metadata=partial(architecture_metadata.activation, usual=GELU),
     has_rope=False,
     required_values={
         "scale_attn_weights": True,
@@ -43,14 +47,15 @@ GPTNEOX = Architecture(
         *PRE_NORMS,
         *biases(*PRE_NORMS),
         *FUSED_QKV,
-        *biases(*FUSED_QKV),
         *UNGATED_FFN,
         *biases(*UNGATED_FFN),
     ),
+    optional_layer_tensors=biases(*FUSED_QKV),
     model_tensors=("output_norm.bias",),
     reorder={"attn_qkv": reorder.group_qkv, "attn_qkv.bias": reorder.group_qkv},
     norm="layer",
-    activations=GELU + EXACT_GELU,
+    activations=EXACT_GELU + GELU,
+    metadata=partial(architecture_metadata.activation, usual=EXACT_GELU),
     has_partial_rope=True,
     bool_keys={"use_parallel_residual": "use_parallel_residual"},
     defaults={"partial_rotary_factor": 0.25, "use_parallel_residual": True},
@@ -72,7 +77,8 @@ STARCODER2 = Architecture(
     optional_layer_tensors=biases(*SEPARATE_QKV, *UNGATED_FFN),
     model_tensors=("output_norm.bias",),
     norm="layer",
-    activations=GELU,
+    activations=GELU + EXACT_GELU,
+    metadata=partial(architecture_metadata.activation, usual=GELU),
     may_have_window=True,
     defaults={"tie_word_embeddings": True},
 )

@@ -69,6 +69,7 @@ EXAONE4 = Architecture(
 OLMO2 = Architecture(
     name="olmo2",
     layer_tensors=(*POST_NORMS, *SEPARATE_QKV, *GATED_FFN, *HEAD_NORMS),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
     shapes={"attn_q_norm": ("n_q",), "attn_k_norm": ("n_kv",)},
     window_period=4,
     writes_window_flags=True,
@@ -78,7 +79,10 @@ ERNIE4_5 = Architecture(
     name="ernie4_5", layer_tensors=LLAMA.layer_tensors, optional_layer_tensors=biases(*SEPARATE_QKV, *GATED_FFN)
 )
 HUNYUAN_DENSE = Architecture(
-    name="hunyuan-dense", layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS), required_values={"use_cla": False}
+    name="hunyuan-dense",
+    layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
+    required_values={"use_cla": False},
 )
 SEED_OSS = Architecture(
     name="seed_oss",

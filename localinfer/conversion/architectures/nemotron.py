@@ -56,7 +56,7 @@ UNGATED_SHARED = ("ffn_up_shexp", "ffn_down_shexp")
 NEMOTRON_H_MOE = replace(
     NEMOTRON_H,
     name="nemotron_h_moe",
-    layer_type_tensors={**GRANITEHYBRID.layer_type_tensors, "moe": (*UNGATED_EXPERTS, *UNGATED_SHARED)},
+    layer_type_tensors={**NEMOTRON_H.layer_type_tensors, "moe": (*UNGATED_EXPERTS, *UNGATED_SHARED)},
     tensor_names={
         "mixer.experts.up_proj": "ffn_up_exps",
         "mixer.experts.down_proj": "ffn_down_exps",
@@ -87,10 +87,14 @@ NEMOTRON_H_LATENT = replace(
 
 
 def nemotron_h(config: JsonObject) -> Architecture:
-    """Return the architecture: models of this class may have experts, some of which use latent vectors."""
-    if config.values.get("moe_latent_size"):
-        return NEMOTRON_H_LATENT
-    return NEMOTRON_H_MOE if "num_experts_per_tok" in config.values else NEMOTRON_H
+    """Return the architecture: models of this class may have layers with experts, some of which use latent vectors.
+
+    The layer types decide: transformers 5 saves keys about experts for models without experts, too.
+    """
+    kinds = config.get("layers_block_type", list, config.get("layer_types", list, []))
+    if "moe" not in kinds and "E" not in config.get("hybrid_override_pattern", str, ""):
+        return NEMOTRON_H
+    return NEMOTRON_H_LATENT if config.values.get("moe_latent_size") else NEMOTRON_H_MOE
 
 
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {

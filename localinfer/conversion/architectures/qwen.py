@@ -1,6 +1,7 @@
 """Qwen 2 and later: dense, mixture of experts, and hybrids with gated delta net layers."""
 
 from dataclasses import replace
+from functools import partial
 
 from localinfer.conversion import expert_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
@@ -25,7 +26,11 @@ QWEN2 = Architecture(
     may_have_window=True,
     defaults={"use_sliding_window": False},
 )
-QWEN3 = Architecture(name="qwen3", layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS))
+QWEN3 = Architecture(
+    name="qwen3",
+    layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
+)
 QWEN2MOE = Architecture(
     name="qwen2moe",
     layer_tensors=(
@@ -37,15 +42,15 @@ QWEN2MOE = Architecture(
         *SHARED_EXPERTS,
     ),
     int_keys={"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
-    metadata=expert_metadata.experts,
-    required_values={"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "qkv_bias": True},
-    defaults={"norm_topk_prob": False},
+    metadata=partial(expert_metadata.experts, usually_normed=False),
+    required_values={"decoder_sparse_step": 1, "mlp_only_layers": [], "qkv_bias": True},
 )
 QWEN3MOE = Architecture(
     name="qwen3moe",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
-    metadata=expert_metadata.experts,
-    required_values={"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    optional_layer_tensors=biases(*SEPARATE_QKV),
+    metadata=partial(expert_metadata.experts, usually_normed=True),
+    required_values={"decoder_sparse_step": 1, "mlp_only_layers": []},
 )
 QWEN35 = Architecture(
     name="qwen35",

@@ -395,7 +395,7 @@ def test_zero_bias_is_omitted(tmp_path: Path) -> None:
         ("granite", {"attention_multiplier": 0}, "attention_multiplier: is 0; it must be above 0"),
         ("minicpm", {"scale_emb": None}, "scale_emb: is missing"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
-        ("gemma2", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
+        ("gemma", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
         ("cohere2", {"layer_types": ["global"] * 5}, "layer_types: must be full_attention or sliding_attention 5 t"),
     ],
 )
