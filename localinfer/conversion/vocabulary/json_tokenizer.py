@@ -78,6 +78,9 @@ def read(file: JsonObject, characters: str = "") -> TokenList:
     by_id = {id: Token(text) for text, id in ids.items()}
     merges = [" ".join(half.replace(" ", SPACE_SYMBOL) for half in pair) for pair in pairs]
     known = known_tokenizers.identify(dict(file.values))
+    for step in steps[0]:
+        if not known and step.get("type", str) in ("Prepend", "Replace"):
+            raise step.error("type", f"{step.get('type', str)} with byte-level BPE is not supported", UnsupportedError)
     pre = known or pre_tokenizer(file, steps[1], model.get("ignore_merges", bool, False))
     return TokenList("gpt2", pre, by_id, merges)
 

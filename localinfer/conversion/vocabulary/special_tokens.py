@@ -4,6 +4,7 @@ tokenizer_config.json and special_tokens_map.json contain special tokens as text
 generation_config.json as ids. The first file that has one is used.
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, Js
 from localinfer.conversion.vocabulary.json_tokenizer import NAME as TOKENIZER
 from localinfer.conversion.vocabulary.json_tokenizer import flatten_steps
 from localinfer.conversion.vocabulary.token_list import TokenList
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
+from localinfer.tokenizer.vocabulary import CONTROL
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEXT_FILES = (TOKENIZER_CONFIG, "special_tokens_map.json")
@@ -71,12 +74,25 @@ def special_ids(folder: CheckpointFolder, tokens: TokenList, n_vocab: int) -> di
 
 
 def other_eog_tokens(folder: CheckpointFolder, tokens: TokenList, n_vocab: int, ids: dict[str, int]) -> dict[str, int]:
-    """Return further end-of-generation tokens of generation_config.json's list; GGUF has keys for two."""
-    listed: Any = folder.optional_json(GENERATION).values.get("eos_token_id")
-    others = listed if isinstance(listed, list) else []
-    others = [id for id in others if type(id) is int and 0 <= id < n_vocab and id != ids.get("eos")]
+    """Return further end-of-generation tokens, of which generation_config.json, or else config.json, has a list. GGUF
+    has keys for two.
+
+    A single id of generation_config.json that differs from the tokenizer's counts, too, unless it may be a leftover
+    default: copied from config.json, no control token, or a token with another role.
+    """
+    generation = folder.optional_json(GENERATION)
+    given = (table.values.get("eos_token_id") for table in config_objects(folder, (GENERATION, CONFIG)))
+    first: Any = next((value for value in given if value is not None), [])
+    listed = first if isinstance(first, list) else []
+    if type(first) is int and generation.values.get("eos_token_id") == first and first not in ids.values():
+        is_control = first in tokens.by_id and tokens.by_id[first].type == CONTROL
+        listed = [first] if is_control and not generation.get("_from_model_config", bool, False) else []
+    others = [id for id in listed if type(id) is int and 0 <= id < n_vocab and id != ids.get("eos")]
+    others = list(dict.fromkeys(others))
     end_of_message = [id for id in others if id in tokens.by_id and tokens.by_id[id].text == END_OF_MESSAGE]
     end_of_turn = [id for id in others if id not in end_of_message]
+    if not end_of_message:  # a third token takes the free key
+        end_of_turn, end_of_message = end_of_turn[:1], end_of_turn[1:]
     return {name: found[0] for name, found in (("eot", end_of_turn), ("eom", end_of_message)) if found}
 
 
@@ -111,9 +127,9 @@ def adds_token(folder: CheckpointFolder, name: str, id: int | None, tokens: Toke
     configured = folder.optional_json(TOKENIZER_CONFIG).get(f"add_{name}_token", bool, None)
     if configured is not None or not folder.has(TOKENIZER):
         return configured
-    index = {"bos": 0, "eos": -1}[name]
-    ends = [single[index].child("SpecialToken") for single in templates(folder.json(TOKENIZER))]
-    return id in tokens.by_id and tokens.by_id[id].text in [end.get("id", str, "") for end in ends]
+    index = {"bos": 0, "eos": 1}[name]
+    added = [ends[index] for ends in enclosing_tokens(folder.json(TOKENIZER))]
+    return id in tokens.by_id and tokens.by_id[id].text in added
 
 
 def adds_pair_separator(folder: CheckpointFolder) -> bool | None:
@@ -144,12 +160,29 @@ def tokens_after_texts(template: list[JsonObject]) -> list[list[str]]:
     return tokens
 
 
-def templates(tokenizer: JsonObject) -> Iterator[list[JsonObject]]:
-    """Yield the post-processing templates: special tokens around a placeholder for the text."""
+def enclosing_tokens(tokenizer: JsonObject) -> Iterator[tuple[str, str]]:
+    """Yield the special tokens before and after a text, "" if there are none: those of templates, and of the steps
+    that RoBERTa and BERT have instead.
+    """
     for step in flatten_steps(tokenizer, "post_processor", "processors"):
-        single = step.children("single") if step.values.get("type") == "TemplateProcessing" else []
+        kind = step.values.get("type")
+        single = step.children("single") if kind == "TemplateProcessing" else []
         if single:
-            yield single
+            names = [part.child("SpecialToken").get("id", str, "") for part in single]
+            if sum(map(bool, names)) > bool(names[0]) + bool(names[-1]):
+                shown = printable(" ".join(name or "TEXT" for name in names), 80)
+                warnings.warn(str(step.error("single", f"{shown}: only the outer tokens are added")), stacklevel=2)
+            yield names[0], names[-1]
+        elif kind in ("RobertaProcessing", "BertProcessing"):
+            yield pair_text(step, "cls"), pair_text(step, "sep")
+
+
+def pair_text(step: JsonObject, key: str) -> str:
+    """Return the text of a special token that is stored as a pair of text and id."""
+    pair = step.get(key, list)
+    if not pair or not isinstance(pair[0], str):
+        raise step.error(key, "must be a pair of text and id")
+    return pair[0]
 
 
 # --- the chat template ---

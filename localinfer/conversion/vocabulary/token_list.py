@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from localinfer.gguf.source import Field
-from localinfer.tokenizer.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from localinfer.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
 ADDED_SCORE, PADDING_SCORE = -1000.0, -10_000.0
 SPECIAL_AFFIXES = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))  # prefix and suffix
@@ -35,10 +35,10 @@ class TokenList:
     )  # special ids that override other files: see special_tokens.py
 
     def add(self, id: int, text: str, *, special: bool) -> None:
-        """Add a token that was added after training. The unknown token keeps its type."""
+        """Add a token that was added after training. The unknown token and bytes keep their types."""
         old = self.by_id.get(id)
         if special or looks_special(text):
-            kind = UNKNOWN if old and old.type == UNKNOWN else CONTROL
+            kind = old.type if old and old.type in (UNKNOWN, BYTE) else CONTROL
             self.by_id[id] = Token(text, kind, ADDED_SCORE)
         else:
             self.by_id[id] = user_defined(text, ADDED_SCORE)

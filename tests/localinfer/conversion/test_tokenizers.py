@@ -159,6 +159,61 @@ def test_several_end_of_generation_tokens(tmp_path: Path) -> None:
     assert keys(folder)["eos_token_id"] == 9
 
 
+def test_end_of_generation_tokens_outside_of_lists(tmp_path: Path) -> None:
+    """A list may be in config.json, and generation_config.json may have one token that the tokenizer does not name."""
+    folder = copy_checkpoint("llama", tmp_path)
+    (folder / "generation_config.json").unlink()
+    edit_json(folder / "config.json", lambda config: config.update(eos_token_id=[2, 7, 9]))
+    actual = keys(folder)
+    assert (actual["eos_token_id"], actual["eot_token_id"], actual["eom_token_id"]) == (2, 7, 9)
+    edit_json(folder / "config.json", lambda config: config.update(eos_token_id=1))
+    assert "eot_token_id" not in keys(folder)  # may be the default of the class
+    (folder / "generation_config.json").write_text('{"eos_token_id": 1}')
+    assert keys(folder)["eot_token_id"] == 1
+    (folder / "generation_config.json").write_text('{"eos_token_id": 1, "_from_model_config": true}')
+    assert "eot_token_id" not in keys(folder)
+
+
+def test_template_with_several_tokens_before_a_text(tmp_path: Path) -> None:
+    folder = copy_checkpoint("llama", tmp_path)
+    names = ["<|begin_of_text|>", "<|eot_id|>"]
+    single: list[Any] = [{"SpecialToken": {"id": name, "type_id": 0}} for name in names]
+    step = {"type": "TemplateProcessing", "single": [*single, {"Sequence": {"id": "A", "type_id": 0}}]}
+    edit_json(folder / "tokenizer.json", lambda file: file.update(post_processor=step))
+    with pytest.warns(UserWarning, match="begin_of_text.* TEXT: only the outer tokens are added"):
+        assert keys(folder)["add_bos_token"] is True
+
+
+def test_byte_tokens_that_are_added_tokens_stay_bytes(tmp_path: Path) -> None:
+    folder = copy_checkpoint("mistral", tmp_path)
+    (folder / "tokenizer.model").unlink(missing_ok=True)
+    byte = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["<0x41>"]
+    added = {"id": byte, "content": "<0x41>", "special": True}
+    edit_json(folder / "tokenizer.json", lambda file: file["added_tokens"].append(added))
+    assert tokens_of(folder)["<0x41>"] == BYTE
+
+
+def test_replacement_before_byte_level_bpe_is_refused(tmp_path: Path) -> None:
+    folder = copy_checkpoint("llama", tmp_path)
+    step = {"type": "Replace", "pattern": {"String": "  "}, "content": " "}
+    edit_json(folder / "tokenizer.json", lambda file: file.update(normalizer=step))
+    with pytest.raises(UnsupportedError, match=r"normalizer\.type: Replace with byte-level BPE"):
+        keys(folder)
+
+
+@pytest.mark.parametrize("kind", ["RobertaProcessing", "BertProcessing"])
+def test_processing_of_roberta_adds_tokens(kind: str, tmp_path: Path) -> None:
+    """Byte-level BPE of RoBERTa has no template, but a step with the two tokens."""
+    folder = copy_checkpoint("llama", tmp_path)
+    step = {"type": kind, "cls": ["<|begin_of_text|>", 0], "sep": ["<|eot_id|>", 2], "trim_offsets": True}
+    edit_json(folder / "tokenizer.json", lambda file: file.update(post_processor=step))
+    actual = keys(folder)
+    assert (actual["add_bos_token"], actual["add_eos_token"]) == (True, True)
+    edit_json(folder / "tokenizer.json", lambda file: file["post_processor"].update(sep=[2]))
+    with pytest.raises(LocalInferError, match=r"post_processor\.sep: must be a pair of text and id"):
+        keys(folder)
+
+
 def test_end_of_message_token(tmp_path: Path) -> None:
     folder = copy_checkpoint("llama", tmp_path)
     edit_json(folder / "tokenizer.json", lambda file: file["added_tokens"].append({"id": 320, "content": "<|eom_id|>"}))
