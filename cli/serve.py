@@ -155,7 +155,7 @@ def url_host(host: str) -> str:
 def require_extra() -> None:
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
-        raise UsageError(f"serve: requires {' and '.join(missing)}: python -m pip install 'localinfer[serve]'")
+        raise UsageError(f"serve: requires {' and '.join(missing)}: python -m pip install {' '.join(missing)}")
 
 
 def print_address(settings: Settings, port: int) -> None:

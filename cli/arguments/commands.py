@@ -31,7 +31,7 @@ UNSUPPORTED_COMMANDS = {
     "signin": "no account is needed",
     "signout": "no account is needed",
     "launch": "use `localinfer serve`, and set its URL in the other program",
-    "update": "use `python -m pip install --upgrade localinfer`",
+    "update": "install the new version as you installed this one: docs/installation.md",
     "licenses": "use `localinfer list`, which shows the licence of each model",
     "convert": "use `localinfer quantize CHECKPOINT OUT.gguf F16`",
 }

@@ -38,7 +38,7 @@ def require_extra() -> None:
     """Raise UsageError if Ray is not installed."""
     missing = [name for name in ("ray", "pyarrow") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"--ray: {' and '.join(missing)} not installed; run python -m pip install 'localinfer[ray]'")
+        raise UsageError(f"--ray: {' and '.join(missing)} not installed; run python -m pip install 'ray[data]'")
 
 
 class RayCluster:

@@ -134,5 +134,5 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     monkeypatch.setattr(ray_cluster, "find_spec", lambda name: None)
     assert __main__.run(["batch", "m", "a.txt", "-o", "out.jsonl", "--ray", "auto"]) == 2
-    expected = "error: --ray: ray and pyarrow not installed; run python -m pip install 'localinfer[ray]'\n"
+    expected = "error: --ray: ray and pyarrow not installed; run python -m pip install 'ray[data]'\n"
     assert capsys.readouterr().err == expected
