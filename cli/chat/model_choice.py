@@ -32,17 +32,19 @@ def select_model(named: str | None, resumed: str, *, again: bool) -> str:
     if again:
         if named or not is_terminal:
             raise UsageError(f"--choose: {'cannot be combined with MODEL' if named else 'requires a terminal'}")
-        return choose_default_model()
+        return choose_default_model(again=True)
     is_settled = model_registry().has_user_default or offline_variable() or not is_terminal
     return named or resumed or (default_model() if is_settled else choose_default_model())
 
 
-def choose_default_model() -> str:
-    """Let the user choose the default model, download it and remember it. Return its name."""
+def choose_default_model(*, again: bool = False) -> str:
+    """Let the user choose the default model, download it and remember it. Return its name. `again` measures the memory
+    bandwidth again.
+    """
     from localinfer.hub.model_registry import choose_model
 
     status = screen.Status()
-    suggestions = find_suggestions(status)
+    suggestions = find_suggestions(status, again=again)
     if not suggestions:
         return default_model()
     name = ask(suggestions)
@@ -57,15 +59,15 @@ def choose_default_model() -> str:
     return name
 
 
-def find_suggestions(status: screen.Status) -> list["Suggestion"]:
+def find_suggestions(status: screen.Status, *, again: bool) -> list["Suggestion"]:
     """Return the models that suit this machine, after telling the user what is known about it."""
     from localinfer.evaluation import roofline
     from localinfer.hub import resolve, suggestions
     from localinfer.machine import resources
 
     threads, memory = resources.default_threads(), resources.available_memory()
-    with status.busy("measuring the memory bandwidth of this machine (once)"):
-        bandwidth = roofline.known_bandwidth(threads)
+    with status.busy("measuring the memory bandwidth of this machine"):
+        bandwidth = roofline.known_bandwidth(threads, again=again)
     found = suggestions.suggest(resolve.model_registry().entries.values(), memory, bandwidth)
     if found:
         screen.note_wrapped(

@@ -84,13 +84,14 @@ def measure(threads: int) -> Roofline:
     return found
 
 
-def known_bandwidth(threads: int) -> float:
-    """Return the memory bandwidth that was measured last with this number of threads; measures it if there is none.
+def known_bandwidth(threads: int, *, again: bool = False) -> float:
+    """Return the memory bandwidth that was measured last with this number of threads; measures it if there is none, or
+    `again`.
 
     Raises compiler and loader errors, and MemoryError.
     """
     found = remembered_bandwidths().get(str(threads), 0.0)
-    if not found:
+    if again or not found:
         with timed_kernels([READ], threads) as seconds:
             found = bandwidth(threads, seconds)
         remember_bandwidth(threads, found)

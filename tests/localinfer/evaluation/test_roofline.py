@@ -153,11 +153,12 @@ def test_bandwidth_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     """It is measured once for each number of threads, unless a command measures it anyway."""
     monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(roofline.loader, "load_kernels", lambda kernels, root: ({}, []))
-    measured = iter([5e9, 7e9])
+    measured = iter([5e9, 7e9, 6e9])
     monkeypatch.setattr(roofline, "bandwidth", lambda threads, seconds: next(measured))
     assert [roofline.known_bandwidth(threads) for threads in (1, 2, 1, 2)] == [5e9, 7e9, 5e9, 7e9]
     roofline.remember_bandwidth(1, 4e9)
     assert [roofline.known_bandwidth(threads) for threads in (1, 2)] == [4e9, 7e9]
+    assert [roofline.known_bandwidth(1, again=again) for again in (True, False)] == [6e9, 6e9]
     [file] = tmp_path.rglob(roofline.BANDWIDTH_FILE)
     for damaged in ("{", "[1]", '{"1": "x", "2": -1, "3": 8e9}'):
         file.write_text(damaged)
