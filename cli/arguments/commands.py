@@ -1,6 +1,7 @@
 """Resolution of the command name.
 
-Commands of llama.cpp and Ollama with an equivalent here are aliases. For the others, the error names what to use
+Commands of llama.cpp and Ollama with an equivalent here are aliases, also with the names of their programs before them:
+`localinfer llama-bench -m x.gguf`, `localinfer ollama run x`. For the others, the error names what to use
 instead. A model name instead of a command starts a chat with that model; a question is asked.
 """
 
@@ -21,12 +22,14 @@ ALIASES = {
     "get": "pull",
     "embedding": "embed",
     "server": "serve",
+    "simple": "generate",
+    "simple-chat": "chat",
+    "lookup": "generate",
+    "speculative": "generate",
+    "speculative-simple": "generate",
 }
+TOOL_PREFIX, OTHER_PROGRAM = "llama-", "ollama"  # what stands before a command in other programs' command lines
 UNSUPPORTED_COMMANDS = {
-    "ps": "no model stays loaded after a command exits; a running server lists its models at /api/ps",
-    "stop": "no model stays loaded after a command exits; Ctrl-C stops an answer",
-    "create": "use `localinfer quantize SOURCE OUT TYPE`, and models.toml to name a file and set its options",
-    "cp": "use models.toml to give a file another name; `localinfer list` shows its path",
     "push": "uploading models is not supported",
     "signin": "no account is needed",
     "signout": "no account is needed",
@@ -34,6 +37,14 @@ UNSUPPORTED_COMMANDS = {
     "update": "install the new version as you installed this one: docs/installation.md",
     "licenses": "use `localinfer list`, which shows the licence of each model",
     "convert": "use `localinfer quantize CHECKPOINT OUT.gguf F16`",
+    "mtmd-cli": "images and audio are not supported",
+    "retrieval": "use `localinfer embed` or `localinfer rerank`",
+    "fit-params": "use `localinfer inspect MODEL -c N`, which shows the memory that a context needs",
+    "export-lora": "adapters are not supported",
+    "cvector-generator": "control vectors are not supported",
+    "parallel": "use `localinfer batched-bench`, or `localinfer batch` for a file of requests",
+    "tts": "generating speech is not supported",
+    "rpc-server": "all computation runs on this machine",
 }
 COMPLETION_VARIABLE = "_LOCALINFER_COMPLETE"  # environment variable that a shell sets to request completions
 SHELLS = ("bash", "zsh", "fish")
@@ -59,6 +70,10 @@ def resolve_command(arguments: list[str], commands: Collection[str]) -> list[str
         return arguments
     if word == "help":
         return [*resolve_command(rest[:1], commands), "--help"] if rest else ["--help"]
+    if word == OTHER_PROGRAM and rest and not os.path.exists(word):  # noqa: PTH110
+        return resolve_command(rest, commands)
+    if (tool := word.removeprefix(TOOL_PREFIX)) != word and tool in {*commands, *ALIASES, *UNSUPPORTED_COMMANDS}:
+        return resolve_command([tool, *rest], commands)
     if word == "version":
         return ["--version"]
     if word in UNSUPPORTED_COMMANDS:

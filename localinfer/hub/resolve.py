@@ -45,6 +45,7 @@ __all__ = [
 STORES = {"hf": "huggingface", "https": "web", "http": "web", "ollama": "ollama", "lmstudio": "lm_studio"}
 URL_SCHEMES = ("https", "http")  # schemes that belong to the name
 SCHEME = re.compile("|".join(f"{scheme}:" for scheme in STORES))
+SLASHES = re.compile(r"^(hf|ollama|lmstudio)://")
 NAME_LIKE = re.compile(r"(?!.*\.gguf$)[^/\\~\0]{1,64}")  # may be meant as a name
 REPO_LIKE = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", re.ASCII)
 HUB_PAGE = re.compile(
@@ -122,7 +123,8 @@ def load_store(scheme: str) -> ModelStore:
 
 
 def normalize_hub_url(name: str) -> str:
-    """Convert the URL of a Hugging Face page to a name of the hub; other names are returned unchanged."""
+    """Convert the URL of a Hugging Face page, and hf://NAME, to a name of the hub; others are returned unchanged."""
+    name = SLASHES.sub(r"\1:", name)
     match = HUB_PAGE.fullmatch(name)
     return f"hf:{match['name']}{match['file'] or ''}" if match else name
 

@@ -1,0 +1,91 @@
+"""Entries that `cp` and `create` add to the user's models.toml, and Ollama's Modelfile."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.hub import resolve
+from localinfer.hub.modelfile import parse_modelfile
+
+Run = Callable[..., tuple[int, str, str]]
+MODELFILE = '''# comment
+FROM ./model.gguf
+PARAMETER temperature 0.5
+parameter num_ctx 4096
+PARAMETER stop "<|user|>"
+PARAMETER stop END
+PARAMETER num_gpu 99
+
+SYSTEM """
+You are Mario,
+"the plumber".
+"""
+LICENSE """none"""
+'''
+
+
+@pytest.fixture(autouse=True)
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.gguf").touch()
+    return tmp_path / "config" / "models.toml"
+
+
+def test_modelfile() -> None:
+    parsed = parse_modelfile(MODELFILE, "Modelfile")
+    assert parsed.source == "./model.gguf"
+    assert parsed.options == {
+        "temp": 0.5, "ctx_size": 4096, "stop": ["<|user|>", "END"], "system_prompt": 'You are Mario,\n"the plumber".',
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "problem"),
+    [
+        ("", LocalInferError, "FROM is missing"),
+        ("FROM x\nWRONG y", LocalInferError, "WRONG: no such instruction"),
+        ("FROM x\n\nhello", LocalInferError, "line 3: must be an instruction"),
+        ("FROM x\nPARAMETER top_k many", LocalInferError, "PARAMETER top_k: must be a number, not many"),
+        ("FROM x\nPARAMETER warp 1", UnsupportedError, "PARAMETER warp: not supported"),
+        ("FROM x\nADAPTER a.gguf", UnsupportedError, "ADAPTER: adapters are not supported"),
+        ("FROM x\nTEMPLATE {{ .Prompt }}", UnsupportedError, "TEMPLATE: templates of Ollama"),
+    ],
+)
+def test_invalid_modelfiles(text: str, kind: type[LocalInferError], problem: str) -> None:
+    with pytest.raises(kind, match=f"^Modelfile: {problem}") as error:
+        parse_modelfile(text, "Modelfile")
+    assert type(error.value) is kind
+
+
+def test_create_and_cp(run: Run, tmp_path: Path, config: Path) -> None:
+    config.parent.mkdir()
+    config.write_text("# mine\n[models.other]\npath = \"other.gguf\"\n")
+    (tmp_path / "Modelfile").write_text(MODELFILE)
+    assert run("create", "mario")[0] == 0
+    assert run("cp", "mario", "luigi")[0] == 0
+    assert config.read_text().startswith("# mine\n[models.other]\n")
+    for name in ("mario", "luigi"):
+        assert resolve.find(name) == tmp_path / "model.gguf"
+        options = resolve.default_options(name)
+        assert options["stop"] == ("<|user|>", "END")
+        assert (options["temp"], options["system_prompt"]) == (0.5, 'You are Mario,\n"the plumber".')
+    assert run("cp", "hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0", "gemma")[0] == 0
+    assert resolve.model_registry().entries["gemma"].source == "hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "code", "problem"),
+    [
+        ("model.gguf", "smollm2", 2, "smollm2: is in use"),
+        ("model.gguf", "Upper Case", 2, "invalid name"),
+        ("missing.gguf", "mine", 3, "missing.gguf"),
+    ],
+)
+def test_errors(run: Run, config: Path, source: str, name: str, code: int, problem: str) -> None:
+    actual, _, err = run("cp", source, name)
+    assert actual == code
+    assert problem in err
+    assert not config.exists()
