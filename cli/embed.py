@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import screen
-from cli.flags import ModelArgument, TextSource, with_options
+from cli.flags import ModelArgument, PoolingOption, TextSource, with_options
 from cli.loading import open_model
 from cli.output_files import writable_path, write_atomically
 from cli.stdin import read_stdin
 from cli.text_input import STDIN, decode_argument, read_optional_prompt, read_text_file
-from localinfer.errors import UsageError
+from localinfer.errors import UnsupportedError, UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
@@ -30,13 +30,7 @@ TruncateOption = Annotated[bool, typer.Option("--truncate", help="Truncate texts
 class EmbeddingOptions:
     """How embeddings are computed from those of the tokens."""
 
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            "--pooling", metavar="mean|cls|last|rank",
-            help="Pooling of token embeddings. [default: from the model file, or mean]",
-        ),
-    ] = None
+    pooling: PoolingOption = None
     normalize: Annotated[
         float,
         typer.Option(
@@ -44,6 +38,26 @@ class EmbeddingOptions:
             help="Normalization: 2 Euclidean, 1 taxicab, 0 max absolute / 32760, -1 none. [default: 2]",
         ),
     ] = 2  # fmt: skip
+    separator: Annotated[
+        str | None,
+        typer.Option("--embd-separator", metavar="TEXT", help="Split the values of -p into several texts by this."),
+    ] = None
+    attention: Annotated[
+        str | None,
+        typer.Option("--attention", metavar="causal|non-causal", help="An error unless the model has this attention."),
+    ] = None
+
+    def split(self, texts: list[str] | None) -> list[str] | None:
+        """Split texts by the separator, if there is one."""
+        if not self.separator or texts is None:
+            return texts
+        return [part for text in texts for part in text.split(self.separator)]
+
+    def check_attention(self, model: "Model") -> None:
+        """Raise UnsupportedError if another attention than the model's is wanted."""
+        actual = "causal" if model.engine.compiled_graph.model_graph.context.causal else "non-causal"
+        if self.attention not in (None, actual):
+            raise UnsupportedError(f"--attention {self.attention}: the attention of this model is {actual}")
 
 
 @with_options("model", without=UNUSED_OPTIONS)
@@ -74,10 +88,12 @@ def embed_command(
       cat sentences.txt | localinfer embed bge-m3.gguf --pooling cls > vectors.jsonl
     """
     path = writable_path("--output", out, EXTENSIONS) if out else None
-    texts, status = [*read_texts(prompt, source.files, with_stdin=not source.no_stdin)], screen.Status()
+    prompts, status = embedding.split(prompt), screen.Status()
+    texts = [*read_texts(prompts, source.files, with_stdin=not source.no_stdin)]
     if not texts:
         raise UsageError("no text: use -p TEXT or -f FILE, or pipe texts into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
+        embedding.check_attention(opened)
         note_default_pooling(opened, embedding.pooling)
         vectors = opened.embed(
             texts, pooling=embedding.pooling or "", normalize=embedding.normalize, truncate=truncate, progress=status

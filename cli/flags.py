@@ -38,6 +38,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 PromptOption = Annotated[
     list[str] | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; may be repeated.")
 ]
+PoolingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pooling", metavar="mean|cls|last|rank",
+        help="Pooling of token embeddings. [default: from the model file, or mean]",
+    ),
+]  # fmt: skip
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Do not print statistics.")]
 
 

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from cli import screen
-from cli.flags import with_options
+from cli.flags import PoolingOption, with_options
 from cli.loading import model_loader
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
+from localinfer.gguf.split_names import NAME
 from localinfer.options import Layer, from_environment
 from localinfer.server.settings import Settings
 
@@ -78,7 +79,7 @@ class LimitOptions:
 
 
 @with_options(
-    "model", "sampling", "generation", "speculative", "draft", "chat",
+    "model", "sampling", "generation", "structured", "speculative", "draft", "chat",
     defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
 )  # fmt: skip
 def serve_command(
@@ -91,6 +92,10 @@ def serve_command(
     alias: Annotated[
         str | None, typer.Option("-a", "--alias", metavar="NAME", help="Model name in the API, with a single MODEL.")
     ] = None,
+    models_dir: Annotated[
+        Path | None, typer.Option("--models-dir", metavar="DIR", help="Also serve the GGUF files of a directory.")
+    ] = None,
+    pooling: PoolingOption = None,
     network: NetworkOptions,
     keys: KeyOptions,
     limits: LimitOptions,
@@ -109,19 +114,21 @@ def serve_command(
       curl localhost:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
     require_extra()
-    if alias and len(models or ()) != 1:
+    models = [*(models or ()), *model_files(models_dir)]
+    if alias and len(models) != 1:
         raise UsageError("--alias: requires exactly one MODEL")
     given = {"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL} | from_environment(os.environ) | given
     settings = Settings(
         host=network.host, port=network.port, api_keys=read_api_keys(keys.api_key, keys.api_key_file),
         allowed_hosts=tuple(network.allow_host or ()), allowed_origins=tuple(network.allow_origin or ()),
         models_max=limits.models_max, parallel=int(str(given["parallel"])), queue=limits.queue, timeout=limits.timeout,
+        pooling=pooling or "",
     )  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache
 
-    model_cache = ModelCache(models or (), model_loader(given), limits.models_max, alias)
+    model_cache = ModelCache(models, model_loader(given), limits.models_max, alias)
     with run.listening(settings) as opened:
         if models:
             model_cache.get(model_cache.served_models()[0])  # report a broken model before the server starts
@@ -145,6 +152,18 @@ def read_api_keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]
     if not any(lines):
         raise UsageError(f"--api-key-file: {printable(str(file))}: contains no key")
     return (*(given or ()), *filter(None, lines))
+
+
+def model_files(directory: Path | None) -> list[str]:
+    """Return the GGUF files of a directory, only the first one of each split model. Raises UsageError if none."""
+    if directory is None:
+        return []
+    split = (NAME.fullmatch(path.name) for path in directory.glob("*.gguf"))
+    further = {match[0] for match in split if match and match["number"] != "00001"}
+    files = sorted(str(path) for path in directory.glob("*.gguf") if path.name not in further)
+    if not files:
+        raise UsageError(f"--models-dir: {printable(str(directory))}: contains no GGUF file")
+    return files
 
 
 def url_host(host: str) -> str:

@@ -182,14 +182,19 @@ def collect_imatrix(
     output_layer: bool = False,
     parse_special: bool = False,
     max_chunks: int = 0,
+    from_chunk: int = 0,
     progress: ChunkProgress | None = None,
 ) -> "Imatrix":
     """Return the importance matrix of a model on a text, which `dataset` names; with `output_layer`, also of the output
-    matrix.
+    matrix. The first `from_chunk` chunks are skipped.
     """
+    from localinfer.errors import UsageError
     from localinfer.evaluation.imatrix import Collector
 
-    chunks = split(engine, text, max_chunks, parse_special=parse_special)
+    end = from_chunk + max_chunks if max_chunks else 0
+    chunks = split(engine, text, end, parse_special=parse_special)[from_chunk:]
+    if not len(chunks):
+        raise UsageError(f"--from-chunk: the text has no chunk after the first {from_chunk}")
     collector = Collector(engine, process_output=output_layer, covariance=covariance)
     for done in collector.collect(chunks):
         if progress is not None:

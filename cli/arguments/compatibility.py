@@ -22,6 +22,9 @@ EQUIVALENTS = {  # flag: equivalent words
     "-if": ("--conversation",),
     "--interactive": ("--conversation",),
     "--interactive-first": ("--conversation",),
+    "-ins": ("--conversation",),
+    "--instruct": ("--conversation",),
+    "--chunk": ("--from-chunk",),
     "--format": ("--json-schema",),
     "--chatml": ("--chat-template", "chatml"),
     "-cml": ("--chat-template", "chatml"),
@@ -99,7 +102,7 @@ ALWAYS_ON = (  # the requested behaviour is always on, so there is no warning
     ("there is no warmup run", "", "--warmup --no-warmup"),
     ("statistics are always printed", "", "--perf --show-timings --verbose"),
     ("weights are repacked for long prompts", "", "--repack"),
-    ("there are no logs", "", "--no-log-jsonl --no-log-prefix --no-log-timestamps"),
+    ("there are no logs", "", "--log-disable --no-log-jsonl --no-log-prefix --no-log-timestamps"),
     ("words are never split", "", "--nowordwrap"),
     ("penalties apply to newlines as to any token", "", "--penalize-nl"),
 )
@@ -108,8 +111,9 @@ NO_EFFECT = (  # "... has no effect: <reason>"
     (
         "all computation runs on the CPU",
         (
-            "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device -ot "
-            "--override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -fitt --fit-target -mmdev --mmproj-device --rpc"
+            "-ngl --ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device "
+            "-ot --override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -fitt --fit-target -mmdev --mmproj-device "
+            "--rpc"
         ),
         (
             "-kvo --kv-offload -nkvo --no-kv-offload -cmoe --cpu-moe --op-offload --no-op-offload --no-host "
@@ -201,6 +205,8 @@ NO_EFFECT = (  # "... has no effect: <reason>"
     ),
     ("the chat shows the conversation; `localinfer generate` can print its prompt", "", "--display-prompt"),
     ("all metadata is shown", "", "--license --modelfile --parameters --system --template"),
+    ("only `localinfer embed` computes embeddings", "--dimensions", ""),
+    ("reasoning is shown on a terminal, and is never part of stdout", "", "--hidethinking"),
     ("a model stays loaded exactly as long as its command runs", "--keepalive --keep-alive", ""),
     ("nothing is downloaded while a model runs", "", "--insecure"),
     ("a prompt that does not fit is an error and is never truncated", "", "--truncate"),
@@ -247,8 +253,20 @@ REFUSED = (  # an error, "... is not supported: <why>": without them, the answer
     ("llama.cpp has removed this sampler, too", "--tfs --tfs-z", ""),
     ("penalties apply to newlines as to any token", "", "--no-penalize-nl"),
 )
+REFUSED_BY_COMMAND = {  # command: rows as in REFUSED
+    "perplexity": (
+        ("use `localinfer compare BASE MODEL`, without a file of logits", "--kl-divergence-base", "--kl-divergence"),
+        ("each token is scored once, in chunks of --ctx-size tokens", "--ppl-stride", ""),
+        ("use tests/benchmarks/accuracy, which has tasks", "", "--hellaswag --winogrande --multiple-choice"),
+    ),
+    "serve": (
+        ("set the options of each model in models.toml", "--models-preset", ""),
+        ("the server calls no tools itself", "--mcp-servers-config --tools", ""),
+    ),
+}
 NEUTRAL_VALUES = {  # refused flag: values with which it has no effect in llama.cpp either
     **dict.fromkeys(("-gan", "--grp-attn-n", "--tfs", "--tfs-z"), ("1", "1.0")),
+    "--ppl-stride": ("0",),
     **dict.fromkeys(("--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"), ("0", "0.0")),
     **dict.fromkeys(
         ("--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow", "--yarn-beta-fast"), ("-1", "-1.0")
@@ -256,6 +274,34 @@ NEUTRAL_VALUES = {  # refused flag: values with which it has no effect in llama.
 }
 
 NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
+    "chat": (
+        (
+            "the KV cache of a saved session is saved and loaded automatically",
+            "--prompt-cache",
+            "--prompt-cache-all --prompt-cache-ro",
+        ),
+    ),
+    "serve": (
+        ("all endpoints are available", "", "--embedding --embeddings --rerank --reranking --metrics --slots --props"),
+        ("all endpoints are available, with an API key if one is set", "", "--no-slots --no-metrics"),
+        ("the web UI is always available", "--ui-config --webui-config --ui-config-file", "--ui --webui"),
+        ("the web UI is part of the program", "--path --api-prefix", "--no-ui --no-webui"),
+        ("one thread accepts requests, and the model runs in others", "--threads-http", ""),
+        (
+            "prompts share their common prefix automatically",
+            "--cache-reuse -sps --slot-prompt-similarity",
+            "--cache-prompt --no-cache-prompt --cache-idle-slots --no-cache-idle-slots",
+        ),
+        ("the KV cache of a slot is not saved", "--slot-save-path", ""),
+        ("an idle model stays loaded, unless a request has `keep_alive`", "--sleep-idle-seconds", ""),
+        ("use a proxy for HTTPS", "--ssl-key-file --ssl-cert-file", ""),
+    ),
+    "perplexity": (("there is one result, and no output per chunk", "--ppl-output-type", ""),),
+    "imatrix": (
+        ("the file is written once, at the end", "-ofreq --output-frequency --save-frequency", ""),
+        ("perplexity is never computed meanwhile", "", "--no-ppl --ppl"),
+    ),
+    "embed": (("the output is always JSON Lines, or the format of --output", "--embd-output-format", ""),),
     "generate": (
         (
             "use `localinfer chat` for interactive mode",

@@ -192,7 +192,12 @@ def other_command(flag: str, command: str) -> str:
 def ignored_flags(command: str) -> dict[str, tuple[int, tuple[str, str], str]]:
     """Return the flags without effect: number of values, message and reason. The last row for a flag wins."""
     found = {}
-    for rows, messages in (*TABLES, (compatibility.NO_EFFECT_BY_COMMAND.get(command, ()), NO_EFFECT_MESSAGE)):
+    tables = (
+        *TABLES,
+        (compatibility.NO_EFFECT_BY_COMMAND.get(command, ()), NO_EFFECT_MESSAGE),
+        (compatibility.REFUSED_BY_COMMAND.get(command, ()), REFUSED_MESSAGE),
+    )
+    for rows, messages in tables:
         for why, with_value, without_value in rows:
             for names, values in (without_value, 0), (with_value, 1):
                 for name in names.split():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HEADINGS = ("PP", "TG", "B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s", "T s", "S t/s")
 WIDTHS = (6, 6, 4, 6, 8, 8, 8, 8, 8, 8)
+SIZES = ("ctx_size", "threads", "batch_size", "ubatch_size", "cache_type_k", "cache_type_v")
 FORMATS = ("md", "jsonl")
 
 
@@ -53,7 +54,7 @@ class BatchedTestOptions:
         return fitting
 
 
-@with_options(names=("ctx_size", "threads", *ENGINE_OPTIONS))
+@with_options(names=(*SIZES, *ENGINE_OPTIONS))
 def batched_bench_command(
     model: ModelArgument,
     given: Layer,

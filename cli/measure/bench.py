@@ -1,6 +1,7 @@
 """The command `localinfer bench`: the tests of llama-bench, with its output columns."""
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import screen
-from cli.flags import with_options
-from cli.loading import find_or_fetch
+from cli.flags import parse_options, with_options
+from cli.loading import default_model, find_or_fetch
 from cli.measure.bench_results import TABLE_COLUMNS, WRITERS, as_narrow_markdown, peak_line
 from cli.measure.plot import plot, plot_path
 from localinfer.errors import UsageError
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from localinfer.evaluation.benchmark import BenchmarkResult, BenchmarkTest
 
 
-ENGINE_OPTIONS = (
-    "threads_batch", "batch_size", "ubatch_size", "precision", "cache_type_k", "cache_type_v", "mmap", "tune"
-)  # fmt: skip
+ENGINE_OPTIONS = ("threads_batch", "precision", "mmap", "tune")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,11 +69,39 @@ class TestOptions:
         return tests
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListedOptions:
+    """Options of the engine that may have several values. Each combination runs all tests."""
+
+    batch_size: Annotated[
+        str | None, typer.Option("-b", "--batch-size", metavar="N,...", help="Logical maximum batch size.")
+    ] = None
+    ubatch_size: Annotated[
+        str | None, typer.Option("-ub", "--ubatch-size", metavar="N,...", help="Physical maximum batch size.")
+    ] = None
+    cache_type_k: Annotated[
+        str | None, typer.Option("-ctk", "--cache-type-k", metavar="TYPE,...", help="Data type of the KV cache for K.")
+    ] = None
+    cache_type_v: Annotated[
+        str | None, typer.Option("-ctv", "--cache-type-v", metavar="TYPE,...", help="Data type of the KV cache for V.")
+    ] = None
+
+    def layers(self) -> list[Layer]:
+        """Return the combinations. Raises UsageError for an invalid value."""
+        listed = {name: text.split(",") for name, text in dataclasses.asdict(self).items() if text is not None}
+        return [parse_options(dict(zip(listed, values, strict=True))) for values in itertools.product(*listed.values())]
+
+
 @with_options(names=ENGINE_OPTIONS)
 def bench_command(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Paths of GGUF files, or model names.")],
     given: Layer,
+    *,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="Paths of GGUF files, or model names. [default: the default model]"),
+    ] = None,
     choice: TestOptions,
+    listed: ListedOptions,
     output: Annotated[str, typer.Option("-o", "--output", metavar="|".join(WRITERS), help="Output format.")] = "md",
     plot_file: Annotated[
         str | None,
@@ -96,8 +123,14 @@ def bench_command(
         raise UsageError(f"--output: must be {' or '.join(WRITERS)}, not {output}")
     tests = choice.tests()
     path = plot_path(plot_file) if plot_file is not None else None
-    options = merge(given, from_environment(os.environ))
-    results = [result for model in models for result in run_tests(model, tests, options, choice.repetitions)]
+    results = [
+        result
+        for model in models or [default_model()]
+        for layer in listed.layers()
+        for result in run_tests(
+            model, tests, merge({**given, **layer}, from_environment(os.environ)), choice.repetitions
+        )
+    ]
     narrow = output == "md" and 0 < screen.output_columns() < TABLE_COLUMNS
     screen.write((as_narrow_markdown if narrow else WRITERS[output])(results))
     for roofline in dict.fromkeys(result.roofline for result in results):

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -21,18 +21,23 @@ COLUMNS: list[Column] = [
 ]  # fmt: skip
 TABLE_COLUMNS = sum(width + 3 for _, _, width in COLUMNS) + 1
 N_COMMON = 5  # columns that describe the model and the machine, not the test
+LISTED = {  # options that may have several values: how the name of a test shows them
+    "batch_size": "b", "ubatch_size": "ub", "cache_type_k": "K ", "cache_type_v": "V ",
+}  # fmt: skip
+TABLE = "llama_bench"
+SQL_TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL"}
 
 
 def as_markdown(results: Sequence["BenchmarkResult"]) -> str:
     """Return the table of llama-bench, with the throughput that bounds each test: arithmetic or memory bandwidth."""
-    return markdown_table(COLUMNS, map(markdown_cells, results))
+    return markdown_table(COLUMNS, markdown_rows(results))
 
 
 def as_narrow_markdown(results: Sequence["BenchmarkResult"]) -> str:
     """Return a table for each model and number of threads, which a narrow terminal can show, below a line with what
     the rows have in common."""
     tables = []
-    for common, rows in groupby(map(markdown_cells, results), lambda row: row[:N_COMMON]):
+    for common, rows in groupby(markdown_rows(results), lambda row: row[:N_COMMON]):
         model, size, params, backend, threads = common
         title = f"{model}, {size}, {params} parameters, {backend}, {threads} thread{'s' * (threads != '1')}"
         tables.append(f"{title}\n\n{markdown_table(COLUMNS[N_COMMON:], (row[N_COMMON:] for row in rows))}")
@@ -45,14 +50,22 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> 
     return "".join([heading, f"|{rule}|\n", *(table_line(columns, row) for row in rows)])
 
 
-def markdown_cells(result: "BenchmarkResult") -> list[str]:
-    """Return the cells of a result, in the order of COLUMNS."""
-    model = result.model
-    return [
-        screen.one_line(model.name), screen.mib(model.size), f"{model.params / 1e6:.2f} M", model.backend,
-        str(result.test.threads), result.test.name, f"{result.mean:.2f} ± {result.deviation:.2f}",
-        *work_cells(result),
-    ]  # fmt: skip
+def markdown_rows(results: Sequence["BenchmarkResult"]) -> Iterator[list[str]]:
+    """Yield the cells of each result, in the order of COLUMNS."""
+    varied = [name for name in LISTED if len({getattr(each.model.options, name) for each in results}) > 1]
+    for result in results:
+        model = result.model
+        yield [
+            screen.one_line(model.name), screen.mib(model.size), f"{model.params / 1e6:.2f} M", model.backend,
+            str(result.test.threads), test_name(result, varied), f"{result.mean:.2f} ± {result.deviation:.2f}",
+            *work_cells(result),
+        ]  # fmt: skip
+
+
+def test_name(result: "BenchmarkResult", varied: Sequence[str]) -> str:
+    """Return the name of a test with those options in which the results differ."""
+    settings = (f"{LISTED[name]}{getattr(result.model.options, name)}" for name in varied)
+    return ", ".join([result.test.name, *settings])
 
 
 def work_cells(result: "BenchmarkResult") -> tuple[str, str]:
@@ -118,6 +131,25 @@ def as_csv(results: Sequence["BenchmarkResult"]) -> str:
     return text.getvalue()
 
 
+def as_sql(results: Sequence["BenchmarkResult"]) -> str:
+    """Return statements that create a table and insert the results, as llama-bench writes them."""
+    rows = [as_object(result) for result in results]
+    columns = [f"  {name} {SQL_TYPES.get(type(value), 'TEXT')}" for name, value in rows[0].items()]
+    statements = ["CREATE TABLE IF NOT EXISTS {} (\n{}\n);\n".format(TABLE, ",\n".join(columns))]
+    for row in rows:
+        values = ", ".join(map(sql_value, row.values()))
+        statements.append(f"INSERT INTO {TABLE} ({', '.join(row)}) VALUES ({values});")
+    return "\n".join(statements) + "\n"
+
+
+def sql_value(value: object) -> str:
+    """Return a value as an SQL literal; lists become JSON."""
+    if isinstance(value, bool | int | float):
+        return repr(int(value) if isinstance(value, bool) else value)
+    text = value if isinstance(value, str) else json.dumps(value)
+    return "'" + text.replace("'", "''") + "'"
+
+
 WRITERS: dict[str, Callable[[Sequence["BenchmarkResult"]], str]] = {
-    "md": as_markdown, "json": as_json, "jsonl": as_json_lines, "csv": as_csv,
+    "md": as_markdown, "json": as_json, "jsonl": as_json_lines, "csv": as_csv, "sql": as_sql,
 }  # fmt: skip

@@ -37,6 +37,9 @@ class CollectionOptions:
         typer.Option("-f", "--file", metavar="FILE", help="Calibration data, a UTF-8 text file; may be repeated."),
     ] = None
     max_chunks: ChunksOption = 0
+    from_chunk: Annotated[
+        int, typer.Option("--from-chunk", metavar="N", min=0, help="Number of chunks to skip at the start.")
+    ] = 0
     process_output: Annotated[bool, typer.Option("--process-output", help="Include the output layer.")] = False
     covariance: Annotated[
         bool, typer.Option("--covariance", help="Also collect covariances of the inputs; files are large.")
@@ -131,6 +134,7 @@ def compute(model: str, given: Layer, options: CollectionOptions, status: screen
             output_layer=options.process_output,
             parse_special=options.parse_special,
             max_chunks=options.max_chunks,
+            from_chunk=options.from_chunk,
             progress=ChunkProgress(status),
         )
 

@@ -18,6 +18,7 @@ class Settings:
     parallel: int = 1  # slots: requests that are processed at the same time
     queue: int = 64  # requests that may wait for a slot; further ones are rejected
     timeout: float = 3600.0  # for one response, including the time in the queue
+    pooling: str = ""  # of embeddings; empty: that of the model file
     body_limit: int = 16 << 20  # largest request body
     body_timeout: float = 30.0  # for the whole request body to arrive
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -150,10 +151,25 @@ def test_without_matplotlib(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert err == "error: --plot: requires matplotlib (extra `plot`): python -m pip install matplotlib\n"
 
 
+def test_sql() -> None:
+    database = sqlite3.connect(":memory:")
+    database.executescript(bench_results.as_sql([answer(), answer(depth=5)]))
+    rows = database.execute("SELECT test, avg_ts, n_depth, samples_ts FROM llama_bench").fetchall()
+    assert rows == [("tg4", 2.0, 0, "[2.0, 2.0]"), ("tg4 @ d5", 2.0, 5, "[2.0, 2.0]")]
+
+
+def test_lists_of_options(run: Run, model: Path) -> None:
+    """Each combination is measured, and the table says which it is."""
+    code, out, _ = run("bench", model, "-p", 4, "-n", 0, "-r", 1, "-t", 1, "-b", 4, "-ub", "2,4", "-ctk", "f16,q8_0")
+    assert code == 0
+    names = [row[5] for row in cells(out)[2:]]
+    assert names == ["pp4, ub2, K f16", "pp4, ub2, K q8_0", "pp4, ub4, K f16", "pp4, ub4, K q8_0"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["-o", "sql"],
+        ["-o", "xml"],
         ["-pg", "5"],
         ["-r", "0"],
         ["-p", "0", "-n", "0"],
@@ -161,6 +177,7 @@ def test_without_matplotlib(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
         ["-t", "x"],
         ["-b", "0"],
         ["-ctk", "q9"],
+        ["-ub", "64,x"],
     ],
 )
 def test_usage(run: Run, arguments: list[str]) -> None:

@@ -109,6 +109,7 @@ def flags_without_effect() -> Iterator[str]:
         ("Not supported (ignored with a warning)", compatibility.UNSUPPORTED),
         ("Not supported (an error, because the answer would be another one)", compatibility.REFUSED),
         *((f"No effect in `{name}`", rows) for name, rows in compatibility.NO_EFFECT_BY_COMMAND.items()),
+        *((f"Not supported in `{name}` (an error)", rows) for name, rows in compatibility.REFUSED_BY_COMMAND.items()),
     ):
         yield f"\n**{heading}**\n"
         yield from table(("flags", "because"), ((code(*names(row)), row[0]) for row in rows))

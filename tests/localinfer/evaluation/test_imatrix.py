@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import naive
@@ -287,6 +287,19 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert {each["name"] for each in shown["matrices"]} == set(actual.entries)
     assert __main__.run(["imatrix", "--in-file", str(out), "--show-statistics"]) == 0
     assert QUERY in capsys.readouterr().out
+
+
+def test_skipped_chunks(model: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    """The sums of the first chunk and of the second one are those of both."""
+    sums = []
+    for number, options in enumerate((["--chunks", "1"], ["--chunks", "1", "--chunk", "1"], ["--chunks", "2"])):
+        out = tmp_path / f"{number}.gguf"
+        assert run("imatrix", model, "-f", TEXT, "-c", N_CTX, "-t", "2", *options, "-o", out)[0] == 0
+        sums.append(read_imatrix(out).entries[DOWN].sums)
+    np.testing.assert_allclose(sums[0] + sums[1], sums[2], rtol=1e-4)
+    assert not np.allclose(sums[0], sums[1])
+    code, _, err = run("imatrix", model, "-f", TEXT, "-c", N_CTX, "--from-chunk", 10**6, "-o", tmp_path / "x.gguf")
+    assert (code, "--from-chunk: the text has no chunk" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
