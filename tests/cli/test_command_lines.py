@@ -15,7 +15,7 @@ from make_command_line_page import PAGE, page
 from cli import __main__, doctor, generate, inspect
 from cli.app import build_program
 from cli.arguments.translation import Redirect, translate
-from cli.chat import command as chat
+from cli.chat import open_model as chat
 from localinfer.errors import UnsupportedError, UsageError
 
 OURS = {"llama-cli": ["chat"], "llama-completion": ["generate"], "ollama": []}

@@ -11,7 +11,7 @@ import pytest
 from locations import DATA
 
 from cli import __main__, doctor, embed, generate, gguf_split, inspect, models, running, serve, text_input, tokenize
-from cli.chat import command as chat
+from cli.chat import open_model as chat
 from cli.measure import batched_bench, bench, imatrix, perplexity
 from cli.quantize import command as quantize
 from localinfer.errors import LocalInferError
