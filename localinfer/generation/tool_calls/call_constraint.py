@@ -39,7 +39,12 @@ def call_constraint(
     With "auto", it begins with the first call. Otherwise the answer is reasoning, if any, and calls. Raises UsageError
     for an unknown tool, UnsupportedError if the calls of the family have no grammar.
     """
-    tools = [tool for tool in tools if choice in MODES or function_of(tool).get("name") == choice]
+    names = [function_of(tool).get("name") for tool in tools]
+    tools = [
+        tool for tool, name in zip(tools, names, strict=True) if isinstance(name, str) and choice in (*MODES, name)
+    ]
+    if not tools and choice == "auto":
+        return None
     if not tools:
         raise UsageError(f"tool_choice: there is no tool {printable(choice, 60)}")
     family, messages = families.find_family(template), families.find_message_format(template)

@@ -143,6 +143,7 @@ class CallGrammar:
         value = schema["properties"][name]
         if self._syntax.quotes:
             template = self._syntax.parameter.replace("$KEY", name)
+            value = value if isinstance(value, Mapping) else {}
             return self._rule("parameter", self._expand(template, {"$VALUE": self._value({**definitions, **value}, 0)}))
         types = schema_types(value)
         is_text = "string" in types and not self._syntax.quoted
@@ -152,6 +153,7 @@ class CallGrammar:
         before, _, after = template.partition("$VALUE")
         if not is_text:
             json_schema = {**definitions, **value} if isinstance(value, Mapping) else {}
+            json_schema = {} if schema_problem(json_schema) else json_schema  # such as one that no value matches
             return self._rule("parameter", self._expand(template, {"$VALUE": self._json(json_schema)}))
         constants = value.get("enum", [value["const"]] if "const" in value else [])
         if constants:
@@ -233,7 +235,8 @@ def arguments_schema(function: Mapping[str, Any], rewrite: RewriteSchema) -> Sch
 
     A schema that llguidance does not support becomes that of any object, with a warning.
     """
-    parameters = function.get("parameters") or {"properties": {}}
+    parameters = function.get("parameters")
+    parameters = parameters if parameters and isinstance(parameters, Mapping) else {"properties": {}}
     schema: dict[str, Any] = {"type": "object", **parameters}
     if "properties" in schema:
         schema.setdefault("additionalProperties", False)

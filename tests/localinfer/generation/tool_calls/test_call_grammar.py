@@ -230,6 +230,30 @@ def test_calls_of_channels() -> None:
     assert constraint.is_complete
 
 
+@pytest.mark.parametrize("template", [HERMES, "<tool_call> <function= <parameter=", "<|tool_call>call:", "nothing"])
+@pytest.mark.parametrize("parameters", [
+    None, [], [1], 5, {}, {"properties": {"a": True}}, {"properties": {"a": {}}, "required": ["b"]},
+    {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}},
+    {"properties": {"a\"<b>": {"type": ["string", "null"]}, "c": {"enum": [1, "x"]}, "d": {"anyOf": []}}},
+    {"properties": {"a": {"type": "object", "properties": {"b": {"type": "array"}}}}}, {"type": 5}, {"properties": 5},
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:tool f")
+def test_unusual_schemas(template: str, parameters: object) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}, {"type": "web_search"}]
+    for choice in "auto", "required", "f":
+        constraint = call_constraint(template, TOKENIZER, BYTES, tools, choice, is_parallel=True, prompt="")
+        assert constraint
+        accept(constraint, "<tool_call>" if template != "<|tool_call>call:" else "<|tool_call>")
+        assert not is_free(constraint)
+
+
+def test_tools_without_functions() -> None:
+    tools = [{"type": "web_search"}, {"function": {"name": 5}}, {"function": "f"}]
+    assert call_constraint(HERMES, TOKENIZER, BYTES, tools, "auto", is_parallel=True, prompt="") is None
+    with pytest.raises(UsageError, match=r"^tool_choice: there is no tool required"):
+        call_constraint(HERMES, TOKENIZER, BYTES, tools, "required", is_parallel=True, prompt="")
+
+
 def test_calls_without_a_syntax() -> None:
     template = "]<]minimax[>["
     arguments = (template, TOKENIZER, BYTES, TOOLS)
