@@ -39,7 +39,7 @@ class CallGrammar:
     ) -> None:  # fmt: skip
         self._syntax = syntax
         self._opening, self._closing = delimiters
-        self._tokenizer = tokenizer
+        self._tokenizer, self._rewrite = tokenizer, rewrite
         self._rules: dict[str, str] = {}
         self._n_rules = 0
         functions = [function_of(tool) for tool in tools]
@@ -153,7 +153,8 @@ class CallGrammar:
         before, _, after = template.partition("$VALUE")
         if not is_text:
             json_schema = {**definitions, **value} if isinstance(value, Mapping) else {}
-            json_schema = {} if schema_problem(json_schema) else json_schema  # such as one that no value matches
+            json_schema, problem = self._rewrite(json_schema)
+            json_schema = {} if problem else json_schema  # such as one that no value matches
             return self._rule("parameter", self._expand(template, {"$VALUE": self._json(json_schema)}))
         constants = value.get("enum", [value["const"]] if "const" in value else [])
         if constants:

@@ -150,7 +150,7 @@ def test_waiting_can_be_stopped() -> None:
 
 @pytest.mark.skipif(not HAS_CPU_TIMER, reason="this system has no timer for CPU time")
 def test_cpu_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited = "from localinfer.generation.structured import worker; worker.COMPILE_SECONDS = 0.3; worker.main()"
+    limited = "from localinfer.generation.structured import worker; worker.SECONDS[worker.COMPILE] = 0.3; worker.main()"
     monkeypatch.setattr(worker_process, "CODE", limited)
     vocabulary = Vocabulary(ByteTokenizer(), 257)  # type: ignore[arg-type]
     source = ConstraintSource("grammar", "root ::= " + " | ".join(f'"{n}"' for n in range(60_000)), "--grammar")
@@ -161,7 +161,7 @@ def test_cpu_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not HAS_CPU_TIMER, reason="this system has no timer for CPU time")
 def test_pattern_that_python_never_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of an answer with such a pattern holds the GIL, but not of this process."""
-    limited = "from localinfer.generation.structured import worker; worker.CHECK_SECONDS = 0.3; worker.main()"
+    limited = "from localinfer.generation.structured import worker; worker.SECONDS[worker.CHECK] = 0.3; worker.main()"
     monkeypatch.setattr(worker_process, "CODE", limited)
     vocabulary = Vocabulary(ByteTokenizer(), 257)  # type: ignore[arg-type]
     schema = {"type": "string", "not": {"pattern": "^(a+)+$"}}
