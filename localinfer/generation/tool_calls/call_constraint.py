@@ -30,7 +30,7 @@ def call_constraint(
     *,
     is_parallel: bool,
     prompt: str,
-    on_wait: Callable[[], None],
+    on_wait: Callable[[], None] = lambda: None,
 ) -> Constraint | None:
     """Return the constraint for a `choice`, "auto", "required" or the name of a tool; None if there is none.
 

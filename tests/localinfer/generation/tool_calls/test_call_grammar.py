@@ -67,10 +67,6 @@ CONTROL = Vocabulary(CONTROL_TOKENIZER, ControlTokenizer.n_vocab)
 TRIES = {BYTES: BYTE_TRIE, CONTROL: trie_of(CONTROL)}
 
 
-def no_wait() -> None:
-    pass
-
-
 def random_text(grammar: str, source: random.Random, vocabulary: Vocabulary = BYTES) -> str:
     """Return a random text that a grammar allows. What ends a value is more probable than other bytes."""
     matcher, text = LLMatcher(TRIES[vocabulary], grammar, log_level=0), b""
@@ -121,9 +117,7 @@ CALL = '<tool_call>\n{"name": "files.now", "arguments": {}}\n</tool_call>'
 
 
 def constraint_of(choice: str, *, template: str = HERMES, prompt: str = "", is_parallel: bool = False) -> Constraint:
-    constraint = call_constraint(
-        template, TOKENIZER, BYTES, TOOLS, choice, is_parallel=is_parallel, prompt=prompt, on_wait=no_wait
-    )
+    constraint = call_constraint(template, TOKENIZER, BYTES, TOOLS, choice, is_parallel=is_parallel, prompt=prompt)
     assert constraint
     return constraint
 
@@ -257,9 +251,9 @@ def test_tools_without_functions() -> None:
 def test_calls_without_a_syntax() -> None:
     template = "]<]minimax[>["
     arguments = (template, TOKENIZER, BYTES, TOOLS)
-    assert call_constraint(*arguments, "auto", is_parallel=True, prompt="", on_wait=no_wait) is None
+    assert call_constraint(*arguments, "auto", is_parallel=True, prompt="") is None
     with pytest.raises(UnsupportedError, match=r"^tool_choice: "):
-        call_constraint(*arguments, "required", is_parallel=True, prompt="", on_wait=no_wait)
+        call_constraint(*arguments, "required", is_parallel=True, prompt="")
 
 
 def test_schema_that_cannot_be_compiled() -> None:
