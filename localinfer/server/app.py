@@ -69,7 +69,6 @@ def create_app(model_cache: ModelCache, settings: Settings) -> Starlette:
     """Return an ASGI application that serves the models of the cache. Its lifespan closes them at shutdown."""
     dispatcher = Dispatcher(model_cache, settings)
     dispatcher.observer = observer = metrics.Metrics()
-    dispatcher.pooling = settings.pooling
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

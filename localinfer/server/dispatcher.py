@@ -162,7 +162,6 @@ class Dispatcher:
         self.slots = SlotPool(settings.parallel, settings.queue)
         self.observer: Observer | None = None
         self._background = ThreadPoolExecutor(1, "background")
-        self.pooling = ""  # of embeddings; empty: that of the model file
         self._model_lock = asyncio.Lock()  # held while a request waits for its model: first come, first served
         self._released = asyncio.Event()  # set when a slot stops using its model
         self.unload_times: dict[str, datetime] = {}  # when each idle model will be unloaded

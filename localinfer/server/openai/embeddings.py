@@ -42,7 +42,7 @@ async def embed_inputs(
 ) -> "tuple[str, NDArray[np.float32], int]":
     """Return the model's name, the embeddings, float32 (len(texts), embedding_length), and the number of tokens."""
     async with dispatcher.lease(get(fields, "model", str, "") or None) as lease:
-        vectors = await lease.slot.call(lambda: lease.model.embed(texts, pooling=dispatcher.pooling))
+        vectors = await lease.slot.call(lambda: lease.model.embed(texts, pooling=dispatcher.settings.pooling))
         n_tokens = sum(len(lease.model.tokenize(text)) if isinstance(text, str) else len(text) for text in texts)
     return lease.name, vectors, n_tokens
 
