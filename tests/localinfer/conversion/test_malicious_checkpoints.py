@@ -246,6 +246,17 @@ def test_bytes_changed_at_random(name: str, tmp_path: Path) -> None:
     assert len(lines) > 20
 
 
+def test_values_that_are_not_finite_cause_no_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    folder = copy_checkpoint("qwen2", tmp_path)
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    content[start:] = b"\xa0\x7f" * (len(content[start:]) // 2)  # signaling NaNs in bfloat16
+    (folder / WEIGHTS).write_bytes(content)
+    for tensor in open_checkpoint(folder).tensors.values():
+        tensor.load()
+    assert list(recwarn) == []
+
+
 UNUSUAL_VALUES = (None, 7, -1.5, 1e300, 10**400, "", "\x1b[2J", [], {}, [7], ["x"], [[]], [{}], {"x": 7}, True)
 
 
