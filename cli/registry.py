@@ -37,9 +37,10 @@ def create_command(
         str | None, typer.Option("-q", "--quantize", metavar="TYPE", help="Quantize the model to this type first.")
     ] = None,
 ) -> None:
-    """Create a model from a Modelfile: a name in models.toml with a file, options and a system prompt.
+    """Create a model from a Modelfile.
 
-    FROM, PARAMETER and SYSTEM are supported; a template or an adapter is an error.
+    The model is a name in models.toml with a file, options and a system prompt. FROM, PARAMETER and SYSTEM are
+    supported; a template or an adapter is an error.
 
     \b
     Examples:

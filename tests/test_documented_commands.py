@@ -46,6 +46,8 @@ NOT_RUN = {  # part of a command line: why it does not run
     "all-MiniLM-L6-v2": "needs the wheel that an earlier line downloads",
     "python tests/benchmarks": "takes minutes or hours, and compares with other programs",
     ".venv/bin/python -m sphinx": "needs the environment that CONTRIBUTING.md sets up; test_docs.py builds the site",
+    "localinfer ps": "needs a server on port 8080; test_running.py runs it",
+    "localinfer stop": "needs a server on port 8080; test_running.py runs it",
     "--ray": "needs a Ray cluster",
 }
 FILES_OF_PAGES = {  # file: the page with a Python block that is its content, and how the block begins

@@ -106,7 +106,7 @@ async def apply_template(request: Request) -> Response:
     chat = parse_chat_prompt(fields)
     async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
         prompt = await lease.slot.call(lambda: lease.model.render(
-            chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs,
+            chat.messages, tools=chat.tools.tools, template_kwargs=chat.template_kwargs,
             continue_final_message=chat.continue_final_message))  # fmt: skip
     return JSONResponse({"prompt": prompt.text})
 

@@ -118,6 +118,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
     "manual-and-question.txt": partial(text, content=TEXT[:120]),
     "text.txt": text, "calibration.txt": text, "wiki.test.raw": text,
+    "Modelfile": partial(text, content="FROM smollm2\nPARAMETER temperature 0.7\nSYSTEM You are Mario.\n"),
     "sentences.txt": partial(text, content="A dog runs.\nAn animal moves.\n"),
     "questions.txt": partial(text, content="Who?\nWhat?\n"),
     "prompts.jsonl": partial(lines, objects=REQUESTS),
