@@ -142,7 +142,7 @@ class TestChat:
         opened.type(f"{typed}\n")
         opened.expect("1: What is in")
         opened.expect("t/s")
-        assert ("Buy milk." in opened.text) == (typed == "y")
+        assert ("milk" in opened.text) == (typed == "y")
 
     def test_question(self, fake_cli: FakeCli, fake_model: str) -> None:
         assert fake_cli("chat", fake_model, "Why", "is", "it?").stdout == b"1: Why is it?"
