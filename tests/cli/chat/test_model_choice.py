@@ -67,6 +67,7 @@ def test_first_chat(terminal: OpenTerminal, home: dict[str, str], environment: d
 
     t = terminal("chat", **home)
     assert "Which model" not in t.expect("smollm2: context")
+    t.expect("> ")
     t.ctrl("d")
     assert t.wait() == 0
 
@@ -76,6 +77,7 @@ def test_first_chat(terminal: OpenTerminal, home: dict[str, str], environment: d
     assert "Apache-2.0, on this machine" in t.text
     t.type("local\n")
     t.expect("local: context")
+    t.expect("> ")
     t.ctrl("d")
     assert t.wait() == 0
     assert (tmp_path / "data" / "default-model").read_text() == "local\n"
