@@ -82,7 +82,7 @@ class Constraint:
                 self._begin(rest if self.source.is_optional else rest.lstrip())
             return
         if self._reasoning and not self._ids and id == self._reasoning[0]:
-            (_, self._start), self._ids = self._reasoning, None
+            (_, self._start), self._reasoning, self._ids = self._reasoning, None, None
             return
         self._advance(id)
 

@@ -11,6 +11,8 @@ from llguidance import LLMatcher
 
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.generation.structured.constraint import Constraint
+from localinfer.generation.structured.constraint_source import ConstraintSource
+from localinfer.generation.structured.constraint_start import AfterMarker
 from localinfer.generation.structured.json_schema import rewrite
 from localinfer.generation.structured.vocabulary import Vocabulary
 from localinfer.generation.tool_calls.addressed_messages import MessageParser
@@ -268,3 +270,15 @@ def test_arguments_schema() -> None:
     assert arguments_schema({"name": "f", "parameters": {"type": "object"}}, rewrite) == {"type": "object"}
     open_schema = {"type": "object", "properties": {}, "additionalProperties": True}
     assert arguments_schema({"name": "f", "parameters": open_schema}, rewrite) == open_schema
+
+
+def test_reasoning_is_allowed_once() -> None:
+    constraint = Constraint(ConstraintSource("regex", "[0-9]+", "--regex"), BYTES,
+                            reasoning=(ord("<"), AfterMarker(">")))  # fmt: skip
+    try:
+        assert constraint.mask_logits(LOGITS)[ord("<")] == 0
+        accept(constraint, "<thought>")
+        assert constraint.mask_logits(LOGITS)[ord("<")] == -np.inf
+        accept(constraint, "1")
+    finally:
+        constraint.close()
