@@ -158,7 +158,7 @@ class CallGrammar:
             return self._rule("parameter", self._expand(template, {"$VALUE": self._json(json_schema)}))
         constants = value.get("enum", [value["const"]] if "const" in value else [])
         if constants:
-            alternatives = " | ".join(self._literal(str(each)) for each in constants)
+            alternatives = " | ".join(map(self._literal, map(constant_text, constants)))
             return self._rule("parameter", self._expand(template, {"$VALUE": f"({alternatives})"}))
         return self._rule("parameter", f"{self._expand(before, {})} {self._text_before(after, value)}")
 
@@ -204,6 +204,11 @@ class CallGrammar:
         text = self._rule("text", text_regex(schema, "\\n?" if ending.startswith("\n") else ""))
         self._rules[f"{text}[suffix={json.dumps(tag, ensure_ascii=False)}]"] = self._rules.pop(text)
         return f"{text} {self._expand(line_break + ''.join(rest), {})}"
+
+
+def constant_text(constant: object) -> str:
+    """Return the text of a constant in a format without quotes around strings."""
+    return constant if isinstance(constant, str) else json.dumps(constant, ensure_ascii=False)
 
 
 def repeated(item: str, schema: Schema) -> str:

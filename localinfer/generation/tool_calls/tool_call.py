@@ -85,10 +85,10 @@ def schema_types(schema: object) -> set[str]:
     """Return the types that a JSON schema names; its constants have types, too."""
     types: set[str] = set()
     for each in alternatives(schema):
-        named = each.get("type", ())
-        types |= {named} if isinstance(named, str) else set(named)
-        constants = [*each.get("enum", ()), *([each["const"]] if "const" in each else ())]
-        types |= {"string" for constant in constants if isinstance(constant, str)}
+        named = each.get("type")
+        types |= {name for name in as_list(named) or [named] if isinstance(name, str)}
+        constants = [*as_list(each.get("enum")), *([each["const"]] if "const" in each else ())]
+        types |= {name for constant in constants for name in JSON_TYPES.get(type(constant), {"string"})}
     return types
 
 
@@ -97,8 +97,13 @@ def alternatives(schema: object) -> Iterator[Mapping[str, Any]]:
     if isinstance(schema, Mapping):
         yield schema
         for keyword in ("anyOf", "oneOf", "allOf"):
-            for each in schema.get(keyword, ()):
+            for each in as_list(schema.get(keyword)):
                 yield from alternatives(each)
+
+
+def as_list(value: object) -> Sequence[Any]:
+    """Return a list as it is, and an empty one for anything else: tools may have schemas that are invalid."""
+    return value if isinstance(value, list | tuple) else ()
 
 
 def parse_unquoted(text: str, schema: object) -> Any:

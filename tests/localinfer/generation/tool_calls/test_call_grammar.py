@@ -20,7 +20,7 @@ from localinfer.generation.tool_calls.answer_parser import parse_whole
 from localinfer.generation.tool_calls.call_constraint import call_constraint
 from localinfer.generation.tool_calls.call_grammar import CallGrammar, arguments_schema
 from localinfer.generation.tool_calls.families import FAMILIES, MESSAGE_FORMATS, CallFormat, Family
-from localinfer.generation.tool_calls.tool_call import ToolSchemas
+from localinfer.generation.tool_calls.tool_call import ToolSchemas, schema_types
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "get_weather", "parameters": {
@@ -270,6 +270,25 @@ def test_arguments_schema() -> None:
     assert arguments_schema({"name": "f", "parameters": {"type": "object"}}, rewrite) == {"type": "object"}
     open_schema = {"type": "object", "properties": {}, "additionalProperties": True}
     assert arguments_schema({"name": "f", "parameters": open_schema}, rewrite) == open_schema
+
+
+@pytest.mark.parametrize("types", [{}, {"type": ["string", "null", "integer"]}])
+def test_constants_of_several_types(types: dict[str, Any]) -> None:
+    """Where strings have no quotes, null and numbers are written and read as JSON."""
+    family = next(family for family in FAMILIES if family.name == "qwen3-coder")
+    values = ["a", None, 12]
+    tool = {"name": "f", "parameters": {"properties": {"x": {"enum": values, **types}}, "required": ["x"]}}
+    call = call_of(family)
+    assert call.syntax
+    grammar = CallGrammar(call.syntax, (call.opening, call.closing), [tool], TOKENIZER, rewrite)
+    texts = {random_text(grammar.text(with_opening=True, is_parallel=False), random.Random(seed)) for seed in range(20)}
+    calls = [call for text in texts for call in parse_whole(family, ToolSchemas([tool]), text).calls]
+    assert {each.arguments["x"] for each in calls} == set(values)
+
+
+@pytest.mark.parametrize("schema", [{"anyOf": None}, {"type": 5}, {"type": [{}]}, {"enum": 5}, {"allOf": [3]}])
+def test_types_of_invalid_schemas(schema: dict[str, Any]) -> None:
+    assert schema_types(schema) == set()
 
 
 def test_reasoning_is_allowed_once() -> None:
