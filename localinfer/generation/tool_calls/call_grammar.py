@@ -216,8 +216,9 @@ def repeated(item: str, schema: Schema) -> str:
     least, most = schema.get("minItems", 0), schema.get("maxItems", "")
     if most == 0:
         return ""
-    elements = f'{item} ("," {item}){{{max(0, least - 1)},{most - 1 if most else ""}}}'
-    return elements if least else f"({elements})?"
+    # No element can be repeated zero times.
+    more = f' ("," {item}){{{max(0, least - 1)},{most - 1 if most else ""}}}' if most != 1 else ""
+    return f"{item}{more}" if least else f"({item}{more})?"
 
 
 def text_regex(schema: Schema, ending: str = "") -> str:

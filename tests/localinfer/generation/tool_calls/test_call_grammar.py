@@ -301,3 +301,22 @@ def test_reasoning_is_allowed_once() -> None:
         accept(constraint, "1")
     finally:
         constraint.close()
+
+
+@pytest.mark.parametrize("limits", [{"maxItems": 1}, {"minItems": 1, "maxItems": 1}, {"minItems": 1, "maxItems": 2}])
+def test_limits_of_a_list(limits: dict[str, int]) -> None:
+    """Grammars have no element that is repeated zero times."""
+    family = next(family for family in FAMILIES if family.name == "gemma")
+    items = {"type": "string", "maxLength": 2}
+    tool = {"name": "f", "parameters": {"properties": {"x": {"type": "array", "items": items, **limits}},
+                                        "required": ["x"]}}  # fmt: skip
+    call = call_of(family)
+    assert call.syntax
+    grammar = CallGrammar(call.syntax, (call.opening, call.closing), [tool], TOKENIZER, rewrite)
+    text = grammar.text(with_opening=True, is_parallel=False)
+    sizes = set()
+    for seed in range(10):
+        [parsed] = parse_whole(family, ToolSchemas([tool]), random_text(text, random.Random(seed))).calls
+        sizes.add(len(parsed.arguments["x"]))  # type: ignore[arg-type]
+    assert min(sizes) >= limits.get("minItems", 0)
+    assert max(sizes) <= limits["maxItems"]
