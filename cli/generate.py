@@ -216,8 +216,8 @@ def draft_statistics(stats: "Stats") -> str:
     """Return how many draft tokens were accepted, and the speedup; "" without speculative decoding."""
     if not stats.drafted_tokens:
         return ""
-    faster = f", {stats.speedup:.2f}x faster" if stats.accepted_tokens else ""
-    return f" (draft tokens accepted: {stats.accepted_tokens} of {stats.drafted_tokens}{faster})"
+    speedup = f", {stats.speedup:.2f}x the speed" if stats.accepted_tokens else ""
+    return f" (draft tokens accepted: {stats.accepted_tokens} of {stats.drafted_tokens}{speedup})"
 
 
 def format_rate(tokens: int, seconds: float) -> str:

@@ -71,7 +71,8 @@ def test_unrelated_file_is_kept(run: Run, tmp_path: Path) -> None:
 
 def test_statistics_of_speculative_decoding() -> None:
     stats = Stats(generated_tokens=40, generate_seconds=2, drafted_tokens=36, accepted_tokens=27, speedup=3.456, seed=1)
-    assert "[ 40 tokens, 20.0 t/s (draft tokens accepted: 27 of 36, 3.46x faster) | " in statistics_line(stats)
+    assert "[ 40 tokens, 20.0 t/s (draft tokens accepted: 27 of 36, 3.46x the speed) | " in statistics_line(stats)
+    assert "(draft tokens accepted: 27 of 36, 0.50x the speed) | " in statistics_line(replace(stats, speedup=0.5))
     assert "(draft tokens accepted: 0 of 36) | " in statistics_line(replace(stats, accepted_tokens=0))
     line = as_object("m", GenerationResult.from_pieces([], stats))
     assert line.count('"drafted_tokens": 36, "accepted_tokens": 27, "speedup": 3.456') == 1
