@@ -79,12 +79,12 @@ def resolve_command(arguments: list[str], commands: Collection[str]) -> list[str
     if word in UNSUPPORTED_COMMANDS:
         raise UsageError(f"{word}: {UNSUPPORTED_COMMANDS[word]}")
     if not word.startswith("-") and not is_question(word):
-        require_model(word, commands)
+        require_model(word, commands, is_sentence=any(not argument.startswith("-") for argument in rest[:1]))
     return ["chat", *arguments]
 
 
-def require_model(word: str, commands: Collection[str]) -> None:
-    """Raise UsageError unless `word` is a model name or a path."""
+def require_model(word: str, commands: Collection[str], *, is_sentence: bool = False) -> None:
+    """Raise UsageError unless `word` is a model name or a path. It may be the first word of a sentence."""
     from cli.arguments.suggestions import did_you_mean
     from localinfer.hub import resolve
 
@@ -92,5 +92,6 @@ def require_model(word: str, commands: Collection[str]) -> None:
         resolve.registry_entry(word)
     except ModelNotFoundError:
         names = [*commands, *ALIASES, *resolve.model_registry().entries]
-        near = did_you_mean(word, names) or "; quotation marks make a question of several words"
-        raise UsageError(f"{word}: no such command or model{near}") from None
+        near = did_you_mean(word, names)
+        hint = "; quotation marks make a question of several words" if is_sentence or not near else ""
+        raise UsageError(f"{word}: no such command or model{near}{hint}") from None

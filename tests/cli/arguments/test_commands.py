@@ -54,6 +54,11 @@ def test_nearest(word: str, suggestion: str) -> None:
         resolve_command([word], COMMANDS)
 
 
+def test_a_sentence_without_quotation_marks() -> None:
+    with pytest.raises(UsageError, match=r"^What: no such command or model; .*quotation marks make a question"):
+        resolve_command(["What", "is", "3+4?"], COMMANDS)
+
+
 def test_a_file_without_suffix_is_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").touch()
