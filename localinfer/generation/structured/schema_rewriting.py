@@ -7,7 +7,7 @@ or more keep the order of the `enum`.
 
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from itertools import chain, combinations, permutations
 from typing import Any
 
@@ -202,7 +202,7 @@ def drop_unsupported_patterns(schema: Schema) -> None:
         schema.pop("additionalProperties", None)
 
 
-@cache
+@lru_cache(1000)
 def is_supported_pattern(pattern: str) -> bool:
     """Return whether llguidance compiles a pattern, or whether nothing does: then it is an error."""
     if is_compiled({"type": "string", "pattern": pattern}):
@@ -214,7 +214,7 @@ def is_supported_pattern(pattern: str) -> bool:
     return False
 
 
-@cache
+@lru_cache(1000)
 def are_disjoint(patterns: tuple[str, ...]) -> bool:
     properties: Schema = {pattern: {} for pattern in patterns}
     return len(patterns) < 2 or is_compiled({"type": "object", "patternProperties": properties})

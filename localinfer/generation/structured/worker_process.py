@@ -139,6 +139,7 @@ class WorkerPool:
 
     def __init__(self, start: Callable[[], WorkerProcess]) -> None:
         self._start, self._idle, self._is_closed = start, list[WorkerProcess](), False
+        self._lock = threading.Lock()  # no worker is kept once the pool is closed
 
     def acquire(self) -> WorkerProcess:
         """Return an idle worker, or a new one."""
@@ -150,12 +151,16 @@ class WorkerPool:
 
     def release(self, worker: WorkerProcess) -> None:
         """Keep an idle worker for later constraints; end one that is busy."""
-        if worker.is_idle(RELEASE_SECONDS) and len(self._idle) < MAX_IDLE and not self._is_closed:
-            self._idle.append(worker)
-        else:
+        is_idle = worker.is_idle(RELEASE_SECONDS)
+        with self._lock:
+            is_kept = is_idle and len(self._idle) < MAX_IDLE and not self._is_closed
+            if is_kept:
+                self._idle.append(worker)
+        if not is_kept:
             worker.terminate()
 
     def close(self) -> None:
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
         while self._idle:
             self._idle.pop().terminate()

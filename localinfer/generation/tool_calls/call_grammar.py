@@ -14,7 +14,7 @@ from localinfer.generation.structured.schema_compiler import OPTIONS
 from localinfer.generation.structured.schema_rewriting import DEFINITIONS
 from localinfer.generation.tool_calls.bare_json import CLOSINGS
 from localinfer.generation.tool_calls.call_syntax import CallSyntax
-from localinfer.generation.tool_calls.tool_call import Tool, function_of, item_schema, schema_types
+from localinfer.generation.tool_calls.tool_call import Tool, as_list, function_of, item_schema, schema_types
 from localinfer.tokenizer import Tokenizer
 
 VARIABLE = re.compile(r"(\$[A-Z_]+)")
@@ -169,8 +169,12 @@ class CallGrammar:
         if "$ref" in schema and depth < MAX_DEPTH:
             return self._value({**definitions, **referred(schema)}, depth + 1)
         types = schema_types(schema)
-        if constants := [each for each in schema.get("enum", ()) if isinstance(each, str)]:
-            return self._rule("value", " | ".join(f"{quotes} {self._literal(each)} {quotes}" for each in constants))
+        if any(isinstance(each, str) for each in as_list(schema.get("enum"))):
+            texts = (
+                f"{quotes} {self._literal(each)} {quotes}" if isinstance(each, str) else self._literal(json.dumps(each))
+                for each in schema["enum"]
+            )
+            return self._rule("value", " | ".join(texts))
         if types == {"string"}:
             return self._rule("value", f"{quotes} {self._text_before(self._syntax.quotes, schema)}")
         if types == {"array"}:
