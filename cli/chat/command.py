@@ -86,16 +86,21 @@ def chat_command(
         chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
-        if interactive:
-            introduce(chat)
-        if message is not None and output.as_json:
-            answer_as_json(chat, message)
-        elif message is not None:
-            chat.send(message)
-        if interactive:
-            chat.run(once=question.single_turn)
-        if chat.conversation.session:
-            session_state.save_snapshot(chat.model, chat.conversation.session)
+        converse(chat, message, interactive=interactive, once=question.single_turn)
+
+
+def converse(chat: "Chat", message: str | None, *, interactive: bool, once: bool) -> None:
+    """Answer the question of the command line, if there is one, and those that the user types."""
+    if interactive:
+        introduce(chat)
+    if message is not None and chat.output.as_json:
+        answer_as_json(chat, message)
+    elif message is not None:
+        chat.send(message)
+    if interactive:
+        chat.run(once=once)
+    if chat.conversation.session:
+        session_state.save_snapshot(chat.model, chat.conversation.session)
 
 
 def require_one_answer(message: str | None, tools: ToolOptions) -> None:

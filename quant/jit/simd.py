@@ -432,11 +432,7 @@ def is_arm64(b: ir.IRBuilder) -> bool:
 
 
 def emit_pause(b: ir.IRBuilder) -> ir.Value:
-    """Emit the spin-wait hint, if the CPU has one: a delay of 10 to 50 ns.
-
-    arm64's hint (`yield`) is no delay on most CPUs; its barrier `isb`, which empties the pipeline, takes about as long
-    as the `pause` of x86.
-    """
+    """Emit the spin-wait hint, if the CPU has one. On arm64 it is `isb`, because `yield` is no delay on most CPUs."""
     if "x86" in str(b.module.triple):
         return call_intrinsic(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
     if is_arm64(b):
