@@ -21,8 +21,9 @@ from pathlib import Path
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
 from localinfer.gguf import file_descriptors
+from localinfer.gguf.huge_pages import drop_small_pages
 
-CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 MAX_WRITE = 1 << 30  # bytes per write call; some systems accept at most 2 GiB
 
 
@@ -79,6 +80,7 @@ def atomic_files(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666)
             for file in files:
                 with raise_write_errors(file.path, file.size):
                     os.fsync(file.descriptor)
+                    drop_small_pages(file.descriptor)
         for file in files:
             with raise_write_errors(file.path, file.size):
                 os.replace(file.temporary, file.path)  # noqa: PTH105

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from localinfer.errors import LocalInferError, ModelNotFoundError, NotEnoughMemoryError
 from localinfer.escaping import printable
 from localinfer.gguf import file_signatures
+from localinfer.gguf.huge_pages import request_huge_pages
 
 FILE_TYPES = {
     stat.S_IFDIR: "a directory",
@@ -108,11 +109,13 @@ class MappedFile:
 
     def _map(self) -> mmap.mmap:
         try:
-            return mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
+            mapping = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: the file was truncated meanwhile
             full = getattr(error, "errno", None) == errno.ENOMEM
             what = f"cannot be mapped into memory: {getattr(error, 'strerror', None) or error}"
             raise self.error("", what, NotEnoughMemoryError if full else LocalInferError) from None
+        request_huge_pages(mapping)
+        return mapping
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:

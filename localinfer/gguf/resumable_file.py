@@ -29,6 +29,7 @@ from localinfer.gguf.atomic_file import (
     require_writable_path,
     sync_directory,
 )
+from localinfer.gguf.huge_pages import drop_small_pages
 
 CHUNK_BYTES = 1 << 20  # bytes per read
 # Errors of reading a damaged progress file.
@@ -99,6 +100,7 @@ def resumable_file(
             yield made
             with raise_write_errors(path, size):
                 os.fsync(made.file.descriptor)
+                drop_small_pages(made.file.descriptor)
                 if file_descriptors.HOLDS_OPEN_FILES:
                     descriptor.close()
                 os.replace(made.file.temporary, path)  # noqa: PTH105

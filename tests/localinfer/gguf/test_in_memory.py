@@ -1,13 +1,13 @@
 """Models read into memory: identical bytes, progress, interruption and errors."""
 
 import os
-import re
 import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from memory_maps import flags_at
 from split_files import split
 from tiny import tiny_llama
 
@@ -65,12 +65,6 @@ def test_huge_pages_are_requested(sparse: Path) -> None:
     flags = flags_at(read.files[0].bytes.ctypes.data)
     assert "sh" not in flags  # shared memory would not get huge pages
     assert "hg" in flags or not Path("/sys/kernel/mm/transparent_hugepage").exists()
-
-
-def flags_at(address: int) -> list[str]:
-    """Return Linux's VmFlags of the mapping that contains an address."""
-    actual = re.findall(r"(?ms)^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags: (.*?)$", Path("/proc/self/smaps").read_text())
-    return next(flags.split() for low, high, flags in actual if int(low, 16) <= address < int(high, 16))
 
 
 def test_reports_progress(sparse: Path) -> None:
