@@ -44,6 +44,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "rerank": ("cli.embed", "Rank documents by relevance to a query."),
     "serve": ("cli.serve", "Run an OpenAI-compatible HTTP server."),
     "sessions": ("cli.sessions", "List, search, show, export or remove saved chat sessions."),
+    "cache": ("cli.cache", "Show or remove the evaluated prompts on disk."),
     "pull": ("cli.models", "Download models."),
     "list": ("cli.models", "List known and downloaded models."),
     "rm": ("cli.models", "Remove downloaded models."),

@@ -95,6 +95,7 @@ def isolated_directories(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
         monkeypatch.delenv(variable)
     monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(SHARED_CACHE))
     monkeypatch.setenv("LOCALINFER_TUNE", "0")  # measuring real models while other tests run would be repeated
+    monkeypatch.setenv("LOCALINFER_PREFIX_STORE", "0")  # tests of it have a directory of their own
     monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "no-config"))
     monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path_factory.getbasetemp() / "data"))
 

@@ -67,6 +67,8 @@ def chat_command(
     message = question.read(words)
     if message is None and not sys.stdin.isatty():
         raise UsageError("no question, and stdin is neither a terminal nor a pipe")
+    if session.no_save:
+        given["prefix_store"] = False
     if system_file is not None:
         given["system_prompt"] = read_text_file(system_file)
     toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)

@@ -28,6 +28,7 @@ from localinfer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from localinfer.generation.speculative.speculative_decoder import SpeculativeDecoder, SpeculativeRun
     from localinfer.generation.structured.constraint import Constraint
+    from localinfer.prefix_store.store import PrefixStore
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
@@ -45,13 +46,14 @@ class GenerationSession:
         tokenizer: Tokenizer,
         progress: Progress | None = None,
         draft: SequenceEngine | None = None,
+        prefix_store: "PrefixStore | None" = None,
     ) -> None:
-        """`draft` is the engine of a draft model."""
+        """`draft` is the engine of a draft model; `prefix_store` has evaluated prompts of other programs."""
         self._engine = engine
         self._tokenizer = tokenizer
         self.progress = progress
         self._current: Stats | None = None  # statistics of the current run
-        self._draft = draft
+        self._draft, self._prefix_store = draft, prefix_store
         self._speculative_decoder: SpeculativeDecoder | None = None  # created by the first speculative run
 
     def logits(self, tokens: Sequence[int]) -> Logits:
@@ -142,9 +144,12 @@ class GenerationSession:
     ) -> Iterator[Piece]:
         with closing(constraint) if constraint else nullcontext():
             text = ""
-            for piece in self._add_texts(tokens, options, stats):
-                text += piece.text
-                yield piece
+            try:
+                for piece in self._add_texts(tokens, options, stats):
+                    text += piece.text
+                    yield piece
+            finally:
+                self._save_prefix(stats)
             if stats.finish_reason == "context":
                 raise ContextOverflowError(
                     f"the context is full: {stats.prompt_tokens} tokens of prompt and {stats.generated_tokens} of "
@@ -304,13 +309,34 @@ class GenerationSession:
         """Evaluate the prompt and return the logits after it. Cached tokens are reused."""
         self._check_current(stats)
         start = perf_counter()
-        stats.reused_tokens = self._engine.reuse_prefix(prompt, len(prompt) - 1, self.progress)
-        self._engine.checkpoint()
-        logits = self._engine.evaluate(
-            prompt[stats.reused_tokens :], self.progress, rewindable_suffix=ANSWER_HEADER_TOKENS
+        engine, store = self._engine, self._prefix_store
+        stats.reused_tokens = engine.reuse_prefix(prompt, len(prompt) - 1, self.progress)
+        if store:
+            stats.reused_tokens = store.restore(engine, prompt, stats.reused_tokens)
+        engine.checkpoint()
+        if store:
+            for stop in store.state_positions(engine, stats.reused_tokens, len(prompt) - ANSWER_HEADER_TOKENS):
+                engine.evaluate(prompt[engine.n_past : stop], self._prompt_progress(stats))
+                store.save(engine)
+        logits = engine.evaluate(
+            prompt[engine.n_past :], self._prompt_progress(stats), rewindable_suffix=ANSWER_HEADER_TOKENS
         )
         stats.prompt_seconds = perf_counter() - start
+        if store:
+            store.save(engine, rewound=ANSWER_HEADER_TOKENS)
         return logits
+
+    def _prompt_progress(self, stats: Stats) -> Progress | None:
+        """Return the progress of evaluating the rest of a prompt, counted from its first token that was not reused."""
+        progress, n_done = self.progress, self._engine.n_past - stats.reused_tokens
+        total = stats.prompt_tokens - stats.reused_tokens
+        return progress and (lambda stage, done, _: progress(stage, n_done + done, total))
+
+    def _save_prefix(self, stats: Stats) -> None:
+        """Save the tokens of a run that has ended, unless another one has begun."""
+        if self._prefix_store and self._current is stats and self._engine.settle():
+            with self._engine.lock:
+                self._prefix_store.save(self._engine)
 
 
 @contextmanager

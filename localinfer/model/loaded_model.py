@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
-from localinfer import tokenizer
+from localinfer import paths, tokenizer
 from localinfer.architectures import EAGLE3
 from localinfer.errors import UsageError
 from localinfer.generation.pieces import Piece, Stats
@@ -32,6 +32,7 @@ from localinfer.runtime.engine import Engine
 
 if TYPE_CHECKING:  # constraints and the scheduler are imported when needed
     from localinfer.generation.structured.constraint import Constraint
+    from localinfer.prefix_store.store import PrefixStore
     from localinfer.runtime.scheduler import Scheduler
 
 
@@ -79,7 +80,8 @@ class LoadedModel(Model):
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
         engine = Engine.load(f, options, progress, head, at_once=False)
         self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
-        session = GenerationSession(engine, file_tokenizer, progress, self._draft)
+        self.prefix_store = open_prefix_store(options)
+        session = GenerationSession(engine, file_tokenizer, progress, self._draft, self.prefix_store)
         resources = SharedResources(f, file_tokenizer, engine, session)
         super().__init__(f, options, file_tokenizer, engine, session, resources)
         for warning in (*engine.warnings, *context_length_warnings(self), *draft_model_warnings(options)):
@@ -114,6 +116,8 @@ class LoadedModel(Model):
     def close(self) -> None:
         """Stop the threads, the chat template's process and the compilation of kernels."""
         self._session.end()
+        if self.prefix_store is not None:
+            self.prefix_store.close()
         self.engine.close()
         if self._draft is not None:
             self._draft.close()
@@ -132,7 +136,7 @@ class ConcurrentModel(Model):
         self._model, self._scheduled_engine = model, ScheduledEngine(scheduler)
         self._draft_engine = ScheduledEngine(draft_scheduler) if draft_scheduler else None
         engine = self._scheduled_engine
-        session = GenerationSession(engine, model.tokenizer, model.progress, self._draft_engine)
+        session = GenerationSession(engine, model.tokenizer, model.progress, self._draft_engine, model.prefix_store)
         super().__init__(model.file, model.options, model.tokenizer, engine, session, model._resources)
 
     def concurrent(self, slot: int) -> Model:
@@ -159,6 +163,15 @@ class ConcurrentModel(Model):
                     self._draft_engine.mark_idle()
 
         return stats, pieces_then_idle()
+
+
+def open_prefix_store(options: Options) -> "PrefixStore | None":
+    """Return the store of evaluated prompts, unless the options exclude it."""
+    if not options.prefix_store or not options.prefix_store_size:
+        return None
+    from localinfer.prefix_store.store import PrefixStore
+
+    return PrefixStore(paths.prefixes_dir(), int(options.prefix_store_size * 2**30), options)
 
 
 def open_draft_model(f: GGUF, options: Options) -> GGUF | None:

@@ -90,6 +90,8 @@ class LoadKeywords(OptionKeywords, total=False):
     mmap: bool
     mlock: bool
     tune: bool
+    prefix_store: bool
+    prefix_store_size: float
     batch_size: int
     parallel: int
     ubatch_size: int

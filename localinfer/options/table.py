@@ -68,6 +68,13 @@ class Options:
         True, "--tune", section="model",
         help="Measure on first use which way of reading the weights is fastest on this machine; --no-tune uses the "
         "default.")
+    prefix_store: bool = option(
+        True, "--prefix-store", section="model",
+        help="Keep evaluated prompts of 512 tokens or more on disk, so that a later run of any command continues "
+        "them; --no-prefix-store neither reads nor writes them.")
+    prefix_store_size: float = option(
+        8.0, "--prefix-store-size", section="model", minimum=0, maximum=1e6,
+        help="Size of the prefix store in GiB, of all models together. The least recently used prompts are removed.")
     batch_size: int = option(
         2048, "-b", "--batch-size", section="model", minimum=1, maximum=INT32_MAX,
         help="Logical maximum batch size; values above --ubatch-size have no further effect.")

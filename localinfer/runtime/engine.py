@@ -88,6 +88,9 @@ class Engine(SequenceEngine):
     ) -> int:
         return self.rewind(min(common_prefix_length(self.sequence.tokens, tokens), max_tokens))
 
+    def settle(self) -> bool:
+        return True
+
     def pause(self) -> None:
         """Do nothing: no batch waits for this sequence."""
 

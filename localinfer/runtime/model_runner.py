@@ -97,7 +97,7 @@ class ModelRunner:
 
         with self.lock:
             with self.page_table_lock:
-                self._retry_after_eviction(set_cache_inputs)
+                self.retry_after_eviction(set_cache_inputs)
                 ids, positions = ([each.id for each in inputs], [each.position for each in inputs])
                 self.compiled_graph.set_inputs(np.array(ids, np.int32), np.array(positions))
             logits, states = self.compiled_graph.run_draft_head([each.state for each in inputs])
@@ -113,7 +113,7 @@ class ModelRunner:
             self.require_open()
             lengths = [len(text) for text in texts]
             with self.page_table_lock:
-                self._retry_after_eviction(lambda: sequence.pack(lengths))
+                self.retry_after_eviction(lambda: sequence.pack(lengths))
             positions = np.concatenate([np.arange(length) for length in lengths])
             self.compiled_graph.set_inputs(np.concatenate(texts), positions, np.concatenate(types) if types else 0)
             self.run(0, self.compiled_graph.output_layer_ops[0], len(positions))
@@ -159,9 +159,9 @@ class ModelRunner:
 
     def _reserve(self, sequence: Sequence, count: int) -> None:
         """Allocate cache space for `count` more tokens of a sequence. Raises NotEnoughMemoryError."""
-        self._retry_after_eviction(lambda: sequence.reserve(count))
+        self.retry_after_eviction(lambda: sequence.reserve(count))
 
-    def _retry_after_eviction(self, allocate: abc.Callable[[], None]) -> None:
+    def retry_after_eviction(self, allocate: abc.Callable[[], None]) -> None:
         """Call `allocate`, and evict other cached sequences as long as it runs out of pages."""
         while True:
             try:

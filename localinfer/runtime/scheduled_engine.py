@@ -140,14 +140,20 @@ class ScheduledEngine(SequenceEngine):
         with contextlib.suppress(RuntimeError):  # already released
             self._wake_lock.release()
 
+    def settle(self) -> bool:
+        if self._scheduler.is_computing_thread():  # any thread may collect an abandoned run as garbage
+            return False  # it cannot wait for its own batch
+        self._cancel_decode_loop()
+        return True
+
     def pause(self) -> None:
         self._scheduler.pause(self)
 
     def mark_idle(self) -> None:
         """Announce that no further tokens are evaluated soon. An idle sequence does not delay a batch, and may be
         evicted."""
-        if self._scheduler.is_computing_thread():  # any thread may collect an abandoned run as garbage
-            return  # it cannot wait for its own batch; the next use cancels the decode loop
+        if self._scheduler.is_computing_thread():
+            return  # as above; the next use cancels the decode loop
         try:
             self._cancel_decode_loop()
         finally:

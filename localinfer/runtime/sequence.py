@@ -12,7 +12,7 @@ class Sequence:
     """A sequence of tokens with its caches. `tokens` are the ids of all cached tokens, from position 0."""
 
     def __init__(self, caches: abc.Sequence[SequenceCache]) -> None:
-        self._caches = caches
+        self.caches = caches
         self.tokens: list[int] = []
 
     def __len__(self) -> int:
@@ -20,18 +20,18 @@ class Sequence:
 
     def fork(self) -> "Sequence":
         """Return a copy of the sequence. Both share cache pages until one of them changes a page (copy-on-write)."""
-        other = Sequence([cache.fork() for cache in self._caches])
+        other = Sequence([cache.fork() for cache in self.caches])
         other.tokens[:] = self.tokens
         return other
 
     def reserve(self, count: int) -> None:
         """Allocate cache space for `count` more tokens. Raises OutOfPagesError."""
-        for cache in self._caches:
+        for cache in self.caches:
             cache.reserve(len(self), count)
 
     def set_inputs(self, count: int, row: int = 0) -> None:
         """Point the kernels to this sequence's cache for its next `count` tokens, which begin at `row` of the batch."""
-        for cache in self._caches:
+        for cache in self.caches:
             cache.set_inputs(len(self), count, row)
 
     def set_draft_inputs(self, position: int, row: int) -> None:
@@ -40,17 +40,17 @@ class Sequence:
 
         Raises OutOfPagesError.
         """
-        for cache in self._caches:
+        for cache in self.caches:
             cache.set_draft_inputs(position, row)
 
     def hidden_state(self, position: int) -> NDArray[np.float32] | float:
         """Return the hidden state after all layers of the token at a position, or 0 where it is not stored."""
-        states = (cache.hidden_state(position) for cache in self._caches)
+        states = (cache.hidden_state(position) for cache in self.caches)
         return next((state for state in states if state is not None), 0.0)
 
     def fits(self, lengths: abc.Sequence[int]) -> bool:
         """Return whether `pack` has enough space for texts of these lengths."""
-        return all(cache.fits(lengths) for cache in self._caches)
+        return all(cache.fits(lengths) for cache in self.caches)
 
     def pack(self, lengths: abc.Sequence[int]) -> None:
         """Discard all tokens and prepare a batch of independent texts of these lengths.
@@ -58,19 +58,19 @@ class Sequence:
         The texts are not cached. The caller must call `reset` afterwards.
         """
         self.reset()
-        for cache in self._caches:
+        for cache in self.caches:
             cache.pack(lengths)
 
     def commit(self, ids: abc.Iterable[int]) -> None:
         """Append tokens that have been computed; `reserve` has allocated their space."""
         self.tokens.extend(ids)
-        for cache in self._caches:
+        for cache in self.caches:
             cache.commit(len(self))
 
     @property
     def can_rewind(self) -> bool:
         """Whether any number of the last tokens can be discarded. Otherwise only tokens after a checkpoint can."""
-        return all(cache.can_rewind for cache in self._caches)
+        return all(cache.can_rewind for cache in self.caches)
 
     def rewind(self, n: int) -> int:
         """Discard all but the first `n` tokens and return how many remain.
@@ -80,20 +80,20 @@ class Sequence:
         target = self.rewind_target(max(0, min(n, len(self))))
         if not target:
             self.reset()
-        for cache in self._caches if target else ():
+        for cache in self.caches if target else ():
             cache.rewind(target)
         del self.tokens[target:]
         return target
 
     def rewind_target(self, n: int) -> int:
         """Return the largest number of tokens, at most `n`, to which all caches can rewind."""
-        while (nearest := min((cache.rewind_target(n) for cache in self._caches), default=n)) < n:
+        while (nearest := min((cache.rewind_target(n) for cache in self.caches), default=n)) < n:
             n = nearest
         return n
 
     def checkpoint(self) -> None:
         """Keep the current length as a rewind target for some time."""
-        for cache in self._caches:
+        for cache in self.caches:
             cache.checkpoint()
 
     def begin_draft(self, n_confirmed: int) -> None:
@@ -101,26 +101,30 @@ class Sequence:
 
         That call can rewind to any of them, and at least to the confirmed ones.
         """
-        for cache in self._caches:
+        for cache in self.caches:
             cache.begin_draft(n_confirmed)
 
     def reset(self) -> None:
         """Discard all tokens."""
         self.tokens.clear()
-        for cache in self._caches:
+        for cache in self.caches:
             cache.reset()
 
     def save(self) -> list[abc.Sequence[Bytes]]:
         """Return copies of all cache contents, for `load`."""
-        return [cache.save() for cache in self._caches]
+        return [cache.save() for cache in self.caches]
 
     def load(self, tokens: abc.Sequence[int], saved: abc.Sequence[abc.Sequence[Bytes]]) -> None:
         """Restore the tokens and cache contents that `save` returned for the same graph.
 
         Raises ValueError if the contents do not fit.
         """
-        for cache, arrays in zip(self._caches, saved, strict=True):
+        for cache, arrays in zip(self.caches, saved, strict=True):
             cache.load(arrays)
+        self.accept_loaded(tokens)
+
+    def accept_loaded(self, tokens: abc.Sequence[int]) -> None:
+        """Take over the tokens whose cache contents were loaded. Raises ValueError if the caches hold others."""
         if self.rewind_target(len(tokens)) != len(tokens):
             raise ValueError(f"the cache does not hold {len(tokens)} tokens")
         self.tokens[:] = tokens

@@ -164,6 +164,13 @@ class SequenceEngine(ABC):
             self.sequence.reset()
 
     @abstractmethod
+    def settle(self) -> bool:
+        """Discard tokens that were evaluated before they were asked for, so that the sequence only changes by calls.
+
+        Return False if the current thread cannot wait for that.
+        """
+
+    @abstractmethod
     def pause(self) -> None:
         """Announce that the next step may take a while. Batches of other sequences do not wait for it."""
 

@@ -115,30 +115,47 @@ class KVCache(SequenceCache):
     def checkpoint(self) -> None:
         """Do nothing: positions stay cached until their entries are reused."""
 
+    @property
+    def keeps_all_positions(self) -> bool:  # type: ignore[override] # a constant of other caches
+        return self._ring.keeps_all
+
+    def save_pages(self, first: int, end: int) -> Sequence[Bytes]:
+        """Return the positions of the entries, and the keys and values of the pages."""
+        pages = as_slice(list(self._page_table)[first:end])
+        positions = self._page_positions()[pages].copy()
+        return [positions.view(np.uint8), *(array[:, pages].copy() for array in self._ring.cache_arrays())]
+
+    def load_pages(self, first: int, end: int, saved: Sequence[Bytes], n_past: int) -> None:
+        if not 0 <= first <= end <= self._ring.capacity // PAGE_SIZE:
+            raise ValueError(f"{end} pages are in use, of {self._ring.capacity // PAGE_SIZE}")
+        if end:
+            self._page_table.writable_page(end - 1)
+        self._end, pages = n_past, as_slice(list(self._page_table)[first:end])
+        positions, *arrays = saved
+        self._page_positions()[pages] = positions.view(np.int32).reshape(-1, PAGE_SIZE)
+        for array, saved_array in zip(self._ring.cache_arrays(), arrays, strict=True):
+            array[:, pages] = saved_array.reshape(len(array), end - first, -1)
+
     def save(self) -> Sequence[Bytes]:
-        """Return the numbers of positions and pages, the positions of the entries, and the keys and values of the
-        pages."""
-        pages = list(self._page_table)
-        numbers = np.array([self._end, len(pages)], np.int64).view(np.uint8)
-        positions = self._page_positions()[pages]
-        return [numbers, positions.view(np.uint8), *(array[:, pages] for array in self._ring.cache_arrays())]
+        """Return the numbers of positions and pages, and all pages."""
+        n_pages = len(self._page_table)
+        return [np.array([self._end, n_pages], np.int64).view(np.uint8), *self.save_pages(0, n_pages)]
 
     def load(self, saved: Sequence[Bytes]) -> None:
         self.reset()
-        numbers, positions, *arrays = saved
-        end, n_pages = (int(number) for number in numbers.view(np.int64))
-        if not 0 <= n_pages * PAGE_SIZE <= self._ring.capacity:
-            raise ValueError(f"{n_pages} pages are in use, of {self._ring.capacity // PAGE_SIZE}")
-        if n_pages:
-            self._page_table.writable_page(n_pages - 1)
-        self._end, pages = end, list(self._page_table)
-        self._page_positions()[pages] = positions.view(np.int32).reshape(-1, PAGE_SIZE)
-        for array, saved_array in zip(self._ring.cache_arrays(), arrays, strict=True):
-            array[:, pages] = saved_array.reshape(len(array), n_pages, -1)
+        numbers, *pages = saved
+        n_past, n_pages = (int(number) for number in numbers.view(np.int64))
+        self.load_pages(0, n_pages, pages, n_past)
 
     def _page_positions(self) -> NDArray[np.int32]:
         """Return the position in each entry of all pages, a view of shape (pages, PAGE_SIZE)."""
         return self._ring.positions.view(np.int32).reshape(-1, PAGE_SIZE)
+
+
+def as_slice(pages: list[int]) -> list[int] | slice:
+    """Return contiguous pages as a slice, which numpy copies faster."""
+    is_contiguous = bool(pages) and pages == list(range(pages[0], pages[0] + len(pages)))
+    return slice(pages[0], pages[0] + len(pages)) if is_contiguous else pages
 
 
 def packed_offsets(lengths: Sequence[int], chunk_pages: int) -> list[int]:

@@ -93,13 +93,15 @@ class RingBuffer:
     segments: Region  # int64: see `localinfer.kernels.attention.paged_attention`
     chunk_pages: int  # pages per chunk; partial results of chunks are merged in order
     anchored: bool = False  # pages of keys have anchors: reusing an entry invalidates its whole page
+    keeps_all: bool = False  # no entry is ever reused: position n of a causal sequence is in entry n
     layers: list[LayerCache] = field(default_factory=list)
     tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # the page tables of all sequences
 
     @classmethod
     def create(
-        cls, graph: ComputeGraph, visible: VisiblePositions, *, span: int, n_ctx: int = 0, anchored: bool = False
-    ) -> "RingBuffer":
+        cls, graph: ComputeGraph, visible: VisiblePositions, *, span: int, n_ctx: int = 0, anchored: bool = False,
+        keeps_all: bool = False,
+    ) -> "RingBuffer":  # fmt: skip
         """Create ring buffers that hold at least `span` positions each, besides the sinks.
 
         Attention sums are chunked as for a buffer of the context size, if that is smaller, so a wrapping buffer
@@ -114,7 +116,7 @@ class RingBuffer:
         sizes = token_bytes, 4 * PAGE_SIZE * len(pages), token_bytes, token_bytes, segment_bytes
         entries, positions, oldest, newest, segments = map(graph.region, sizes)
         regions = entries, positions, oldest, newest, segments
-        return cls(visible, capacity, pages, *regions, chunk, anchored)
+        return cls(visible, capacity, pages, *regions, chunk, anchored, keeps_all)
 
     def add_layer(
         self, graph: ComputeGraph, heads: AttentionHeads, k_type: str, v_type: str, *, values: bool = True

@@ -16,6 +16,7 @@ class SequenceCache(ABC):
     """A cache of one sequence for some layers. Positions are counted from 0."""
 
     can_rewind = True  # to any position; otherwise only to checkpoints
+    keeps_all_positions = False  # in pages that do not change once they are full; then it has `save_pages`
 
     @abstractmethod
     def reset(self) -> None:
@@ -70,6 +71,18 @@ class SequenceCache(ABC):
     def begin_draft(self, n_confirmed: int) -> None:  # noqa: B027 (caches that can rewind need nothing)
         """Treat all positions from now on, but the first `n_confirmed`, as draft tokens: keep the ability to rewind to
         the states before and, where that is cheap, between them, until `rewind`."""
+
+    def save_pages(self, first: int, end: int) -> Sequence[Bytes]:
+        """Return copies of the pages `first` .. `end` - 1, for `load_pages`."""
+        raise NotImplementedError
+
+    def load_pages(self, first: int, end: int, saved: Sequence[Bytes], n_past: int) -> None:
+        """Append pages that were saved with the same graph to the first `first` ones; the cache holds `n_past`
+        positions then.
+
+        Raises ValueError if they do not fit, and OutOfPagesError.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def save(self) -> Sequence[Bytes]:

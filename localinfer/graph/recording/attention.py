@@ -280,7 +280,8 @@ class AttentionRecorder:
             visible = visible._replace(window=span, sinks=context.sinks)
             return RingBuffer.create(graph, visible, span=span + extra, n_ctx=context.n_ctx, anchored=anchored)
         span = max(context.n_ctx, 0 if context.causal else MIN_PACKED_ENTRIES)
-        return RingBuffer.create(graph, visible._replace(causal=context.causal), span=span, anchored=anchored)
+        visible = visible._replace(causal=context.causal)
+        return RingBuffer.create(graph, visible, span=span, anchored=anchored, keeps_all=context.causal)
 
     def _block_table(self, rope: Rope, ring: RingBuffer) -> BlockTable:
         """Return the mean rotation angles of a ring buffer's pages."""

@@ -1,0 +1,97 @@
+"""The thread that writes the files of the prefix store, while the model answers."""
+
+import contextlib
+import queue
+import shutil
+import threading
+from pathlib import Path
+
+from localinfer.prefix_store.directory import trim
+from localinfer.prefix_store.entry_file import write_entry
+from localinfer.prefix_store.sequence_parts import Arrays
+
+MAX_WAITING_BYTES = 1 << 30  # of copies; what does not fit is not stored
+MIN_FREE_BYTES = 1 << 30  # of the disk, which the store leaves to others
+TRIM_INTERVAL = 64 << 20  # bytes written between two checks of the total size
+CLOSE_SECONDS = 30.0
+
+
+def nbytes(arrays: Arrays) -> int:
+    """Return the size of arrays in bytes."""
+    return sum(array.nbytes for each in arrays for array in each)
+
+
+class Writer:
+    """Writes files in the background, and keeps the size of all files below `max_bytes`.
+
+    After an error, such as a full disk, `problem` says what it was, and nothing more is written.
+    """
+
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        self._root, self._max_bytes = root, max_bytes
+        self._queue: queue.SimpleQueue[tuple[Path, Arrays] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting: set[Path] = set()
+        self._waiting_bytes = 0
+        self._since_trim = TRIM_INTERVAL  # at the first file, too: another program may have left too much
+        self._thread: threading.Thread | None = None
+        self.problem = ""
+
+    def accepts(self, path: Path, size: int) -> bool:
+        """Return whether a file of about this size can be written: not if it is waiting, or too many are."""
+        with self._lock:
+            return not self.problem and path not in self._waiting and self._waiting_bytes + size <= MAX_WAITING_BYTES
+
+    def waiting_names(self) -> set[str]:
+        """Return the names of the files that are written soon."""
+        with self._lock:
+            return {path.name for path in self._waiting}
+
+    def write(self, path: Path, arrays: Arrays) -> None:
+        """Write a file soon."""
+        with self._lock:
+            self._waiting.add(path)
+            self._waiting_bytes += nbytes(arrays)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="prefix-store", daemon=True)
+                self._thread.start()
+        self._queue.put((path, arrays))
+
+    def wait(self) -> None:
+        """Write everything that waits, at most CLOSE_SECONDS long, and end the thread."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while item := self._queue.get():
+            path, arrays = item
+            try:
+                if not self.problem:
+                    self._write(path, arrays)
+            except OSError as error:
+                self.problem = f"{path.parent}: {error.strerror or error}"
+            finally:
+                with self._lock:
+                    self._waiting.discard(path)
+                    self._waiting_bytes -= nbytes(arrays)
+        self._trim()
+
+    def _write(self, path: Path, arrays: Arrays) -> None:
+        if shutil.disk_usage(path.parent).free < nbytes(arrays) + MIN_FREE_BYTES:
+            trim(self._root, self._max_bytes // 2)
+        if shutil.disk_usage(path.parent).free < nbytes(arrays) + MIN_FREE_BYTES:
+            self.problem = f"{path.parent}: less than {MIN_FREE_BYTES >> 30} GiB are free"
+            return
+        if path.exists():
+            return
+        self._since_trim += write_entry(path, arrays)
+        if self._since_trim >= TRIM_INTERVAL:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Remove what is too much."""
+        self._since_trim = 0
+        with contextlib.suppress(OSError):
+            trim(self._root, self._max_bytes)
