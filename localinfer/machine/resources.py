@@ -7,8 +7,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from localinfer.machine import cgroups
+
 CPU = Path("/sys/devices/system/cpu")
-CGROUP = Path("/sys/fs/cgroup")
 
 
 @cache
@@ -121,36 +122,22 @@ def _read_integer(path: Path) -> int:
         return 0
 
 
-def _own_cgroups() -> list[Path]:
-    """Return the folders of the cgroups (version 2) that limit this process, innermost first."""
-    try:
-        entry = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return []
-    inner = CGROUP / entry[3:].lstrip("/")
-    return [folder for folder in (inner, *inner.parents) if CGROUP in (folder, *folder.parents)]
-
-
 def _quota_cores(cores: int) -> int:
     """Return the number of whole cores that the CPU quotas of the cgroups allow, at least 1."""
-    for folder in _own_cgroups():
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-        except (OSError, ValueError):
-            continue
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
+    quota = cgroups.cpu_quota()
+    return cores if quota is None else min(cores, max(1, int(quota)))
 
 
 def available_memory() -> int:
-    """Return the bytes that can be allocated without swapping, within the limits of the cgroups and of the process."""
-    available = min(_unused_memory(), address_space())
-    for folder in _own_cgroups():
-        limit = _read_integer(folder / "memory.max")
-        if limit:
-            available = min(available, max(0, limit - _read_integer(folder / "memory.current")))
-    return available
+    """Return the bytes that can be allocated without swapping, within the limits of the cgroups and of the process.
+
+    Memory that this process allocated is not available, even if it did not touch it yet.
+    """
+    from localinfer.machine.untouched_memory import untouched_bytes  # needs numpy
+
+    limits = _unused_memory(), cgroups.available_memory()
+    unused = min(limit for limit in limits if limit is not None)
+    return min(max(0, unused - untouched_bytes()), address_space())
 
 
 def _unused_memory() -> int:

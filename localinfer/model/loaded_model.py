@@ -121,6 +121,9 @@ class LoadedModel(Model):
         self.engine.close()
         if self._draft is not None:
             self._draft.close()
+        for scheduler in (self._scheduler, self._draft_scheduler):
+            if scheduler is not None:
+                scheduler.close()
         self._resources.close()
 
 

@@ -63,6 +63,10 @@ class Scheduler:
             self._condition, lambda: bool(self._queue), lambda: self._direct_sequence is not None, self._run_next_batch
         )
 
+    def close(self) -> None:
+        """End the thread. The model is closed, so that requests that still arrive fail."""
+        self._thread.close()
+
     def register(self, engine: RequestOwner) -> None:
         """Add an engine, whose cached prefixes are then shared."""
         with self._condition:

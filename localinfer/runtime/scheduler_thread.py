@@ -27,6 +27,7 @@ class SchedulerThread:
         self._run_batch = run_batch
         self._thread: threading.Thread | None = None  # while it lives
         self.is_shut_down = False  # the process is about to exit
+        self._is_closed = False  # the model is closed
 
     def start(self) -> None:
         """Start the thread if it has ended. The caller holds the lock of the condition.
@@ -64,15 +65,28 @@ class SchedulerThread:
                 self._condition.notify_all()
             thread.join()
 
+    def close(self) -> None:
+        """End the thread if it is idle, else when there are no requests: it keeps the model's memory alive."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+            thread = None if self._has_requests() else self._thread
+        if thread is not None:
+            thread.join()
+
     def _run(self) -> None:
         """Run batches until there have been no requests for a while."""
         while True:
             with self._condition:
-                self._condition.wait_for(
-                    lambda: (self._has_requests() and not self._is_blocked()) or self.is_shut_down, IDLE_SECONDS
-                )
+                self._condition.wait_for(self._may_continue, IDLE_SECONDS)
                 if self.is_shut_down or not self._has_requests():
                     self._thread = None
                     atexit.unregister(self.shutdown)
                     return
             self._run_batch()
+
+    def _may_continue(self) -> bool:
+        """Return whether the thread can run a batch or end."""
+        if self._has_requests():
+            return self.is_shut_down or not self._is_blocked()
+        return self.is_shut_down or self._is_closed

@@ -31,13 +31,16 @@ class Response(NamedTuple):
 
 
 class ServerProcess:
-    """`localinfer serve` with these arguments, on a free port."""
+    """`localinfer serve` with these arguments, on a free port. `prepare` is called in the new process."""
 
-    def __init__(self, *arguments: str | Path | int) -> None:
+    def __init__(self, *arguments: str | Path | int, prepare: Callable[[], None] | None = None) -> None:
         command = [sys.executable, "-m", "localinfer", "serve", *map(str, arguments), "--port", "0"]
         environment = {name: value for name, value in os.environ.items() if name != "LOCALINFER_CONFIG_DIR"}
         environment |= {"PYTHONPATH": str(CHECKOUT), "LOCALINFER_CONFIG_DIR": "/nonexistent"}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True)
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, env=environment, text=True,
+            preexec_fn=prepare,
+        )  # fmt: skip
         self.lines: list[str] = []
         self._read_until_listening()
         threading.Thread(target=self._drain, daemon=True).start()  # a full pipe would block the server

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.machine import untouched_memory
+
 ALIGNMENT = 64
 
 
@@ -19,10 +21,11 @@ class Region:
     _views: dict[type[np.generic], NDArray[Any]] = field(default_factory=dict)
 
     def allocate(self) -> None:
-        """Allocate zeroed memory, aligned to a cache line. The operating system maps pages at first touch."""
+        """Allocate zeroed memory, aligned to a cache line. The system gives memory to pages at first touch."""
         raw = np.zeros(self.nbytes + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         self.array = raw[start : start + self.nbytes]
+        untouched_memory.register(self.array)
 
     @cached_property
     def address(self) -> int:

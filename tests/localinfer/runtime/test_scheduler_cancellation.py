@@ -1,12 +1,14 @@
 """Cancellation of scheduled requests: by Ctrl-C, exit of the process, errors, and garbage collection."""
 
 import contextlib
+import gc
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from tiny import tiny_llama
 
+import localinfer
 from localinfer.errors import LocalInferError, NotEnoughMemoryError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
@@ -167,6 +170,17 @@ def test_closing_during_a_step_raises(engine: Engine, monkeypatch: pytest.Monkey
         while True:
             scheduled.run_step(loop)
     scheduled.close()
+
+
+def test_a_closed_model_frees_its_memory_at_once(tmp_path: Path) -> None:
+    """The thread of the scheduler waits a second for further requests. Meanwhile another model needs the memory."""
+    model = localinfer.load(tiny_llama(tmp_path / "m.gguf"), ctx_size=64, threads=1, parallel=2)
+    model.concurrent(0).generate("Hello", n_predict=2)
+    memory = weakref.ref(model.engine.graph.scratch)
+    model.close()
+    del model
+    gc.collect()
+    assert memory() is None
 
 
 ENDS = """

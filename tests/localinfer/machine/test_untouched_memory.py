@@ -1,0 +1,56 @@
+"""Memory that is allocated and not touched yet is not available for anything else."""
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import tiny_llama
+
+from localinfer.errors import NotEnoughMemoryError
+from localinfer.gguf.reader import open_gguf
+from localinfer.graph.ops.buffers import Region
+from localinfer.machine import cgroups, resources
+from localinfer.machine.untouched_memory import untouched_bytes
+from localinfer.options import Options
+from localinfer.runtime.engine import Engine
+
+MIB = 1 << 20
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the system does not say which pages are in memory")
+
+
+def test_touched_pages_are_counted_by_the_system() -> None:
+    gc.collect()
+    before = untouched_bytes()
+    region = Region(64 * MIB)
+    region.allocate()
+    assert region.array is not None
+    assert 60 * MIB < untouched_bytes() - before <= 64 * MIB
+    region.array[: 32 * MIB] = 1
+    assert 28 * MIB < untouched_bytes() - before <= 32 * MIB
+    region.array[:] = 1
+    assert untouched_bytes() == before
+    other = Region(64 * MIB)
+    other.allocate()
+    assert untouched_bytes() > before
+    del other
+    gc.collect()
+    assert untouched_bytes() == before
+
+
+def test_two_models_are_not_given_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The KV cache of the first model is almost empty, but the memory for it is reserved."""
+    path = tiny_llama(tmp_path / "m.gguf", n_ctx=1 << 20)
+    options = Options(threads=1, ctx_size=1 << 18, tune=False)
+    first = Engine.load(open_gguf(path), options)
+    limit = first.graph.nbytes * 3 // 2
+    assert limit > 64 * MIB
+    others = untouched_bytes() - first.graph.nbytes
+    monkeypatch.setattr(cgroups, "available_memory", lambda: limit + max(0, others))
+    assert resources.available_memory() < first.graph.nbytes
+    with pytest.raises(NotEnoughMemoryError, match="GiB are available"):
+        Engine.load(open_gguf(path), options)
+    first.close()
+    del first
+    gc.collect()
+    Engine.load(open_gguf(path), options).close()
