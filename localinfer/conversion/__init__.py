@@ -8,6 +8,7 @@ Data flow:
     tokenizer.json, tokenizer.model   ->  vocabulary/                                         ->  fields
     tokenizer_config.json, templates  ->  vocabulary/special_tokens.py                        ->  fields
     *.safetensors  ->  tensor_formats/  ->  tensors.py: renamed, retyped and reordered  ->  tensors
+                       quantization_config.py: quantized matrices are joined with their scales
                                         ->  mtp.py: multi-token prediction (MTP) layers
 
 Each architecture is a table in architectures/. Files are untrusted: JSON has size limits (checkpoint_folder.py),
@@ -17,10 +18,19 @@ Keys, names and conventions are those of llama.cpp, which can run the result.
 
 from pathlib import Path
 
-from localinfer.conversion import config_hyperparameters, eagle3, general_metadata, mtp, pooling, tensors, vocabulary
+from localinfer.conversion import (
+    config_hyperparameters,
+    eagle3,
+    general_metadata,
+    mtp,
+    pooling,
+    quantization_config,
+    tensors,
+    vocabulary,
+)
 from localinfer.conversion.architectures import find_architecture
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder
-from localinfer.conversion.tensor_formats import nvfp4, safetensors_file
+from localinfer.conversion.tensor_formats import safetensors_file
 from localinfer.conversion.vocabulary import special_tokens
 from localinfer.gguf.source import Field, Source
 
@@ -37,7 +47,7 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None) -> Sourc
     """
     folder = tokenizer_folder = CheckpointFolder(Path(path))
     architecture, config = find_architecture(folder.json(CONFIG))
-    stored = nvfp4.join_matrices(safetensors_file.open_weights(folder))
+    stored = quantization_config.dequantize(architecture, config, safetensors_file.open_weights(folder))
     if architecture.is_draft_head:
         tokenizer_folder, config = eagle3.read_target(config, Path(target) if target else None)
     numbers = config_hyperparameters.read_hparams(architecture, config)

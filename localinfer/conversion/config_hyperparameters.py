@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isclose
 
-from localinfer.conversion import sliding_window
+from localinfer.conversion import quantization_config, sliding_window
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
@@ -48,7 +48,7 @@ def read_hparams(architecture: Architecture, config: JsonObject) -> HParams:
     Raises LocalInferError naming a missing or invalid key, UnsupportedError for a value that GGUF cannot express.
     """
     reject_unsupported(architecture, config)
-    ternary_scale_power = read_ternary_packing(architecture, config)
+    ternary_scale_power = quantization_config.read_ternary_packing(architecture, config)
     n_embd = config.positive_int("hidden_size", MAXIMA["embedding_length"])
     n_head = config.positive_int("num_attention_heads", MAXIMA["attention.head_count"])
     n_head_kv = read_kv_heads(config, n_head)
@@ -239,30 +239,6 @@ def read_dense_layers(config: JsonObject, n_layer: int) -> int:
     if n_dense == n_layer:
         raise config.error("first_k_dense_replace", f"{n_dense} leaves no layer with experts", UnsupportedError)
     return n_dense
-
-
-def read_ternary_packing(architecture: Architecture, config: JsonObject) -> int:
-    """Return the power of the scale of packed ternary matrices: 1, or -1 if the inverse is stored; 0 if they are not
-    packed.
-
-    Raises UnsupportedError for weights in an unsupported quantization.
-    """
-    quantization = config.child("quantization_config")
-    if not quantization.values or (architecture.mxfp4_rows and quantization.get("quant_method", str, "") == "mxfp4"):
-        return 0
-    if is_nvfp4(quantization):
-        return 0
-    if not architecture.ternary_tensors or quantization.get("quant_method", str, "") != "bitnet":
-        raise config.error("quantization_config", "quantized weights are not supported", UnsupportedError)
-    if quantization.get("quantization_mode", str, "offline") != "offline":
-        return 0
-    return 1 if quantization.get("linear_class", str, "bitlinear") == "autobitlinear" else -1
-
-
-def is_nvfp4(quantization: JsonObject) -> bool:
-    """Whether some or all matrices are stored in NVFP4; these are recognized by their scales."""
-    algorithm, layout = (str(quantization.values.get(key)) for key in ("quant_algo", "format"))
-    return algorithm.endswith("NVFP4") or layout == "nvfp4-pack-quantized"
 
 
 # --- unsupported values ---

@@ -1,49 +1,20 @@
 """NVFP4 checkpoints have the same values as the equivalent F32 checkpoints."""
 
-import json
-import struct
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
-import reference_models
+from stored_tensors import StoredTensor, folder_of, shapes_of
 
 from localinfer.conversion import open_checkpoint
 from localinfer.errors import LocalInferError
 
 E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 E4M3 = np.float32([(min(e, 1) + m / 8) * 2.0 ** (max(e, 1) - 7) for e in range(16) for m in range(8)])
-WIDER = {96: 128, 160: 192}  # so that rows are whole blocks of 64
 NVFP4 = 40
 ModelOpt = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 Compressed = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
-StoredTensor = tuple[str, Any]  # safetensors' dtype name, and the values
-
-
-def folder_of(name: str, folder: Path, tensors: Mapping[str, StoredTensor], **more: Any) -> Path:
-    """Write a reference model's checkpoint with these tensors; safetensors' numpy API lacks some of their types."""
-    path, config = folder, reference_models.read_description(name)["config"]
-    path.mkdir(parents=True)
-    wider = {key: WIDER.get(value, value) if type(value) is int else value for key, value in config.items()}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4 if name == "llama2" else 2}
-    (path / "config.json").write_text(json.dumps(wider | heads | more))
-    (path / "tokenizer.json").write_text(json.dumps(reference_models.byte_tokenizer()))
-    header, data = {}, b""
-    for key, (kind, values) in tensors.items():
-        ends = [len(data), len(data) + values.nbytes]
-        header[key] = {"dtype": kind, "shape": list(values.shape), "data_offsets": ends}
-        data += values.tobytes()
-    text = json.dumps(header).encode()
-    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
-
-
-def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
-    actual = reference_models.weights(name, reference_models.read_description(name))
-    return {key: tuple(WIDER.get(n, n) for n in values.shape) for key, values in actual.items()}
 
 
 def both(name: str, *, compressed: bool = False) -> tuple[dict[str, StoredTensor], dict[str, StoredTensor]]:
@@ -51,7 +22,7 @@ def both(name: str, *, compressed: bool = False) -> tuple[dict[str, StoredTensor
     plain: dict[str, StoredTensor] = {}
     packed: dict[str, StoredTensor] = {}
     rng = np.random.default_rng(5)
-    for key, shape in shapes_of(name).items():
+    for key, shape in shapes_of(name, wider=True).items():
         if "_proj" not in key:
             plain[key] = packed[key] = "F32", rng.standard_normal(shape, np.float32)
             continue
@@ -76,9 +47,10 @@ def both(name: str, *, compressed: bool = False) -> tuple[dict[str, StoredTensor
 def test_values_equal_those_in_f32(compressed: bool, name: str, tmp_path: Path) -> None:
     """Covers matrices with permuted rows, and experts with a scale each."""
     plain, packed = both(name, compressed=compressed)
-    expected = open_checkpoint(folder_of(name, tmp_path / "plain", plain)).tensors
+    expected = open_checkpoint(folder_of(name, tmp_path / "plain", plain, wider=True)).tensors
     config = Compressed if compressed else ModelOpt
-    actual = open_checkpoint(folder_of(name, tmp_path / "packed", packed, quantization_config=config)).tensors
+    folder = folder_of(name, tmp_path / "packed", packed, wider=True, quantization_config=config)
+    actual = open_checkpoint(folder).tensors
     in_blocks = [each for each in actual.values() if each.type == NVFP4]
     assert in_blocks
     for each in in_blocks:
@@ -101,4 +73,4 @@ def test_values_equal_those_in_f32(compressed: bool, name: str, tmp_path: Path) 
 def test_invalid_matrices(key: str, values: StoredTensor, problem: str, tmp_path: Path) -> None:
     packed = both("llama2")[1] | {f"model.layers.0.self_attn.q_proj.{key}": values}
     with pytest.raises(LocalInferError, match=f"q_proj.{key}: .*({problem})"):
-        open_checkpoint(folder_of("llama2", tmp_path / "odd", packed, quantization_config=ModelOpt))
+        open_checkpoint(folder_of("llama2", tmp_path / "odd", packed, wider=True, quantization_config=ModelOpt))
