@@ -27,6 +27,23 @@ def experts(config: JsonObject, hp: HParams, *, usually_normed: bool | None = No
     return fields
 
 
+def has_dense_layers(config: JsonObject) -> bool:
+    """Return whether some layers of a Qwen MoE model have no experts."""
+    return bool(config.get("mlp_only_layers", list, [])) or config.get("decoder_sparse_step", int, 1) != 1
+
+
+def dense_layers_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Set which layers of a Qwen MoE model have no experts: those that are listed, and all but every n-th."""
+    listed = config.get("mlp_only_layers", list, [])
+    if not all(type(each) is int for each in listed):
+        raise config.error("mlp_only_layers", "must be numbers of layers")
+    step = config.positive_int("decoder_sparse_step", DEFAULT_MAXIMUM, 1)
+    hp = replace(hp, moe_interleave=step, mlp_only_layers=frozenset(listed))
+    if not any(hp.has_experts(layer) for layer in range(hp.n_layer)):
+        raise config.error("mlp_only_layers", "leave no layer with experts", UnsupportedError)
+    return hp
+
+
 def sigmoid_experts(config: JsonObject, hp: HParams) -> Fields:
     """Return the metadata of experts with sigmoid gating (2 in GGUF)."""
     return experts(config, hp) | {"expert_gating_func": Field.uint32(2)}

@@ -50,6 +50,7 @@ class HParams:
     n_mtp_layers: int = 0  # multi-token prediction (MTP) layers after the others
     n_dense_layers: int = 0  # leading layers without experts
     moe_interleave: int = 1  # every moe_interleave-th layer has experts
+    mlp_only_layers: frozenset[int] = frozenset()  # further layers without experts
     layer_types: tuple[str, ...] = ()  # one per layer, MTP layers included, if there are several types
     sizes: Mapping[str, int] = field(default_factory=dict)  # further dimensions of one architecture, by name
     weight_factors: Mapping[str, NDArray[np.float32]] = field(
@@ -68,7 +69,8 @@ class HParams:
 
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer of a mixture-of-experts model has experts."""
-        return layer >= self.n_dense_layers and (layer + 1) % self.moe_interleave == 0
+        is_dense = layer < self.n_dense_layers or layer in self.mlp_only_layers
+        return not is_dense and (layer + 1) % self.moe_interleave == 0
 
     def missing_tensors(self, layer: int) -> frozenset[str]:
         """Return the tensors of the architecture that this layer may lack."""

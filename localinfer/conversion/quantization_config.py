@@ -102,7 +102,8 @@ def dequantize(
         joined = packed_integers.join_transposed(joined, method, int(version != "gptq_v2"), read_widths(quantization))
     elif method == "awq":
         joined = packed_integers.join_transposed(joined, method, 0, read_widths(quantization))
-    return scaled_matrices.join_matrices(joined, read_block(quantization))
+    joined = scaled_matrices.join_matrices(joined, read_block(quantization))
+    return scaled_matrices.without_unused_scales(joined) if method and not is_nvfp4(quantization) else joined
 
 
 def weight_groups(quantization: JsonObject) -> list[JsonObject]:

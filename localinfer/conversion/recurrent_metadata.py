@@ -4,6 +4,7 @@ They are state space models (Mamba), gated delta nets, RWKV and short convolutio
 """
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -11,10 +12,12 @@ from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.expert_metadata import experts, sigmoid_experts
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 
 Fields = dict[str, Field]
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
 UNLIMITED_CONTEXT = {"context_length": Field.uint32(1 << 20)}  # without positions, any context length works
 
 
@@ -53,6 +56,7 @@ def mamba_with_norms(config: JsonObject, hp: HParams) -> Fields:
 
 def mamba2_hparams(config: JsonObject, hp: HParams) -> HParams:
     """Add the number of recurrent heads and the lengths of their keys and values (Mamba-2)."""
+    require_unlimited_time_steps(config)
     names = ("n_heads", "d_head", "d_state", "n_groups")
     heads, value, key, groups = (config.positive_int(f"mamba_{name}", DEFAULT_MAXIMUM) for name in names)
     convolved = heads * value + 2 * groups * key
@@ -64,6 +68,16 @@ def mamba2_hparams(config: JsonObject, hp: HParams) -> HParams:
         "width": config.positive_int("mamba_d_conv", DEFAULT_MAXIMUM, 4),
     }  # fmt: skip
     return replace(hp, sizes=sizes)
+
+
+def require_unlimited_time_steps(config: JsonObject) -> None:
+    """Raise UnsupportedError for limits of time steps that have an effect: GGUF has no key for them."""
+    limits = config.get("time_step_limit", list, [0.0, inf])
+    if len(limits) != 2 or not all(type(each) in (int, float) for each in limits):
+        raise config.error("time_step_limit", "must be two numbers")
+    if limits[0] > 0 or limits[1] < LARGEST_FLOAT:
+        what = f"{printable(repr(limits), 60)} is not supported: GGUF has no key for limits of time steps"
+        raise config.error("time_step_limit", what, UnsupportedError)
 
 
 def falcon_h1_hparams(config: JsonObject, hp: HParams) -> HParams:

@@ -8,6 +8,7 @@ from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field
+from localinfer.graph.properties import published_windows
 
 
 def read_sliding_layers(architecture: Architecture, config: JsonObject, n_layer: int) -> tuple[bool, ...]:
@@ -64,7 +65,7 @@ def full_attention_value(config: JsonObject, key: str, common_key: str, maximum:
 def has_window(config: JsonObject) -> bool:
     """Return whether a checkpoint has a sliding window that is shorter than its context."""
     window, used = config.get("sliding_window", int, None), config.get("use_sliding_window", bool, True)
-    return window is not None and used and window < config.get("max_position_embeddings", int)
+    return window is not None and used and 0 < window < config.get("max_position_embeddings", int)
 
 
 def warn_ignored_window(config: JsonObject) -> None:
@@ -74,9 +75,13 @@ def warn_ignored_window(config: JsonObject) -> None:
 
 
 def fields(architecture: Architecture, hparams: HParams) -> dict[str, Field]:
-    """Return the keys of sliding-window layers, without those that have their default value."""
+    """Return the keys of sliding-window layers, without those that have their default value.
+
+    A window of 0 tells a model without one from published models that have one, which their files do not always state.
+    """
     if not hparams.sliding_window:
-        return {}
+        states_none = architecture.may_have_window and architecture.name in published_windows.ARCHITECTURES
+        return {"attention.sliding_window": Field.uint32(0)} if states_none else {}
     metadata = {"attention.sliding_window": Field.uint32(hparams.sliding_window)}
     if architecture.has_window_rope:
         metadata["rope.freq_base_swa"] = Field.float32(hparams.rope_swa.theta)

@@ -1,6 +1,5 @@
 """Attention composed of a builder's operations: queries, keys and values, rotary embeddings and sliding windows."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -57,14 +56,6 @@ def with_window(g: Builder[X], spec: AttentionSpec) -> Sequence[AttentionSpec]:
     sliding = sliding_layers(g, 0) if given else [window > 0] * g.block_count
     local = replace(spec, window=window)
     return [local if each else spec for each in sliding]
-
-
-def warn_missing_window(g: Builder[X], published: int) -> None:
-    """Warn if the file does not state the sliding window that all published checkpoints have."""
-    key = "attention.sliding_window"
-    if not g.hparams.has(key) and g.hparams.count("context_length", published) > published:
-        problem = f"is missing; beyond {published} tokens the model was trained with a sliding window of that size"
-        warnings.warn(str(g.hparams.error(key, problem)), stacklevel=2)
 
 
 def kv_source_layers(g: Builder[X]) -> Sequence[int]:

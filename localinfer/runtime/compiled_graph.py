@@ -18,6 +18,7 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.op import set_large_batch_kernels
 from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
@@ -67,7 +68,8 @@ class CompiledGraph:
         first, later = [*POOL_KERNELS, *self.graph.kernels(large_batch=False)], self.graph.kernels(large_batch=True)
         if at_once or not self.model_graph.context.causal:
             first, later = [*first, *later], []
-        self._compilation, self.warnings = load_in_order(first, later, paths.jit_dir(), progress)
+        self._compilation, kernel_warnings = load_in_order(first, later, paths.jit_dir(), progress)
+        self.warnings = [*kernel_warnings, *missing_window_warnings(self.model_graph.hparams, self.n_ctx)]
         addresses = loader.addresses_of(first if self._compilation else [*first, *later])
         self._op_records = self.graph.finalize(addresses)
         self._stop = self.graph.stop.view(np.int64)

@@ -525,6 +525,10 @@ MODELS = {
         architecture="qwen3",
         config=T.Qwen3Config(**sizes(5, 1, head_dim=64) | TIED, **rope(theta=1e6)),
     ),
+    "qwen3-window": Spec(
+        architecture="qwen3",
+        config=T.Qwen3Config(**sizes(3, 1, 3, head_dim=32), **rope(), use_sliding_window=True, **layer_types(3, 3)),
+    ),
     # mixtures of experts
     "mixtral": Spec(
         architecture="llama",
@@ -555,6 +559,15 @@ MODELS = {
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),
+    "qwen3moe-dense": Spec(
+        architecture="qwen3moe",
+        config=T.Qwen3MoeConfig(
+            **sizes(3, 1, 4, head_dim=32), **rope(theta=1e6), **QWEN3MOE | {"mlp_only_layers": [0, 2]},
+            use_sliding_window=True, sliding_window=WINDOW,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
     "olmoe": Spec(
         architecture="olmoe",
         config=T.OlmoeConfig(**sizes(3, 3), **rope(), num_experts=12, num_experts_per_tok=4, norm_topk_prob=False),
@@ -564,6 +577,14 @@ MODELS = {
     "qwen2moe": Spec(
         architecture="qwen2moe",
         config=T.Qwen2MoeConfig(**sizes(4, 2), **rope(theta=1e6), **GATED_SHARED, norm_topk_prob=False),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "qwen2moe-dense": Spec(
+        architecture="qwen2moe",
+        config=T.Qwen2MoeConfig(
+            **sizes(3, 1, 4), **rope(theta=1e6), **GATED_SHARED | {"decoder_sparse_step": 2}, norm_topk_prob=False,
+        ),
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),
@@ -695,6 +716,15 @@ MODELS = {
         config=T.PhimoeConfig(
             **sizes(3, 1, max_position_embeddings=512), num_local_experts=10, attention_bias=True, lm_head_bias=True,
             **longrope(16, 256, short_mscale=1.25, long_mscale=1.25),
+        ),
+        written=lambda config: config | {"architectures": ["PhiMoEForCausalLM"]},
+        shapes=PHIMOE[0],
+        computed=PHIMOE[1],
+    ),
+    "phimoe-window": Spec(
+        architecture="phimoe",
+        config=T.PhimoeConfig(
+            **sizes(3, 1), **rope(), num_local_experts=6, attention_bias=True, lm_head_bias=True, sliding_window=WINDOW,
         ),
         written=lambda config: config | {"architectures": ["PhiMoEForCausalLM"]},
         shapes=PHIMOE[0],

@@ -1,7 +1,6 @@
 """Falcon, Falcon Mamba and Falcon-H1."""
 
 from dataclasses import replace
-from math import inf
 
 from localinfer.conversion import architecture_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
@@ -43,7 +42,7 @@ FALCON_H1 = Architecture(
     metadata=recurrent_metadata.ssm_shape,
     required_values={
         "attention_bias": False, "mlp_bias": False, "projectors_bias": False, "mamba_conv_bias": True,
-        "mamba_proj_bias": False, "mamba_norm_before_gate": False, "time_step_limit": [0.0, inf],
+        "mamba_proj_bias": False, "mamba_norm_before_gate": False,
     },
 )  # fmt: skip
 BY_CLASS = {

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import inf
 
 from localinfer.conversion import expert_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
@@ -77,7 +76,6 @@ GRANITEHYBRID = Architecture(
         "attention_bias": False,
         "mamba_conv_bias": True,
         "mamba_proj_bias": False,
-        "time_step_limit": [0.0, inf],
     },
     defaults=GRANITE.defaults,
 )

@@ -27,6 +27,7 @@ MISTRAL3 = Architecture(
     layer_tensors=LLAMA.layer_tensors,
     reorder=INTERLEAVED_ROPE,
     metadata=attention_metadata.attention_temperature,
+    may_have_window=True,
 )
 SMOLLM3 = Architecture(
     name="smollm3",

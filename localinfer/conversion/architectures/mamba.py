@@ -1,6 +1,5 @@
 """Mamba and Mamba-2: recurrent states without attention."""
 
-from math import inf
 
 from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
@@ -24,7 +23,7 @@ MAMBA2 = Architecture(
     key_aliases={"rms_norm_eps": "layer_norm_epsilon"},
     read_hparams=recurrent_metadata.mamba2_hparams,
     metadata=recurrent_metadata.ssm_shape,
-    required_values={"use_bias": False, "use_conv_bias": True, "time_step_limit": [0.0, inf]},
+    required_values={"use_bias": False, "use_conv_bias": True},
     defaults={  # the first two do not affect the result
         "num_attention_heads": 1,
         "intermediate_size": 1,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import inf
 
 from localinfer.conversion import attention_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
@@ -47,7 +46,7 @@ NEMOTRON_H = Architecture(
     metadata=recurrent_metadata.nemotron_h,
     required_values={
         "attention_bias": False, "mlp_bias": False, "mamba_proj_bias": False, "use_bias": False, "use_conv_bias": True,
-        "mamba_hidden_act": "silu", "time_step_limit": [0.0, inf],
+        "mamba_hidden_act": "silu",
     },
     defaults={"mlp_hidden_act": "relu2"},
 )  # fmt: skip

@@ -46,6 +46,7 @@ PHIMOE = Architecture(
     optional_model_tensors=("output.bias",),
     tensor_names={f"block_sparse_moe.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
     metadata=architecture_metadata.phi_experts,
+    may_have_window=True,
     required_values={"router_jitter_noise": 0.01, "num_experts_per_tok": 2},
 )
 BY_CLASS = {

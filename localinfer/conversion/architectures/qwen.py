@@ -1,5 +1,6 @@
 """Qwen 2 and later: dense, mixture of experts, and hybrids with gated delta net layers."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +19,7 @@ from localinfer.conversion.architectures.common import (
     biases,
 )
 from localinfer.conversion.architectures.llama import LLAMA
+from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.tensor_formats import reorder
 
 QWEN2 = Architecture(
@@ -30,6 +32,8 @@ QWEN3 = Architecture(
     name="qwen3",
     layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS),
     optional_layer_tensors=biases(*SEPARATE_QKV),
+    may_have_window=True,
+    defaults=QWEN2.defaults,
 )
 QWEN2MOE = Architecture(
     name="qwen2moe",
@@ -43,15 +47,19 @@ QWEN2MOE = Architecture(
     ),
     int_keys={"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
     metadata=partial(expert_metadata.experts, usually_normed=False),
-    required_values={"decoder_sparse_step": 1, "mlp_only_layers": [], "qkv_bias": True},
+    may_have_window=True,
+    defaults=QWEN2.defaults,
+    required_values={"qkv_bias": True},
 )
 QWEN3MOE = Architecture(
     name="qwen3moe",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
     optional_layer_tensors=biases(*SEPARATE_QKV),
     metadata=partial(expert_metadata.experts, usually_normed=True),
-    required_values={"decoder_sparse_step": 1, "mlp_only_layers": []},
+    may_have_window=True,
+    defaults=QWEN2.defaults,
 )
+OF_EXPERTS = {*EXPERTS, "ffn_gate_inp_shexp", *SHARED_EXPERTS}
 QWEN35 = Architecture(
     name="qwen35",
     layer_tensors=("attn_norm", "post_attention_norm", *GATED_FFN),
@@ -119,11 +127,27 @@ QWEN3NEXT = replace(
     metadata=recurrent_metadata.qwen3next,
     required_values={**QWEN35.required_values, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
 )
-BY_CLASS = {
+
+
+def with_dense_layers(architecture: Architecture) -> Callable[[JsonObject], Architecture]:
+    """Return a function that returns the architecture, some of whose layers have no experts if config.json says so."""
+    mixed = replace(
+        architecture,
+        layer_tensors=tuple(kind for kind in architecture.layer_tensors if kind not in OF_EXPERTS),
+        moe_tensors=tuple(kind for kind in architecture.layer_tensors if kind in OF_EXPERTS),
+        dense_tensors=GATED_FFN,
+        tensor_names={f"mlp.{kind.removeprefix('ffn_')}_proj": kind for kind in GATED_FFN},
+        read_hparams=expert_metadata.dense_layers_hparams,
+        defaults={**architecture.defaults, "first_k_dense_replace": 0},
+    )
+    return lambda config: mixed if expert_metadata.has_dense_layers(config) else architecture
+
+
+BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
-    "Qwen2MoeForCausalLM": QWEN2MOE,
-    "Qwen3MoeForCausalLM": QWEN3MOE,
+    "Qwen2MoeForCausalLM": with_dense_layers(QWEN2MOE),
+    "Qwen3MoeForCausalLM": with_dense_layers(QWEN3MOE),
     "Qwen3_5ForCausalLM": QWEN35,
     "Qwen3_5ForConditionalGeneration": QWEN35,
     "Qwen3_5MoeForCausalLM": QWEN35MOE,

@@ -36,7 +36,12 @@ def join_matrices(stored: Mapping[str, StoredTensor], block: Sequence[int]) -> d
             joined[name] = scaled_matrix(name, codes, stored, block)
             for ending in (*SCALE_ENDINGS, ZERO_POINT):
                 joined.pop(f"{name}{ending}", None)
-    return joined if len(joined) == len(stored) else {name: joined[name] for name in joined if not UNUSED.match(name)}
+    return joined if len(joined) == len(stored) else without_unused_scales(joined)
+
+
+def without_unused_scales(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the tensors without the scales of activations and of an 8-bit KV cache."""
+    return {name: each for name, each in stored.items() if not UNUSED.fullmatch(name)}
 
 
 def scaled_matrix(

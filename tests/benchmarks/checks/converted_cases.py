@@ -65,6 +65,10 @@ ROBERTA = BERT | {"max_position_embeddings": MAX + 2, "type_vocab_size": 1, "pad
 MODERN = BERT | {"local_attention": WINDOW, "global_attn_every_n_layers": 2, "num_hidden_layers": 5} | {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
 }  # fmt: skip
+FALCON = {
+    "vocab_size": N_VOCAB, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_kv_heads": 2,
+    "new_decoder_architecture": True, "alibi": False, "bias": False, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 GEMMA = {"head_dim": 64, "query_pre_attn_scalar": 64, **TIED}
 FULL = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}
 GEMMA3_ROPE = {"rope_parameters": FULL | {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}
@@ -153,8 +157,20 @@ CASES = {
         | rope(),
     ),
     "qwen3": Case("qwen3", "Qwen3", sizes(4, 4, head_dim=96, attention_bias=True) | rope(theta=5e6)),
+    "qwen3-window": Case(
+        "qwen3",
+        "Qwen3",
+        sizes(4, 2, 4, head_dim=32, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=2) | rope(),
+    ),
     "qwen3-yarn": Case("qwen3", "Qwen3", sizes(8, 2, head_dim=32) | TIED | YARN),
     "qwen3moe": Case("qwen3moe", "Qwen3Moe", sizes(8, 4, head_dim=32, norm_topk_prob=True) | EXPERTS | rope(theta=1e6)),
+    "qwen3moe-window": Case(
+        "qwen3moe",
+        "Qwen3Moe",
+        sizes(4, 2, head_dim=32, norm_topk_prob=True, use_sliding_window=True, sliding_window=WINDOW)
+        | EXPERTS
+        | rope(),
+    ),
     "qwen3next": Case(
         "qwen3next",
         "Qwen3Next",
@@ -247,6 +263,15 @@ CASES = {
         vocabulary="sentencepiece",
         written={"architectures": ["PhiMoEForCausalLM"], "original_max_position_embeddings": MAX},
     ),
+    "phimoe-window": Case(
+        "phimoe",
+        "Phimoe",
+        sizes(4, 2, num_local_experts=4, attention_bias=True, lm_head_bias=True, sliding_window=WINDOW)
+        | rope()
+        | {"original_max_position_embeddings": MAX},
+        vocabulary="sentencepiece",
+        written={"architectures": ["PhiMoEForCausalLM"], "original_max_position_embeddings": MAX},
+    ),
     # LayerNorm decoders
     "gpt2": Case(
         "gpt2",
@@ -273,22 +298,7 @@ CASES = {
         norm=0.0,
         vocabulary="none",
     ),
-    "falcon": Case(
-        "falcon",
-        "Falcon",
-        {
-            "vocab_size": N_VOCAB,
-            "hidden_size": 128,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_kv_heads": 2,
-            "new_decoder_architecture": True,
-            "alibi": False,
-            "bias": False,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
-    ),
+    "falcon": Case("falcon", "Falcon", FALCON),
     "command-r": Case("command-r", "Cohere", sizes(4, 2, logit_scale=0.25, use_qk_norm=True) | TIED | rope(theta=8e6)),
     "cohere2": Case(
         "cohere2",

@@ -4,7 +4,6 @@ The oracle (naive.py) implements the operations of a builder in numpy, the engin
 """
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -160,19 +159,3 @@ def test_positions_beyond_the_ring_buffer(name: str, file: File) -> None:
         second = np.stack([running.evaluate([id]).copy() for id in ids])
     assert np.isfinite(first).all()
     np.testing.assert_array_equal(first, second)
-
-
-@pytest.mark.parametrize("stated", [True, False])
-def test_a_missing_sliding_window_is_warned_of(stated: bool, tmp_path: Path) -> None:
-    """All published StarCoder2 models have a window, but files of llama.cpp's converter do not state it."""
-    folder = reference_models.checkpoint("starcoder2", tmp_path)
-    window = 4096 if stated else None
-    checkpoints.edit_json(
-        folder / "config.json", lambda config: config.update(sliding_window=window, max_position_embeddings=16_384)
-    )
-    model = naive.Model(open_gguf(checkpoints.as_f32(folder, tmp_path / "model.gguf")))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        naive.forward(model, [1, 2, 3])
-    missing = [str(each.message) for each in caught if "attention.sliding_window: is missing" in str(each.message)]
-    assert len(missing) == (not stated)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from localinfer.conversion import open_checkpoint
-from localinfer.errors import UnsupportedError
+from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.reader import GGUF, open_gguf
 
 Config = dict[str, Any]
@@ -209,8 +210,39 @@ def test_exact_gelu_differs_from_its_approximation(tmp_path: Path) -> None:
         ("gpt2", {"n_inner": 150}, "n_inner: makes 150 columns"),
         ("deepseek3", {"first_k_dense_replace": 3}, "first_k_dense_replace: 3 leaves no layer with experts"),
         ("gemma3", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping: 5.0 is not supported"),
+        ("qwen3moe", {"mlp_only_layers": [0, 1]}, "mlp_only_layers: leave no layer with experts"),
+        ("qwen2moe", {"decoder_sparse_step": 3}, "mlp_only_layers: leave no layer with experts"),
+        ("qwen3next", {"mlp_only_layers": [1]}, r"mlp_only_layers: \[1\] is not supported"),
+        ("mamba2", {"time_step_limit": [0.001, 0.1]}, r"time_step_limit: \[0.001, 0.1\] is not supported: GGUF has no"),
+        ("nemotron_h", {"time_step_limit": [0.01, inf]}, r"time_step_limit: \[0.01, inf\] is not supported"),
+        ("granitehybrid", {"time_step_limit": [0.0, 0.1]}, r"time_step_limit: \[0.0, 0.1\] is not supported"),
+        ("falcon-h1", {"time_step_limit": [0.0, 10]}, r"time_step_limit: \[0.0, 10\] is not supported"),
     ],
 )
 def test_a_refusal_names_the_field(name: str, values: Config, named: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=f"config.json: {named}"):
         open_checkpoint(changed(name, tmp_path, option(**values)))
+
+
+@pytest.mark.parametrize("name", ["mamba2", "nemotron_h", "granitehybrid", "falcon-h1"])
+@pytest.mark.parametrize("limits", [[0, inf], [-1.0, inf], [0.0, {"__float__": "Infinity"}], [0.0, 1e39], None])
+def test_limits_of_time_steps_without_effect(limits: list[Any] | None, name: str, tmp_path: Path) -> None:
+    open_checkpoint(changed(name, tmp_path, option(time_step_limit=limits)))
+
+
+@pytest.mark.parametrize("limits", [[0.0], [0.0, "inf"]])
+def test_invalid_limits_of_time_steps(limits: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(LocalInferError, match="time_step_limit: must be two numbers"):
+        open_checkpoint(changed("mamba2", tmp_path, option(time_step_limit=limits)))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"mlp_only_layers": ["0"]}, "mlp_only_layers: must be numbers"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step: is 0"),
+    ],
+)
+def test_invalid_dense_layers(values: Config, named: str, tmp_path: Path) -> None:
+    with pytest.raises(LocalInferError, match=f"config.json: {named}"):
+        open_checkpoint(changed("qwen3moe", tmp_path, option(**values)))

@@ -11,7 +11,7 @@ from locations import CHECKOUT
 
 SCRIPT = CHECKOUT / "tests" / "benchmarks" / "checks" / "converted_by_llama_cpp.py"
 SOURCE = os.environ.get("LLAMA_CPP", "")
-CHEAP = ["llama3", "nemotron", "gemma2", "qwen3moe", "modern-bert", "modern-bert-scores"]
+CHEAP = ["llama3", "nemotron", "gemma2", "qwen3moe", "modern-bert", "modern-bert-scores", "starcoder2-window"]
 
 
 @pytest.mark.skipif(not SOURCE, reason="LLAMA_CPP does not name the folder of llama.cpp's source")

@@ -31,13 +31,15 @@ def test_values_equal_the_definition(name: str, kind: str, tmp_path: Path) -> No
         np.testing.assert_array_equal(tensor.load().view(np.float32), expected[key].load().view(np.float32))
 
 
-def test_an_fp8_checkpoint_becomes_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["FP8, blocks", "int4"])
+def test_a_quantized_checkpoint_becomes_a_file(kind: str, tmp_path: Path) -> None:
     """Scales of an 8-bit KV cache, of older and newer programs, are not used."""
-    plain, stored = both("qwen3moe", fp8_blocks)
+    config, quantized = FORMATS[kind]
+    plain, stored = both("qwen3moe", quantized)
     cache = {"k_scale": "F32", "k_proj.output_scale": "F32"}
     stored |= {f"model.layers.0.self_attn.{key}": (kind, np.ones(1, np.float32)) for key, kind in cache.items()}
     one = open_gguf(as_f32(folder_of("qwen3moe", tmp_path / "plain", plain), tmp_path / "plain.gguf"))
-    other = folder_of("qwen3moe", tmp_path / "stored", stored, quantization_config=FP8)
+    other = folder_of("qwen3moe", tmp_path / "stored", stored, quantization_config=config)
     for key, tensor in open_gguf(as_f32(other, tmp_path / "stored.gguf")).tensors.items():
         np.testing.assert_array_equal(tensor.data, one.tensors[key].data)
 
