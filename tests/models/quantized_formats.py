@@ -110,13 +110,17 @@ def shape_of(shape: tuple[int, int]) -> StoredTensor:
     return "I64", np.array(shape, np.int64)
 
 
-def int4_groups(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Parts, Values]:
+def int4_groups(rng: np.random.Generator, shape: tuple[int, int], size: int = 64) -> tuple[Parts, Values]:
     """Groups of 64 columns, of which the last may be shorter."""
-    codes, scales = rng.integers(0, 16, shape), small(rng, shape[0], -(-shape[1] // 64))
+    codes, scales = rng.integers(0, 16, shape), small(rng, shape[0], -(-shape[1] // size))
     parts = {
         "weight_packed": ("I32", packed(codes, 4, 1)), "weight_scale": ("F32", scales), "weight_shape": shape_of(shape)
     }  # fmt: skip
-    return parts, (codes - 8.0) * scales[:, np.arange(shape[1]) // 64]
+    return parts, (codes - 8.0) * scales[:, np.arange(shape[1]) // size]
+
+
+def int4_whole_groups(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Parts, Values]:
+    return int4_groups(rng, shape, 32)
 
 
 def int4_groups_in_another_order(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Parts, Values]:
@@ -206,6 +210,10 @@ FORMATS: dict[str, tuple[dict[str, Any], Format]] = {
     "int8": (INT8, int8_rows),
     "int8, zero points": (INT8, int8_with_zero_points),
     "int4": (INT4, int4_groups),
+    "int4, whole groups": (
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32),
+        int4_whole_groups,
+    ),
     "int4, ordered": (INT4, int4_groups_in_another_order),
     "int8, packed": (compressed("pack-quantized", num_bits=8, group_size=None), int8_packed_rows),
     "MXFP4": (compressed("mxfp4-pack-quantized", num_bits=4, group_size=32), mxfp4),

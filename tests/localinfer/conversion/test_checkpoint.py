@@ -172,7 +172,7 @@ def test_yarn_metadata(tmp_path: Path) -> None:
 
 
 def test_ignored_window_warns(tmp_path: Path) -> None:
-    folder = copy_checkpoint("qwen3", tmp_path)
+    folder = copy_checkpoint("llama", tmp_path)
     edit_json(folder / "config.json", lambda config: config.update(sliding_window=64, use_sliding_window=True))
     with pytest.warns(UserWarning, match="sliding_window: is ignored; beyond 64 tokens"):
         open_checkpoint(folder)
