@@ -1,6 +1,6 @@
 """The result of a run: what `Model.generate` and `Model.chat` return, and the stream of pieces that becomes one."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -102,12 +102,13 @@ def answer_start(pieces: Sequence[Piece]) -> int:
 class GenerationStream(Iterator[Piece]):
     """An iterator of the pieces of a run; `stats` is updated while the run generates.
 
-    Closing the stream, or leaving a `with` block, ends the run.
+    Closing the stream, or leaving a `with` block, ends the run and calls `on_close`: nothing else releases what a run
+    holds that was never started.
     """
 
-    def __init__(self, pieces: Iterator[Piece], stats: Stats) -> None:
+    def __init__(self, pieces: Iterator[Piece], stats: Stats, on_close: Callable[[], None] = lambda: None) -> None:
         self.stats = stats
-        self._pieces = pieces
+        self._pieces, self._on_close = pieces, on_close
 
     def __next__(self) -> Piece:
         return next(self._pieces)
@@ -121,6 +122,7 @@ class GenerationStream(Iterator[Piece]):
         close = getattr(self._pieces, "close", None)
         if close is not None:
             close()
+        self._on_close()
 
     def __enter__(self) -> Self:
         return self

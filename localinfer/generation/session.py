@@ -5,9 +5,9 @@ depends on neither files nor chat templates nor messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -125,13 +125,21 @@ class GenerationSession:
         if options.beams > 1:
             tokens = self._beam_search_pieces(prompt, options, stats)
         else:
-            chain = checked_sampler(sampler, self._engine.n_vocab) if sampler else self.sampler(options)
-            selector = TokenSelector(
-                chain, constraint, options.logprobs, self._token_text, runs_in_scheduler_thread=sampler is None
-            )
-            tokens = self._sampled_pieces(prompt, answer_prefix, options, stats, selector)
+            function = checked_sampler(sampler, self._engine.n_vocab) if sampler else None
+            tokens = self._sampled_pieces(
+                prompt, answer_prefix, options, stats, self._selector(options, constraint, function))
         self._current = stats
-        return stats, self._pieces(tokens, options, stats, constraint)
+        with_texts = self._checked_pieces(tokens, options, stats, constraint)
+        if constraint and constraint.unmasked and not sampler:
+            with_texts = self._repaired_pieces(tokens, prompt, len(answer_prefix), options, stats, constraint)
+        return stats, closing_after(with_texts, constraint) if constraint else with_texts
+
+    def _selector(
+        self, options: Options, constraint: "Constraint | None", sampler: SamplerFunction | None = None
+    ) -> TokenSelector:
+        return TokenSelector(
+            sampler or self.sampler(options), constraint, options.logprobs, self._token_text,
+            runs_in_scheduler_thread=sampler is None)  # fmt: skip
 
     def end(self) -> None:
         """End the current run, if any."""
@@ -139,24 +147,56 @@ class GenerationSession:
 
     # --- pieces ---
 
-    def _pieces(
+    def _checked_pieces(
         self, tokens: Iterator[Piece], options: Options, stats: Stats, constraint: "Constraint | None"
     ) -> Iterator[Piece]:
-        with closing(constraint) if constraint else nullcontext():
-            text = ""
-            try:
-                for piece in self._add_texts(tokens, options, stats):
-                    text += piece.text
-                    yield piece
-            finally:
-                self._save_prefix(stats)
-            if stats.finish_reason == "context":
-                raise ContextOverflowError(
-                    f"the context is full: {stats.prompt_tokens} tokens of prompt and {stats.generated_tokens} of "
-                    f"text, it holds {self._engine.n_ctx}; {CONTEXT_HINT}"
-                )
-            if constraint is not None:
-                constraint.require_complete(text, is_truncated=stats.finish_reason == "length")
+        """Yield the pieces with their texts, and then raise what is wrong with the text."""
+        text = ""
+        try:
+            for piece in self._add_texts(tokens, options, stats):
+                text += piece.text
+                yield piece
+        finally:
+            self._save_prefix(stats)
+        if stats.finish_reason == "context":
+            raise ContextOverflowError(
+                f"the context is full: {stats.prompt_tokens} tokens of prompt and {stats.generated_tokens} of "
+                f"text, it holds {self._engine.n_ctx}; {CONTEXT_HINT}"
+            )
+        if constraint is not None:
+            constraint.require_complete(text, is_truncated=stats.finish_reason == "length")
+
+    def _repaired_pieces(
+        self, tokens: Iterator[Piece], prompt: Sequence[int], n_prefix: int, options: Options, stats: Stats,
+        constraint: "Constraint",
+    ) -> Iterator[Piece]:  # fmt: skip
+        """Return the pieces of the first attempt that is valid. `tokens` are those of the first attempt, of which
+        `n_prefix` were given.
+        """
+        from localinfer.generation.repair import options_of_attempt, repaired
+
+        def attempt(number: int, kept: list[Piece]) -> Iterator[Piece]:
+            if not number:
+                yield from tokens
+                return
+            stats.generated_tokens, stats.finish_reason = len(kept) - n_prefix, "interrupted"
+            of_prompt = stats.reused_tokens, stats.prompt_seconds
+            attempt_options = options_of_attempt(options, number)
+            selector, prefix = self._selector(attempt_options, constraint), [piece.id for piece in kept]
+            sampled = self._sampled_pieces(prompt, prefix, attempt_options, stats, selector)
+            yield from kept
+            for piece in islice(sampled, len(kept), None):
+                stats.reused_tokens, stats.prompt_seconds = of_prompt
+                yield piece
+
+        def report() -> None:
+            if self.progress:
+                self.progress("constraint", 0, 0)
+
+        def checked(tokens: Iterator[Piece]) -> Iterator[Piece]:
+            return self._checked_pieces(tokens, options, stats, constraint)
+
+        return repaired(attempt, checked, constraint, n_prefix, report)
 
     def _add_texts(self, tokens: Iterator[Piece], options: Options, stats: Stats) -> Iterator[Piece]:
         stop_filter, decoder = StopStringFilter(options.stop), self._tokenizer.stream()
@@ -192,8 +232,10 @@ class GenerationSession:
         def is_last(piece: Piece) -> bool:
             return piece.id in self._tokenizer.eog or selector.is_complete
 
+        n_before = stats.generated_tokens  # by an earlier attempt
+
         def remaining(count: int) -> int:
-            return self._remaining_tokens(options, stats.prompt_tokens, count)
+            return self._remaining_tokens(options, stats.prompt_tokens, n_before + count)
 
         is_synchronous = not selector.runs_in_scheduler_thread
         loop = SamplingLoop(self._engine, choose, is_last, remaining, is_synchronous=is_synchronous)
@@ -220,7 +262,7 @@ class GenerationSession:
                 if stats.generated_tokens == options.n_predict:
                     stats.finish_reason = "length"
                     return
-                if not remaining(stats.generated_tokens):
+                if not remaining(stats.generated_tokens - n_before):
                     stats.finish_reason = "context"
                     return
                 with add_generate_seconds(stats):
@@ -337,6 +379,11 @@ class GenerationSession:
         if self._prefix_store and self._current is stats and self._engine.settle():
             with self._engine.lock:
                 self._prefix_store.save(self._engine)
+
+
+def closing_after(pieces: Iterator[Piece], constraint: "Constraint") -> Iterator[Piece]:
+    with closing(constraint):
+        yield from pieces
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`Model`: a model that generates text and answers chats. It does no terminal output."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
     from localinfer.chat_template.conversation import Message
     from localinfer.chat_template.prompt import Prompt
     from localinfer.generation.structured.constraint import Constraint
+    from localinfer.generation.tool_calls.tool_choice import ToolChoice
 
 
 class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
@@ -90,8 +91,8 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
              documents: Sequence[Mapping[str, object]] | None = None,
              template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
              parse_special: bool = False, sampler: SamplerFunction | None = None, prefix_ids: Sequence[int] = (),
-             tool_choice: str = "auto", parallel_tool_calls: bool = True, stream_arguments: bool = False,
-             **options: Unpack[RunKeywords]) -> GenerationStream:
+             tool_choice: "str | Mapping[str, object] | ToolChoice" = "auto", parallel_tool_calls: bool = True,
+             stream_arguments: bool = False, **options: Unpack[RunKeywords]) -> GenerationStream:
         """Answer a conversation of messages {"role": ..., "content": ...}, and yield the answer in pieces.
 
         The prompt is what `render` returns. The answer begins with the tokens `prefix_ids`, which are its first pieces.
@@ -99,19 +100,22 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         exactly these tokens, so that the KV cache of the conversation stays valid.
 
         With `tools` (JSON schemas of functions), pieces carry parsed tool calls in `calls`, whose arguments match the
-        schemas. `tool_choice` is "auto", "none", "required", or the name of the tool to call; `parallel_tool_calls`
-        allows several calls. With `stream_arguments`, pieces carry the JSON text of arguments in `call_parts`, too,
-        where a grammar makes sure that it is valid. To continue, append the assistant message with its `tool_calls`,
-        and one message with the role "tool" for each result.
+        schemas. `tool_choice` is "auto", "none", "required", the name of the tool to call, or an object of OpenAI's
+        API: {"type": "function", ...}, also for a tool named "auto", or {"type": "allowed_tools", ...}.
+        `parallel_tool_calls` allows several calls. With `stream_arguments`, pieces carry the JSON text of arguments in
+        `call_parts`, too, where a grammar makes sure that it is valid. To continue, append the assistant message with
+        its `tool_calls`, and one message with the role "tool" for each result.
 
         For options, `sampler` and errors see `stream`.
         """
         from localinfer.chat_template.conversation import Conversation
         from localinfer.generation.tool_calls import answer_parser, parse_pieces
+        from localinfer.generation.tool_calls.tool_choice import ToolChoice
 
         self.engine.require_open()
         self.engine.compiled_graph.require_output_layer()
-        tools = tools if tool_choice != "none" else None
+        choice = ToolChoice.parse(tool_choice)
+        tools = tools if choice.mode != "none" else None
         conversation = Conversation(
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
             continue_final_message=continue_final_message)
@@ -119,18 +123,20 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         prompt_builder = self._resources.prompt_builder()
         prompt = prompt_builder.build(conversation, run_options, parse_special=parse_special)
         template = prompt_builder.template(run_options, with_tools=tools is not None).source
-        constraint = self._constraint(run_options, self._reasoning_end(prompt, template))
-        is_constrained = bool(tools) and not constraint and run_options.beams == 1
+        prefix = self._check_ids(prefix_ids)
+        is_constrained = bool(tools) and not has_constraint(run_options) and run_options.beams == 1
+        if tools and not is_constrained and choice.mode != "auto":
+            raise UsageError(f"tool_choice: {choice} excludes other constraints and beams")
         if tools and is_constrained:
-            constraint = self._call_constraint(template, tools, tool_choice, parallel_tool_calls, prompt)
-        elif tools and tool_choice != "auto":
-            raise UsageError(f"tool_choice: {tool_choice} excludes other constraints and beams")
-        stats, pieces = self._start(prompt.ids, run_options, sampler, constraint, self._check_ids(prefix_ids))
+            constraint = self._call_constraint(template, tools, choice, parallel_tool_calls, prompt)
+        else:
+            constraint = self._constraint(run_options, self._reasoning_end(prompt, template))
+        stats, pieces = self._start(prompt.ids, run_options, sampler, constraint, prefix)
         parser = answer_parser(
-            template, self.tokenizer, tools, prompt=prompt.text,
+            template, self.tokenizer, tools and choice.allowed(tools), prompt=prompt.text,
             with_reasoning=run_options.reasoning_format != "none", first_number=conversation.n_tool_calls,
             streams_arguments=stream_arguments and is_constrained and sampler is None)
-        return GenerationStream(parse_pieces(pieces, parser), stats)
+        return GenerationStream(parse_pieces(pieces, parser), stats, closing_function(constraint))
 
     def __enter__(self) -> Self:
         return self
@@ -144,15 +150,20 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         return self._session.sampler(self._run_options(options))
 
     def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> GenerationStream:
-        stats, pieces = self._start(prompt, options, sampler, self._constraint(options))
+        constraint = self._constraint(options)
+        stats, pieces = self._start(prompt, options, sampler, constraint)
         if options.reasoning_format == "none":
             pieces = merge_reasoning(pieces, self.tokenizer)
-        return GenerationStream(pieces, stats)
+        return GenerationStream(pieces, stats, closing_function(constraint))
 
     def _start(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
                constraint: "Constraint | None", prefix_ids: Sequence[int] = ()) -> tuple[Stats, Iterator[Piece]]:
-        self.file.check_unchanged()
-        return self._session.run(prompt, options, sampler, constraint, prefix_ids)
+        try:
+            self.file.check_unchanged()
+            return self._session.run(prompt, options, sampler, constraint, prefix_ids)
+        except BaseException:
+            closing_function(constraint)()
+            raise
 
     def _reasoning_end(self, prompt: "Prompt", template: str) -> str:
         """Return the tag that ends the reasoning if the prompt ends inside of it, otherwise ""."""
@@ -161,7 +172,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
     def _constraint(self, options: Options, start_after: str = "") -> "Constraint | None":
         """Return the constraint that the options select. It applies to the text after `start_after`."""
-        if not any(getattr(options, name) for name in CONSTRAINT_OPTIONS):
+        if not has_constraint(options):
             return None
         from localinfer.generation.structured.constraint import Constraint
         from localinfer.generation.structured.constraint_source import constraint_source
@@ -170,8 +181,8 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         start, vocabulary = AfterMarker(start_after) if start_after else None, self._resources.constraint_vocabulary()
         return Constraint(constraint_source(options), vocabulary, start, on_wait=self._report_constraint)
 
-    def _call_constraint(self, template: str, tools: Sequence[Mapping[str, object]], choice: str, is_parallel: bool,
-                         prompt: "Prompt") -> "Constraint | None":
+    def _call_constraint(self, template: str, tools: Sequence[Mapping[str, object]], choice: "ToolChoice",
+                         is_parallel: bool, prompt: "Prompt") -> "Constraint | None":
         from localinfer.generation.tool_calls.call_constraint import call_constraint
 
         return call_constraint(
@@ -182,3 +193,12 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         """Report that a constraint is being computed. The progress function may raise, which stops that."""
         if progress := self._session.progress:
             progress("constraint", 0, 0)
+
+
+def has_constraint(options: Options) -> bool:
+    return any(getattr(options, name) for name in CONSTRAINT_OPTIONS)
+
+
+def closing_function(constraint: "Constraint | None") -> Callable[[], None]:
+    """Return a function that releases the worker of a constraint, if there is one."""
+    return constraint.close if constraint else lambda: None

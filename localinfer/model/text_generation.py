@@ -15,6 +15,7 @@ from localinfer.options.keywords import RunKeywords
 if TYPE_CHECKING:
     from localinfer.chat_template.conversation import Message
     from localinfer.generation.token_selection import SamplerFunction
+    from localinfer.generation.tool_calls.tool_choice import ToolChoice
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class ChatKeywords(RunKeywords, total=False):
     parse_special: bool
     sampler: "SamplerFunction | None"
     prefix_ids: Sequence[int]
-    tool_choice: str
+    tool_choice: "str | Mapping[str, object] | ToolChoice"
     parallel_tool_calls: bool
     stream_arguments: bool
 

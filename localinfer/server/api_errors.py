@@ -1,7 +1,9 @@
 """Errors of the API: an HTTP status and the error object of OpenAI's API."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import MappingProxyType
 
 from localinfer.errors import (
     ConstraintError,
@@ -24,6 +26,7 @@ ERROR_TYPES = {  # HTTP status -> `type` of the error object, as in llama.cpp's 
     408: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    422: "invalid_output_error",
     500: "server_error",
     501: "not_supported_error",
     503: "unavailable_error",
@@ -31,13 +34,14 @@ ERROR_TYPES = {  # HTTP status -> `type` of the error object, as in llama.cpp's 
 STATUSES: tuple[tuple[type[LocalInferError], int, str | None], ...] = (
     (ContextOverflowError, 400, "context_length_exceeded"),
     (ConstraintError, 400, "invalid_schema"),
-    (InvalidOutputError, 500, "schema_violation"),
+    (InvalidOutputError, 422, "schema_violation"),
     (UsageError, 400, None),
     (ModelNotFoundError, 404, "model_not_found"),
     (UnsupportedError, 501, None),
     (NotEnoughMemoryError, 503, "not_enough_memory"),
     (LocalInferError, 500, None),  # all others
 )
+CONSTRAINT_ERRORS = (ConstraintError, InvalidOutputError, UsageError)
 MAX_MESSAGE_CHARS = 1000
 
 
@@ -76,11 +80,28 @@ def without_directory(message: str) -> str:
     return PurePath(path).name + separator + problem if PurePath(path).is_absolute() else message
 
 
-def to_api_error(error: Exception) -> APIError:
-    """Convert any exception. For an unexpected one, the client receives only its type."""
+def with_field(message: str, field_of: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the message with the field of the request in place of the name that it begins with, and the field."""
+    names, separator, problem = message.partition(": ")
+    for name, field in field_of.items():
+        if names == name or names.startswith(f"{name} and "):  # the latter if they exclude each other
+            fields = " and ".join(field_of.get(each, each) for each in names.split(" and "))
+            return fields + separator + problem, field
+    return message, next((field for field in ("tools", "tool_choice") if message.startswith(f"{field}: ")), None)
+
+
+def to_api_error(error: Exception, field_of: Mapping[str, str] = MappingProxyType({})) -> APIError:
+    """Convert any exception. For an unexpected one, the client receives only its type.
+
+    A constraint's error begins with the flag, or with the tool, that the constraint belongs to: `field_of` has the
+    field of the request for each of them.
+    """
     if isinstance(error, APIError):
         return error
     for kind, status, code in STATUSES:
         if isinstance(error, kind):
-            return APIError(status, without_directory(str(error)), code=code)
+            message, param = without_directory(str(error)), None
+            if isinstance(error, CONSTRAINT_ERRORS):
+                message, param = with_field(message, field_of)
+            return APIError(status, message, param, code)
     return APIError(500, f"unexpected {type(error).__name__}")

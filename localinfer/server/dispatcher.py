@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from localinfer.errors import ContextOverflowError, IncompleteOutputError, UsageError
-from localinfer.server.api_errors import APIError
+from localinfer.server.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.settings import Settings
 from localinfer.server.slots import Slot, SlotPool, SlotStopped
@@ -40,15 +40,20 @@ Options = Mapping[str, Any]  # fields of `localinfer.options.Options`, already v
 class Prompt(Protocol):
     """The input of a generation."""
 
+    @property
+    def field_of(self) -> Mapping[str, str]:
+        """The field of the request for each name by which errors call a constraint."""
+
     def begin(self, model: "Model", options: Options) -> "GenerationStream":
         """Start the generation. Raises what `Model.generate` or `Model.chat` raises, before the first piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A text to continue, or its token ids."""
+    """A text to continue, or its token ids. `field_of` is what `to_api_error` needs."""
 
     prompt: str | Sequence[int]
+    field_of: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, model: "Model", options: Options) -> "GenerationStream":
         if isinstance(self.prompt, str) and len(self.prompt) > MAX_PROMPT_CHARS:
@@ -58,12 +63,15 @@ class TextPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A list of messages and their chat template options, as `Model.chat` accepts them."""
+    """A list of messages and their chat template options, as `Model.chat` accepts them. `field_of` is what
+    `to_api_error` needs.
+    """
 
     messages: Sequence[Message]
     tools: ToolFields = field(default_factory=ToolFields)
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     continue_final_message: bool = False
+    field_of: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, model: "Model", options: Options) -> "GenerationStream":
         return model.stream_chat(
@@ -111,23 +119,45 @@ class Lease:
 
     @asynccontextmanager
     async def generate(self, prompt: Prompt, options: Options) -> AsyncIterator[Generation]:
-        """Start a generation. It stops when the block ends, or at the deadline with the finish reason `length`."""
-        timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
+        """Start a generation. It stops when the block ends, or at the deadline with the finish reason `length`.
+
+        Errors of a constraint name the field of the request.
+        """
         first_token_timer = FirstTokenTimer(self.arrival)
         try:
-            generation = await self.slot.call(lambda: prompt.begin(self.model, options))
-        except SlotStopped:
-            raise APIError(503, "the request took too long before its first token", code="timeout") from None
-        except BaseException:
-            timer.cancel()
-            raise
+            generation = await self.call(lambda: self._begin(prompt, options))
+        except CONSTRAINT_ERRORS as error:
+            raise to_api_error(error, prompt.field_of) from None
+        timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
         try:
             async with aclosing(self.slot.iterate(first_token_timer.watch(generation))) as stream:
                 yield Generation(generation.stats, stream)
+        except CONSTRAINT_ERRORS as error:
+            raise to_api_error(error, prompt.field_of) from None
         finally:
             timer.cancel()
+            await self.slot.call(generation.close)  # its constraint may never have started
             if self.observer:
                 self.observer.on_generation_end(generation.stats, first_token_timer.time_to_first_token)
+
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run work in the slot's thread. Raises APIError (503) if it is stopped at the deadline."""
+        timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
+        try:
+            return await self.slot.call(work)
+        except SlotStopped:
+            raise APIError(503, "the request took too long before its first token", code="timeout") from None
+        finally:
+            timer.cancel()
+
+    def _begin(self, prompt: Prompt, options: Options) -> "GenerationStream":
+        """Start a generation. Raises SlotStopped if the slot was stopped meanwhile."""
+        generation = prompt.begin(self.model, options)
+        if self.slot.is_stopped:
+            generation.close()
+            raise SlotStopped
+        return generation
 
 
 class FirstTokenTimer:

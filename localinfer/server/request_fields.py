@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from localinfer.errors import UsageError
-from localinfer.options import Layer, check_values
+from localinfer.options import FLAGS, Layer, check_values
 from localinfer.server.api_errors import APIError, field_error
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="bool | int | float | str | list[Any] | dict[str, Any]")
 Fields = Mapping[str, Any]
 
+JSON_NAME = "JSON"  # ConstraintSource.name of constraints of JSON
 TYPE_NAMES = {bool: "true or false", int: "an integer", str: "a string", list: "a list", dict: "an object"}
 
 SAMPLING = {  # field of a request, as OpenAI and llama.cpp name it -> field of Options
@@ -120,6 +121,23 @@ def parse_logit_bias(value: object) -> dict[str, float]:
         raise field_error("logit_bias", 'must be an object such as {"15043": -1}') from None
 
 
+def constraint_fields(fields: Fields) -> dict[str, str]:
+    """Return the field of the request for each name by which errors call its constraint."""
+    response_format = fields.get("response_format")
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
+    schema = {
+        "json_schema": "response_format.json_schema.schema",
+        "json_object": "response_format.schema" if isinstance(response_format, dict) and "schema" in response_format
+        else "response_format" if fields.get("json_schema") is None else "json_schema",
+    }.get(str(kind), "json_schema")  # fmt: skip
+    return json_constraint_fields(schema) | {FLAGS[name].long_name: name for name in ("grammar", "regex")}
+
+
+def json_constraint_fields(field: str) -> dict[str, str]:
+    """Return this field for each name by which errors call a constraint of JSON."""
+    return {JSON_NAME: field, **{FLAGS[name].long_name: field for name in ("json_schema", "json_mode")}}
+
+
 def constraint_options(fields: Fields) -> Layer:
     """Return the structured output options of OpenAI's `response_format` and llama.cpp's `json_schema`."""
     response_format = get(fields, "response_format", dict, {})
@@ -138,4 +156,6 @@ def constraint_options(fields: Fields) -> Layer:
                 raise field_error("response_format.json_schema.schema", "is missing")
         case _:
             raise field_error("response_format.type", "must be text, json_object or json_schema")
-    return {} if schema is None else {"json_schema": schema if isinstance(schema, str) else json.dumps(schema)}
+    if schema is None:
+        return {}
+    return {"json_schema": schema if isinstance(schema, str) and schema else json.dumps(schema)}

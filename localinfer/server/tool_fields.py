@@ -1,28 +1,30 @@
 """Parsing of the request fields `tools`, `tool_choice` and `parallel_tool_calls`."""
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from localinfer.errors import UsageError
 from localinfer.escaping import printable
-from localinfer.server.api_errors import field_error
+from localinfer.server.api_errors import APIError, field_error
 from localinfer.server.request_fields import Fields, get
 
+if TYPE_CHECKING:
+    from localinfer.generation.tool_calls.tool_choice import ToolChoice
+
 Tool = Mapping[str, Any]
-CHOICES = ("none", "auto", "required")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFields:
-    """The tools of a request, `choice` ("auto", "required" or the name of a tool), and whether several calls may follow
-    each other.
-    """
+    """The tools of a request, which of them may or must be called, and whether several calls may follow each other."""
 
     tools: list[Tool] | None = None
-    choice: str = "auto"
+    choice: "str | ToolChoice" = "auto"
     parallel: bool = True
     is_streamed: bool = False  # whether arguments are passed on while the model writes them
+    field_of: dict[str, str] = field(default_factory=dict)  # what `to_api_error` needs: the field of each schema
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -40,7 +42,18 @@ def parse_tool_fields(fields: Fields) -> ToolFields:
     tools = parse_tools(get(fields, "tools", list, []))
     choice = parse_tool_choice(fields.get("tool_choice"), [tool["function"]["name"] for tool in tools])
     parallel = get(fields, "parallel_tool_calls", bool, True)
-    return ToolFields(tools, choice, parallel) if tools and choice != "none" else ToolFields()
+    field_of = {f"tool {name}": each for name, each in schema_fields(fields.get("tools"))}
+    return ToolFields(tools, choice, parallel, field_of=field_of) if tools and choice.mode != "none" else ToolFields()
+
+
+def schema_fields(tools: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name of each tool, and the field with the schema of its arguments."""
+    for index, tool in enumerate(tools or ()):
+        match tool:
+            case {"function": {"name": str(name)}}:
+                yield name, f"tools[{index}].function.parameters"
+            case {"name": str(name)}:
+                yield name, f"tools[{index}].parameters"
 
 
 def parse_tools(tools: list[Any]) -> list[Tool]:
@@ -75,19 +88,24 @@ def parse_function(tool: dict[str, Any], field: str) -> Tool:
     return {"type": "function", "function": function}
 
 
-def parse_tool_choice(choice: object, names: list[str]) -> str:
-    """Return "none", "auto", "required", or the name of the function to call."""
-    match choice:
-        case None:
-            return "auto"
-        case str() if choice not in CHOICES:
-            raise field_error("tool_choice", f"must be none, auto, required or a function, not {printable(choice, 40)}")
-        case "required" if not names:
-            raise field_error("tool_choice", "required needs tools of type function")
-        case str():
-            return choice
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            if name not in names:
-                raise field_error("tool_choice.function.name", f"there is no tool {printable(name, 60)}")
-            return name
-    raise field_error("tool_choice", 'must be none, auto, required or {"type": "function", "function": {"name": ...}}')
+def parse_tool_choice(choice: object, names: list[str]) -> "ToolChoice":
+    """Return which of the functions with these names may or must be called. Raises APIError (400)."""
+    from localinfer.generation.tool_calls.tool_choice import FORMATS, MODES, ToolChoice
+
+    if choice is None:
+        return ToolChoice()
+    if not isinstance(choice, dict) and choice not in MODES:
+        shown = f", not {printable(choice, 40)}" if isinstance(choice, str) else ""
+        raise field_error("tool_choice", FORMATS + shown)
+    if choice == "required" and not names:
+        raise field_error("tool_choice", "required needs tools of type function")
+    try:
+        parsed = ToolChoice.parse(choice)
+    except UsageError as error:
+        raise APIError(400, str(error), param="tool_choice") from None
+    for name in parsed.names or ():
+        if name not in names:
+            is_list = isinstance(choice, dict) and choice["type"] == "allowed_tools"
+            field = "tool_choice.tools" if is_list else "tool_choice.function.name"
+            raise field_error(field, f"there is no tool {printable(name, 60)}")
+    return parsed

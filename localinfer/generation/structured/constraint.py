@@ -1,9 +1,12 @@
 """The constraint of a run: the mask of allowed next tokens, and whether the output is complete."""
 
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import deepcopy
 from dataclasses import astuple
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +23,7 @@ from .vocabulary import Vocabulary
 Logits = NDArray[np.float32]
 Mask = NDArray[np.bool_]  # (n_vocab,)
 T = TypeVar("T")
+MAX_LISTED = 3  # keywords that a warning names
 
 
 class Constraint:
@@ -28,8 +32,11 @@ class Constraint:
     With `reasoning`, its opening token is allowed in place of the first constrained token; the constraint then begins
     after its closing tag.
 
-    `is_complete` is set once only the end is allowed. A worker process computes the next mask while the model runs.
-    While a thread waits for it, `on_wait` is called several times a second; it may raise.
+    `is_complete` is set once only the end is allowed. `unmasked` are JSON pointers to keywords of the schema that no
+    mask enforces, which a warning names; `restart` begins another attempt if they make the answer invalid.
+
+    A worker process computes the next mask while the model runs. While a thread waits for it, `on_wait` is called
+    several times a second; it may raise.
 
     Raises ConstraintError with the flag, the JSON pointer in a schema and the problem.
     """
@@ -43,16 +50,24 @@ class Constraint:
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self.source = source
-        self.is_complete = False
         self._vocabulary, self._on_wait = vocabulary, on_wait
-        self._start, self._reasoning = start, reasoning
-        self._ids: list[int] | None = None if start else []  # the constrained tokens
-        self._begun = b""  # the text before them that is constrained, too
-        self._worker = vocabulary.workers.acquire()
-        problem = self._ask(COMPILE, json.dumps(astuple(source)).encode())
+        self._initial = start, reasoning
+        self.n_discarded = 0  # tokens at the end of an invalid answer that another attempt replaces
+        self._worker, self._is_closed = vocabulary.workers.acquire(), False
+        problem, self.unmasked = json.loads(self._ask(COMPILE, json.dumps(astuple(source)).encode()))
         if problem:
             self.close()
             raise ConstraintError(problem)
+        if self.unmasked:
+            warnings.warn(f"{source.flag}: checked only at the end: {listed(self.unmasked)}", stacklevel=2)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin an answer, or another attempt at it."""
+        self._start, self._reasoning = deepcopy(self._initial)
+        self.is_complete = False
+        self._ids: list[int] | None = None if self._start else []  # the constrained tokens
+        self._begun = b""  # the text before them that is constrained, too
         self._failure = ""  # an error of llguidance
         self._allowed: Mask | None = None  # the next mask, if it has been received
         self._worker.request(BEGIN)  # the status says nothing before the first token
@@ -135,17 +150,27 @@ class Constraint:
         constrained_text = self._begun.decode("utf-8", "replace") + self._vocabulary.text_of(ids)
         has_control_tokens = any(not self._vocabulary.text_of([id]) for id in ids)
         content = json.dumps([constrained_text, ids if has_control_tokens and not self._begun else []])
-        problem = self._ask(CHECK, content.encode()) if text.endswith(constrained_text) else INCOMPLETE
+        problem, offset = INCOMPLETE, 0
+        if text.endswith(constrained_text):
+            problem, offset = json.loads(self._ask(CHECK, content.encode()))
         if problem == INCOMPLETE:
             limit = "n_predict (--predict) sets the maximum number of tokens"
             reason = f"cut off, {limit}" if is_truncated else problem
             raise IncompleteOutputError(f"the answer does not satisfy {self.source.name}: {reason}")
         if problem:
-            raise InvalidOutputError(f"the answer does not satisfy {self.source.name}: {problem}")
+            self.n_discarded = len(ids) - self._n_within(len(constrained_text[:offset].encode()) - len(self._begun))
+            raise InvalidOutputError(f"{self.source.flag}: the answer does not match the schema: {problem}")
+
+    def _n_within(self, size: int) -> int:
+        """Return how many of the constrained tokens end within their first `size` bytes."""
+        ends = accumulate(len(self._vocabulary.visible_bytes(id)) for id in self._ids or [])
+        return sum(end <= size for end in ends)
 
     def close(self) -> None:
-        """Release the worker. It is ended if it is busy."""
-        self._vocabulary.workers.release(self._worker)
+        """Release the worker. It is ended if it is busy. May be called several times, and before the first token."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._vocabulary.workers.release(self._worker)
 
     def _next_mask(self) -> Mask:
         if self._allowed is None:
@@ -163,3 +188,9 @@ class Constraint:
     def _too_complex(self) -> ConstraintError:
         """Return the error for an exceeded limit."""
         return ConstraintError(f"{self.source.name}: too complex: {self._failure}")
+
+
+def listed(pointers: Sequence[str]) -> str:
+    """Return the first few JSON pointers, and how many there are besides."""
+    shown = ", ".join(printable(pointer, 80) for pointer in pointers[:MAX_LISTED])
+    return shown if len(pointers) <= MAX_LISTED else f"{shown} and {len(pointers) - MAX_LISTED} more"

@@ -10,6 +10,7 @@ from localinfer.escaping import printable
 from .constraint_source import CALLS, ConstraintSource
 from .json_schema import parse_json, schema_to_grammar
 from .lark import gbnf_to_lark
+from .schema_limits import unmasked_keywords
 
 JSON_OBJECT = {"type": "object"}
 LARK_PREFIX = "%llguidance"  # begins a grammar in llguidance's own language, as in llama.cpp
@@ -18,12 +19,13 @@ LARK_PREFIX = "%llguidance"  # begins a grammar in llguidance's own language, as
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
     """A constraint: `grammar` is in llguidance's format, and `name` stands for the constraint in errors. A finished
-    answer must also match `schema`."""
+    answer must also match `schema`; `unmasked` are JSON pointers to keywords that the grammar does not express."""
 
     grammar: str
     name: str
     is_json: bool
     schema: Any = None
+    unmasked: tuple[str, ...] = ()
 
 
 def compile_constraint(source: ConstraintSource) -> ConstraintSpec:
@@ -33,7 +35,9 @@ def compile_constraint(source: ConstraintSource) -> ConstraintSpec:
     """
     if source.is_json:
         schema = JSON_OBJECT if source.option == "json_mode" else parse_json(source.text, source.flag)
-        return ConstraintSpec(schema_to_grammar(schema, source.flag), source.name, is_json=True, schema=schema)
+        grammar, variant = schema_to_grammar(schema, source.flag)
+        unmasked = tuple(unmasked_keywords(schema, variant))
+        return ConstraintSpec(grammar, source.name, is_json=True, schema=schema, unmasked=unmasked)
     if source.option == CALLS:
         return ConstraintSpec(source.text, source.name, is_json=False)
     convert = gbnf_to_grammar if source.option.startswith("grammar") else regex_to_grammar

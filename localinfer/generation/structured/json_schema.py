@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 from localinfer.errors import ConstraintError, UsageError
@@ -24,7 +25,7 @@ def schema_text(schema: object) -> str:
             break
     if isinstance(schema, str):
         return schema
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict | bool):
         type_name = type(schema).__name__
         raise UsageError(f"schema: must be a dict, a text or a pydantic model, not {type_name}")
     try:
@@ -42,41 +43,56 @@ def parse_json(text: str, flag: str) -> Any:
         raise ConstraintError(f"{flag}: nested too deeply") from None
 
 
-def schema_to_grammar(schema: Any, flag: str) -> str:
+class Variant(Enum):
+    """What became of the keywords that llguidance does not implement."""
+
+    NARROWED = "rewritten"
+    WIDENED = "dropped"
+    ORIGINAL = "left, because rewriting failed"
+
+
+def schema_to_grammar(schema: Any, flag: str) -> tuple[str, Variant]:
     """Convert a schema to llguidance's format. Raises ConstraintError with the JSON pointer of an
     invalid or unsupported part."""
     if schema is True:  # equivalent
         schema = {}
+    if schema is False:
+        raise ConstraintError(f"{flag}: #: no document matches the schema false")
     if not isinstance(schema, dict):
         raise ConstraintError(f"{flag}: #: a schema is an object, not {printable(json.dumps(schema), 40)}")
     if has_endless_reference(schema):
         raise ConstraintError(f"{flag}: #: a $ref refers to itself")
-    rewritten, problem = rewrite(schema)
+    rewritten, problem, variant = best_rewriting(schema)
     if not problem:
-        return compiled(rewritten)
+        return compiled(rewritten), variant
     raise ConstraintError(f"{flag}: {printable(problem_pointer(problem, schema), 200)}: {printable(problem, 300)}")
 
 
-def rewritings(schema: Schema) -> Iterator[Schema]:
+def rewritings(schema: Schema) -> Iterator[tuple[Schema, Variant]]:
     """Yield schemas that llguidance may be able to compile, the narrowest first."""
-    for narrows in (True, False):
+    for variant in (Variant.NARROWED, Variant.WIDENED):
         with suppress(RecursionError):
-            yield SchemaRewriter(schema, narrows=narrows).rewrite(schema)
-    yield schema
+            yield SchemaRewriter(schema, narrows=variant is Variant.NARROWED).rewrite(schema), variant
+    yield schema, Variant.ORIGINAL
 
 
 def rewrite(schema: Schema) -> tuple[Schema, str]:
     """Return a rewriting of a schema that llguidance can compile, and "". If there is none, return the schema and the
     reason, in one line.
     """
+    return best_rewriting(schema)[:2]
+
+
+def best_rewriting(schema: Schema) -> tuple[Schema, str, Variant]:
+    """Return what `rewrite` returns, and which variant it is."""
     problem = ""
-    for rewritten in rewritings(schema):
+    for rewritten, variant in rewritings(schema):
         problem = grammar_problem(rewritten)
         if not problem:
-            return rewritten, ""
+            return rewritten, "", variant
         if problem.startswith(UNSATISFIABLE):
             break
-    return schema, problem
+    return schema, problem, Variant.ORIGINAL
 
 
 def problem_pointer(problem: str, schema: Schema) -> str:

@@ -24,6 +24,7 @@ SINGLE = ("items", "additionalItems", "additionalProperties")
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "example", "$comment", "deprecated"})
 UNSUPPORTED = ("not", "uniqueItems", "dependencies", "dependentRequired", "dependentSchemas", "if", "then", "else")
+INTEGERS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 MAX_UNIQUE_ARRAYS = 330  # arrays of unique values that are listed one by one: all orders of five values
 MAX_EXCLUDED_CHARS = 2000  # characters of all strings that a pattern excludes
 
@@ -43,6 +44,7 @@ class SchemaRewriter:
             result.pop(key, None)
         drop_unsupported_patterns(result)
         convert_exclusive_limits(result)
+        convert_integral_floats(result)
         if not self._narrows:
             for key in ("minProperties", "maxProperties"):
                 result.pop(key, None)
@@ -61,7 +63,7 @@ class SchemaRewriter:
         """Yield schemas that express keywords which llguidance does not implement. May simplify `result`."""
         if "not" in schema:
             yield self.negation(schema["not"])
-        if schema.get("uniqueItems") is True and (arrays := self._unique_arrays(schema)) is not None:
+        if schema.get("uniqueItems") is True and (arrays := self.unique_arrays(schema)) is not None:
             for key in ("items", "prefixItems", "minItems", "maxItems"):
                 result.pop(key, None)
             yield {"anyOf": [{"type": [each for each in TYPES if each != "array"]}, *arrays]}
@@ -121,9 +123,9 @@ class SchemaRewriter:
 
     # --- unique items ---
 
-    def _unique_arrays(self, schema: Schema) -> list[Schema] | None:
+    def unique_arrays(self, schema: Schema) -> list[Schema] | None:
         """Return schemas of all arrays of unique items, or None if the items have many values."""
-        items = self._resolve(schema.get("items"))
+        items = self.resolve(schema.get("items"))
         values = items.get("enum", [items["const"]] if "const" in items else None)
         if values is None and items.get("type") == "boolean":
             values = [False, True]
@@ -141,7 +143,7 @@ class SchemaRewriter:
                 return arrays
         return None
 
-    def _resolve(self, schema: Any) -> Schema:
+    def resolve(self, schema: Any) -> Schema:
         """Follow references within the schema."""
         for _ in range(10):
             if not isinstance(schema, dict) or "$ref" not in schema:
@@ -233,6 +235,14 @@ def convert_exclusive_limits(schema: Schema) -> None:
                 schema[exclusive] = schema.pop(inclusive)
 
 
+def convert_integral_floats(schema: Schema) -> None:
+    """Convert limits such as 3.0, which JSON schema counts as integers, to integers."""
+    for key in INTEGERS:
+        value = schema.get(key)
+        if isinstance(value, float) and value.is_integer():
+            schema[key] = int(value)
+
+
 def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
@@ -242,4 +252,6 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 
 def as_int(value: Any, default: int) -> int:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else default

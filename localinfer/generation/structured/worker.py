@@ -5,11 +5,12 @@ pattern can keep Python's `re` busy forever. The child process can be killed, an
 resources. It serves one constraint at a time:
 
     REWRITE, schema (JSON)  -> the schema as a grammar can express it, and "" or the problem (JSON)
-    COMPILE, source (JSON)  -> "" or the problem
-    BEGIN                   -> a status, a failure, a mask    before the first token
+    COMPILE, source (JSON)  -> "" or the problem, and JSON pointers to keywords that no mask enforces (JSON)
+    BEGIN                   -> a status, a failure, a mask    before the first token, also of a further attempt
     TEXT, text              -> a status, a failure, a mask    instead of tokens, if the answer begins with a text
     TOKEN, id               -> a status, a failure, a mask    after each token; the status alone if nothing may follow
-    CHECK, text, ids (JSON) -> "" or how the text violates the constraint; ids are [] if it has no control tokens
+    CHECK, text, ids (JSON) -> "" or how the text violates the constraint, and the offset of the value that does (JSON);
+                               ids are [] if the text has no control tokens
 
 Each of these is a frame. A failure is llguidance's error, "" for none. The first frames that the child reads are the
 vocabulary.
@@ -95,20 +96,25 @@ class Worker:
         self._validator: Validator | None = None
         self._matcher: LLMatcher | None = None
 
-    def compile(self, source: ConstraintSource) -> str:
-        """Compile a constraint, and return the problem, "" for none."""
+    def compile(self, source: ConstraintSource) -> tuple[str, tuple[str, ...]]:
+        """Compile a constraint, and return the problem, "" for none, and the keywords that no mask enforces."""
         self._matcher = self._validator = None
         try:
             self._spec = compile_constraint(source)
             if source.option != CALLS and matches_nothing(self._spec.grammar):
-                return f"{source.flag}: no text matches"
+                return f"{source.flag}: no text matches", ()
             if self._spec.schema is not None:
                 self._validator = validator_of(self._spec.schema)
         except ConstraintError as error:
-            return str(error)
+            return str(error), ()
         except ValueError as error:
-            return f"{source.flag}: {error}"
-        return ""
+            return f"{source.flag}: {error}", ()
+        return "", self._spec.unmasked
+
+    def begin(self, output: BinaryIO) -> None:
+        """Begin an answer."""
+        self._matcher = None
+        self.advance(output, [])
 
     def advance(self, output: BinaryIO, ids: Sequence[int]) -> None:
         """Consume tokens, and write the status, the failure and the mask of what may follow."""
@@ -125,15 +131,15 @@ class Worker:
         """Return tokens whose bytes are the text."""
         return self.trie.tokenize_bytes(text)
 
-    def check(self, text: str, ids: list[int]) -> str:
-        """Return how a finished text violates the constraint, "" if it does not. `ids` are its tokens if some of them
-        are control tokens, which have no text."""
+    def check(self, text: str, ids: list[int]) -> tuple[str, int]:
+        """Return how a finished text violates the constraint, "" if it does not, and where the value begins that does.
+        `ids` are its tokens if some of them are control tokens, which have no text."""
         if self._spec.is_json and not is_json(text):
-            return INCOMPLETE
+            return INCOMPLETE, 0
         matcher = self._new_matcher()
         if not (matcher.consume_tokens(ids or self.trie.greedy_tokenize(text)) and matcher.is_accepting()):
-            return INCOMPLETE
-        return answer_problem(text, self._validator) if self._validator else ""
+            return INCOMPLETE, 0
+        return answer_problem(text, self._validator) if self._validator else ("", 0)
 
     @property
     def trie(self) -> "LLTokenizer":
@@ -191,15 +197,17 @@ def answer(worker: Worker, replies: BinaryIO, kind: bytes, content: bytes) -> No
     """Answer a request."""
     if kind == TOKEN:
         worker.advance(replies, [int.from_bytes(content, "little")])
-    elif kind in (BEGIN, TEXT):
-        worker.advance(replies, worker.tokenize(content) if content else [])
+    elif kind == BEGIN:
+        worker.begin(replies)
+    elif kind == TEXT:
+        worker.advance(replies, worker.tokenize(content))
     elif kind == COMPILE:
-        write_frame(replies, REPLY, worker.compile(ConstraintSource(*json.loads(content))).encode("utf-8", "replace"))
+        write_frame(replies, REPLY, json.dumps(worker.compile(ConstraintSource(*json.loads(content)))).encode())
     elif kind == REWRITE:
         write_frame(replies, REPLY, json.dumps(rewritten_schema(json.loads(content))).encode())
     else:
         assert kind == CHECK
-        write_frame(replies, REPLY, worker.check(*json.loads(content)).encode("utf-8", "replace"))
+        write_frame(replies, REPLY, json.dumps(worker.check(*json.loads(content))).encode())
 
 
 def main() -> None:

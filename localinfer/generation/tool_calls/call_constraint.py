@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from localinfer.errors import UnsupportedError, UsageError
-from localinfer.escaping import printable
 from localinfer.generation.reasoning import ReasoningTags, find_tags, single_tokens
 from localinfer.generation.structured.constraint import Constraint
 from localinfer.generation.structured.constraint_source import CALLS, ConstraintSource
@@ -16,9 +15,8 @@ from localinfer.generation.tool_calls.addressed_messages import MessageFormat
 from localinfer.generation.tool_calls.call_grammar import CallGrammar
 from localinfer.generation.tool_calls.call_syntax import CallSyntax
 from localinfer.generation.tool_calls.tool_call import Tool, function_of
+from localinfer.generation.tool_calls.tool_choice import ToolChoice
 from localinfer.tokenizer import Tokenizer
-
-MODES = ("auto", "required")  # choices that are not the name of a tool
 
 
 def call_constraint(
@@ -26,39 +24,37 @@ def call_constraint(
     tokenizer: Tokenizer,
     vocabulary: Vocabulary,
     tools: Sequence[Tool],
-    choice: str,
+    choice: ToolChoice,
     *,
     is_parallel: bool,
     prompt: str,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Constraint | None:
-    """Return the constraint for a `choice`, "auto", "required" or the name of a tool; None if there is none.
+    """Return the constraint for a `choice`; None if there is none.
 
     For `on_wait` see `Constraint`.
 
-    With "auto", it begins with the first call. Otherwise the answer is reasoning, if any, and calls. Raises UsageError
-    for an unknown tool, UnsupportedError if the calls of the family have no grammar.
+    With the mode "auto", it begins with the first call. Otherwise the answer is reasoning, if any, and calls. Raises
+    UsageError for an unknown tool, UnsupportedError if the calls of the family have no grammar.
     """
-    names = [function_of(tool).get("name") for tool in tools]
-    tools = [
-        tool for tool, name in zip(tools, names, strict=True) if isinstance(name, str) and choice in (*MODES, name)
-    ]
-    if not tools and choice == "auto":
-        return None
+    is_forced = choice.mode == "required"
+    tools = [tool for tool in choice.allowed(tools) if isinstance(function_of(tool).get("name"), str)]
+    if not tools and is_forced:
+        raise UsageError("tool_choice: required needs tools with names")
     if not tools:
-        raise UsageError(f"tool_choice: there is no tool {printable(choice, 60)}")
+        return None
     family, messages = families.find_family(template), families.find_message_format(template)
     tags = None if messages else family.reasoning or find_tags(template, tokenizer)
     is_reasoning = bool(tags and tags.are_open(prompt))
-    opening, closing, syntax = find_syntax(family, messages, is_forced=choice != "auto")
-    if choice == "auto" and (not syntax or not opening):
+    opening, closing, syntax = find_syntax(family, messages, is_forced=is_forced)
+    if not is_forced and (not syntax or not opening):
         return None
     if not syntax:
         raise UnsupportedError("tool_choice: the format of this model's calls can only be parsed; use auto or none")
     grammar = CallGrammar(
         syntax, (opening, closing), tools, tokenizer, lambda schema: vocabulary.rewritten_schema(schema, on_wait))
-    text = grammar.text(with_opening=choice != "auto", is_parallel=is_parallel)
-    if choice == "auto":
+    text = grammar.text(with_opening=is_forced, is_parallel=is_parallel)
+    if not is_forced:
         bare = None if messages else bare_call_pattern(tools)
         start = AfterMarker(opening, span_of(tags), bare, is_skipping=is_reasoning)
         return Constraint(ConstraintSource(CALLS, text, "tools", is_optional=True), vocabulary, start, on_wait=on_wait)

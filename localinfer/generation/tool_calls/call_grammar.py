@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from localinfer.errors import ConstraintError
 from localinfer.generation.structured.schema_compiler import OPTIONS
 from localinfer.generation.structured.schema_rewriting import DEFINITIONS
 from localinfer.generation.tool_calls.bare_json import CLOSINGS
@@ -42,9 +43,15 @@ class CallGrammar:
         self._tokenizer, self._rewrite = tokenizer, rewrite
         self._rules: dict[str, str] = {}
         self._n_rules = 0
-        functions = [function_of(tool) for tool in tools]
-        self._schemas = {function["name"]: arguments_schema(function, rewrite) for function in functions}
-        self._calls = [self._call(name, schema) for name, schema in self._schemas.items()]
+        self._schemas: dict[str, Schema] = {}
+        self._calls = []
+        for function in map(function_of, tools):
+            name = function["name"]
+            try:
+                self._schemas[name] = arguments_schema(function, rewrite)
+                self._calls.append(self._call(name, self._schemas[name]))
+            except ConstraintError as error:  # of the worker that rewrites a schema
+                raise ConstraintError(f"tool {name}: {str(error).partition(': ')[2]}") from None
 
     def text(self, *, with_opening: bool, is_parallel: bool) -> str:
         """Return the grammar of an answer that consists of calls, or of its text after the opening delimiter.

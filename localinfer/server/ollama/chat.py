@@ -17,7 +17,15 @@ from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Lease, Prompt, TextPrompt
 from localinfer.server.ollama.keep_alive import parse_keep_alive
 from localinfer.server.openai.logprobs import chat_logprob
-from localinfer.server.request_fields import SAMPLING, Fields, get, length_options, read_json_object, sampling_options
+from localinfer.server.request_fields import (
+    SAMPLING,
+    Fields,
+    get,
+    json_constraint_fields,
+    length_options,
+    read_json_object,
+    sampling_options,
+)
 from localinfer.server.streaming import JSONResponse
 from localinfer.server.tool_fields import parse_tool_fields
 
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 
 Chunk = dict[str, Any]
 FIELD_BY_KIND = {"text": "content", "reasoning": "thinking"}  # kind of piece -> field of a message
+FIELD_OF = json_constraint_fields("format")
 MAX_LOGPROBS = 20
 
 
@@ -46,7 +55,8 @@ async def chat(request: Request) -> Response:
     """`/api/chat`"""
     fields = await read_json_object(request)
     messages = [parse_message(each) for each in get(fields, "messages", list, [])]
-    prompt = ChatPrompt(messages, parse_tool_fields(fields), reasoning_kwargs(fields)) if messages else None
+    tools, kwargs = parse_tool_fields(fields), reasoning_kwargs(fields)
+    prompt = ChatPrompt(messages, tools, kwargs, field_of=FIELD_OF | tools.field_of) if messages else None
     return await respond(request, parse_request(fields, prompt, message_chunk))
 
 
@@ -60,11 +70,11 @@ async def generate(request: Request) -> Response:
         raise field_error("images", "images are not supported")
     prompt: Prompt | None = None
     if text and get(fields, "raw", bool, False):
-        prompt = TextPrompt(text)
+        prompt = TextPrompt(text, FIELD_OF)
     elif text:
         system_messages = [{"role": "system", "content": system}] if system else []
         messages = [*system_messages, {"role": "user", "content": text}]
-        prompt = ChatPrompt(messages, template_kwargs=reasoning_kwargs(fields))
+        prompt = ChatPrompt(messages, template_kwargs=reasoning_kwargs(fields), field_of=FIELD_OF)
     return await respond(request, parse_request(fields, prompt, response_chunk))
 
 

@@ -17,7 +17,15 @@ from localinfer.server.openai.common_fields import CommonFields, parse_common_fi
 from localinfer.server.openai.logprobs import chat_logprob
 from localinfer.server.openai.usage import timings, usage
 from localinfer.server.parallel_choices import run_choices
-from localinfer.server.request_fields import Fields, constraint_options, get, get_int, length_options, sampling_options
+from localinfer.server.request_fields import (
+    Fields,
+    constraint_fields,
+    constraint_options,
+    get,
+    get_int,
+    length_options,
+    sampling_options,
+)
 from localinfer.server.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
@@ -71,7 +79,8 @@ def parse_chat_prompt(fields: Fields) -> ChatPrompt:
     if effort := get(fields, "reasoning_effort", str, ""):
         kwargs = {"reasoning_effort": effort, "enable_thinking": effort != "none"} | kwargs
     tools = replace(parse_tool_fields(fields), is_streamed=get(fields, "stream", bool, False))
-    return ChatPrompt(messages, tools, kwargs, continue_final_message=continues_last)
+    field_of = constraint_fields(fields) | tools.field_of
+    return ChatPrompt(messages, tools, kwargs, continue_final_message=continues_last, field_of=field_of)
 
 
 # --- response ---

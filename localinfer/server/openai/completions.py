@@ -15,7 +15,15 @@ from localinfer.server.openai.common_fields import CommonFields, parse_common_fi
 from localinfer.server.openai.logprobs import completion_logprobs
 from localinfer.server.openai.usage import timings, usage
 from localinfer.server.parallel_choices import run_choices
-from localinfer.server.request_fields import Fields, constraint_options, get, get_int, length_options, sampling_options
+from localinfer.server.request_fields import (
+    Fields,
+    constraint_fields,
+    constraint_options,
+    get,
+    get_int,
+    length_options,
+    sampling_options,
+)
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats
@@ -67,7 +75,7 @@ def parse_prompts(fields: Fields) -> list[TextPrompt]:
     for prompt in prompts:
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_token_id, prompt))):
             raise field_error("prompt", "must be a string, a list of token ids, or a list of these")
-    return [TextPrompt(prompt) for prompt in prompts]
+    return [TextPrompt(prompt, constraint_fields(fields)) for prompt in prompts]
 
 
 def is_token_id(value: object) -> bool:

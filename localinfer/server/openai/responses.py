@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Generation
 from localinfer.server.openai.chat import tool_call_object
-from localinfer.server.request_fields import Fields, constraint_options, get, length_options, sampling_options
+from localinfer.server.request_fields import (
+    Fields,
+    constraint_options,
+    get,
+    json_constraint_fields,
+    length_options,
+    sampling_options,
+)
 from localinfer.server.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
@@ -53,7 +60,8 @@ def parse_response_request(fields: Fields) -> ResponseRequest:
         "parallel_tool_calls": tools.parallel,
         "metadata": {},
     }
-    prompt = ChatPrompt(parse_messages(fields), tools, kwargs)
+    field_of = json_constraint_fields("text.format.schema") | tools.field_of
+    prompt = ChatPrompt(parse_messages(fields), tools, kwargs, field_of=field_of)
     return ResponseRequest(get(fields, "model", str, "") or None, prompt, options, echoed_fields)
 
 

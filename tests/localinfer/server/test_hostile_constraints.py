@@ -107,4 +107,8 @@ def test_answer_that_violates_its_schema(server: ServerProcess) -> None:
     body = schema({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 1}, "minItems": 2,
                    "uniqueItems": True, "maxItems": 2})  # fmt: skip
     response = server.post(CHAT, body)
-    assert (response.status, response.body["error"]["code"]) == (500, "schema_violation")
+    error = response.body["error"]
+    assert (response.status, error["type"], error["code"]) == (422, "invalid_output_error", "schema_violation")
+    assert error["param"] == "response_format.json_schema.schema"
+    assert error["message"].startswith("response_format.json_schema.schema: the answer does not match the schema: #: ")
+    assert error["message"].endswith("(schema: #/uniqueItems)")

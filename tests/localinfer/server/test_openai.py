@@ -174,8 +174,11 @@ class TestErrors:
             ({"samplers": {"top_k": 1}}, "samplers"),
             ({"response_format": {"type": "poem"}}, "response_format"),
             ({"response_format": {"type": "json_schema"}}, "response_format"),
-            ({"response_format": {"type": "json_object", "schema": {"type": "number", "multipleOf": "x"}}}, None),
-            ({"grammar": "root ::= ("}, None),
+            (
+                {"response_format": {"type": "json_object", "schema": {"type": "number", "multipleOf": "x"}}},
+                "response_format.schema",
+            ),
+            ({"grammar": "root ::= ("}, "grammar"),
             ({"chat_template": "{{ 1 }}"}, "chat_template"),
             ({"chat_template_kwargs": {"messages": []}}, None),
             ({"tools": "all"}, "tools"),

@@ -111,9 +111,9 @@ def test_tool_choice_none(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize(("fields", "param", "message"), [
-    ({"tool_choice": "banana"}, "tool_choice", "tool_choice: must be none, auto, required or a function, not banana"),
-    ({"tool_choice": 5}, "tool_choice", "tool_choice: must be none, auto, required or {"),
-    ({"tool_choice": {"type": "function"}}, "tool_choice", "tool_choice: must be none, auto, required or {"),
+    ({"tool_choice": "banana"}, "tool_choice", "tool_choice: must be none, auto, required, {"),
+    ({"tool_choice": 5}, "tool_choice", "tool_choice: must be none, auto, required, {"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice", "tool_choice: must be none, auto, required, {"),
     ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice",
      "tool_choice.function.name: there is no tool sub"),
     ({"tool_choice": "required", "tools": []}, "tool_choice", "tool_choice: required needs tools"),
@@ -139,3 +139,45 @@ def test_unknown_types_of_tools_are_skipped(server: ServerProcess) -> None:
     assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["add"]
     reply = server.post("/v1/responses", {"input": "Add", "tools": tools[:1], "max_output_tokens": 2})
     assert reply.status == 200
+
+
+def named(*names: str, **choice: object) -> dict[str, Any]:
+    """Return a request with tools of these names, none of which has arguments."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return FREE | {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "seed": 1}
+
+
+def called(server: ServerProcess, fields: dict[str, Any]) -> set[str]:
+    """Return the names of the tools that are called with several seeds."""
+    replies = [server.post("/v1/chat/completions", fields | {"seed": seed}).body["choices"][0] for seed in range(6)]
+    return {call["function"]["name"] for reply in replies for call in reply["message"].get("tool_calls", [])}
+
+
+@pytest.mark.parametrize("name", ["none", "auto", "required"])
+def test_tools_with_the_name_of_a_mode(server: ServerProcess, name: str) -> None:
+    assert called(server, named("other", name, type="function", function={"name": name})) == {name}
+
+
+@pytest.mark.parametrize("mode", ["required", "auto"])
+def test_allowed_tools(server: ServerProcess, mode: str) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("b", "c")]
+    allowed = {"mode": mode, "tools": tools}
+    names = called(server, named("a", "b", "c", type="allowed_tools", allowed_tools=allowed))
+    assert names <= {"b", "c"}
+    assert names or mode == "auto"  # the weights are random
+    flat = [{"type": "function", "name": "c"}, {"type": "web_search"}]
+    names = called(server, named("a", "b", "c", type="allowed_tools", mode=mode, tools=flat))
+    assert names <= {"c"}
+    assert names or mode == "auto"
+
+
+@pytest.mark.parametrize(("choice", "message"), [
+    ({"mode": "none", "tools": [{"type": "function", "name": "a"}]}, "tool_choice.mode: must be auto or required"),
+    ({"mode": "auto", "tools": []}, "tool_choice.tools: must be a list of functions"),
+    ({"mode": "auto", "tools": 5}, "tool_choice.tools: must be a list of functions"),
+    ({"mode": "auto", "tools": [{"type": "function", "name": "z"}]}, "tool_choice.tools: there is no tool z"),
+])  # fmt: skip
+def test_invalid_allowed_tools(server: ServerProcess, choice: dict[str, Any], message: str) -> None:
+    reply = server.post("/v1/chat/completions", named("a", type="allowed_tools", **choice))
+    assert (reply.status, reply.body["error"]["param"]) == (400, "tool_choice")
+    assert reply.body["error"]["message"].startswith(message)

@@ -21,6 +21,7 @@ from localinfer.generation.tool_calls.call_constraint import call_constraint
 from localinfer.generation.tool_calls.call_grammar import CallGrammar, arguments_schema
 from localinfer.generation.tool_calls.families import FAMILIES, MESSAGE_FORMATS, CallFormat, Family
 from localinfer.generation.tool_calls.tool_call import ToolSchemas, schema_types
+from localinfer.generation.tool_calls.tool_choice import ToolChoice
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "get_weather", "parameters": {
@@ -119,7 +120,8 @@ CALL = '<tool_call>\n{"name": "files.now", "arguments": {}}\n</tool_call>'
 
 
 def constraint_of(choice: str, *, template: str = HERMES, prompt: str = "", is_parallel: bool = False) -> Constraint:
-    constraint = call_constraint(template, TOKENIZER, BYTES, TOOLS, choice, is_parallel=is_parallel, prompt=prompt)
+    parsed = ToolChoice.parse(choice)
+    constraint = call_constraint(template, TOKENIZER, BYTES, TOOLS, parsed, is_parallel=is_parallel, prompt=prompt)
     assert constraint
     return constraint
 
@@ -237,7 +239,8 @@ def test_calls_of_channels() -> None:
 def test_unusual_schemas(template: str, parameters: object) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}, {"type": "web_search"}]
     for choice in "auto", "required", "f":
-        constraint = call_constraint(template, TOKENIZER, BYTES, tools, choice, is_parallel=True, prompt="")
+        parsed = ToolChoice.parse(choice)
+        constraint = call_constraint(template, TOKENIZER, BYTES, tools, parsed, is_parallel=True, prompt="")
         assert constraint
         accept(constraint, "<tool_call>" if template != "<|tool_call>call:" else "<|tool_call>")
         assert not is_free(constraint)
@@ -245,17 +248,17 @@ def test_unusual_schemas(template: str, parameters: object) -> None:
 
 def test_tools_without_functions() -> None:
     tools = [{"type": "web_search"}, {"function": {"name": 5}}, {"function": "f"}]
-    assert call_constraint(HERMES, TOKENIZER, BYTES, tools, "auto", is_parallel=True, prompt="") is None
-    with pytest.raises(UsageError, match=r"^tool_choice: there is no tool required"):
-        call_constraint(HERMES, TOKENIZER, BYTES, tools, "required", is_parallel=True, prompt="")
+    assert call_constraint(HERMES, TOKENIZER, BYTES, tools, ToolChoice("auto"), is_parallel=True, prompt="") is None
+    with pytest.raises(UsageError, match=r"^tool_choice: required needs tools"):
+        call_constraint(HERMES, TOKENIZER, BYTES, tools, ToolChoice("required"), is_parallel=True, prompt="")
 
 
 def test_calls_without_a_syntax() -> None:
     template = "]<]minimax[>["
     arguments = (template, TOKENIZER, BYTES, TOOLS)
-    assert call_constraint(*arguments, "auto", is_parallel=True, prompt="") is None
+    assert call_constraint(*arguments, ToolChoice("auto"), is_parallel=True, prompt="") is None
     with pytest.raises(UnsupportedError, match=r"^tool_choice: "):
-        call_constraint(*arguments, "required", is_parallel=True, prompt="")
+        call_constraint(*arguments, ToolChoice("required"), is_parallel=True, prompt="")
 
 
 def test_schema_that_cannot_be_compiled() -> None:
