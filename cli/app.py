@@ -42,6 +42,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "batch": ("cli.batch", "Run a file of requests and write the responses to a file."),
     "embed": ("cli.embed", "Compute text embeddings."),
     "rerank": ("cli.embed", "Rank documents by relevance to a query."),
+    "retrieve": ("cli.retrieve", "Find the passages of files that are most similar to a query."),
     "serve": ("cli.serve", "Run an OpenAI-compatible HTTP server."),
     "sessions": ("cli.sessions", "List, search, show, export or remove saved chat sessions."),
     "cache": ("cli.cache", "Show or remove the evaluated prompts on disk."),

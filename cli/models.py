@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def pull_command(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Model names. [default: the default model]")
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Model names. [default: the default model]")
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the files on this machine with their digests.")

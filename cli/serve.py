@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from localinfer.escaping import printable
 from localinfer.gguf.split_names import NAME
 from localinfer.options import Layer, from_environment
 from localinfer.server.settings import Settings
+
+if TYPE_CHECKING:
+    from localinfer.server.model_cache import Load, ServedModel
 
 DEFAULTS = Settings()
 REQUIRED_PACKAGES = ("starlette", "uvicorn", "httptools")
@@ -64,6 +67,22 @@ class KeyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedModelOptions:
+    """Further models to serve, and the name of the only one."""
+
+    alias: Annotated[
+        str | None, typer.Option("-a", "--alias", metavar="NAME", help="Model name in the API, with a single MODEL.")
+    ] = None
+    models_dir: Annotated[
+        Path | None, typer.Option("--models-dir", metavar="DIR", help="Also serve the GGUF files of a directory.")
+    ] = None
+    models_preset: Annotated[
+        Path | None,
+        typer.Option("--models-preset", metavar="FILE", help="Also serve the models of an INI file, with its options."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitOptions:
     """The limits of the server."""
 
@@ -83,18 +102,14 @@ class LimitOptions:
     defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
 )  # fmt: skip
 def serve_command(
+    context: typer.Context,
     given: Layer,
     *,
     models: Annotated[
         list[str] | None,
         typer.Argument(metavar="[MODEL]...", help="GGUF files or model names. [default: all on this machine]"),
     ] = None,
-    alias: Annotated[
-        str | None, typer.Option("-a", "--alias", metavar="NAME", help="Model name in the API, with a single MODEL.")
-    ] = None,
-    models_dir: Annotated[
-        Path | None, typer.Option("--models-dir", metavar="DIR", help="Also serve the GGUF files of a directory.")
-    ] = None,
+    served: ServedModelOptions,
     pooling: PoolingOption = None,
     network: NetworkOptions,
     keys: KeyOptions,
@@ -114,10 +129,11 @@ def serve_command(
       curl localhost:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
     require_extra()
-    models = [*(models or ()), *model_files(models_dir)]
-    if alias and len(models) != 1:
+    models = [*(models or ()), *model_files(served.models_dir)]
+    if served.alias and len(models) != 1:
         raise UsageError("--alias: requires exactly one MODEL")
-    given = {"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL} | from_environment(os.environ) | given
+    presets = preset_loaders(served.models_preset, given, context)
+    given = with_defaults(given)
     settings = Settings(
         host=network.host, port=network.port, api_keys=read_api_keys(keys.api_key, keys.api_key_file),
         allowed_hosts=tuple(network.allow_host or ()), allowed_origins=tuple(network.allow_origin or ()),
@@ -128,12 +144,36 @@ def serve_command(
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache
 
-    model_cache = ModelCache(models, model_loader(given), limits.models_max, alias)
+    model_cache = ModelCache(models, model_loader(given), limits.models_max, served.alias, presets)
     with run.listening(settings) as opened:
-        if models:
+        if models or presets:
             model_cache.get(model_cache.served_models()[0])  # report a broken model before the server starts
         port = 0 if settings.is_unix_socket else opened.getsockname()[1]
         run.serve(create_app(model_cache, settings), opened, lambda: print_address(settings, port))
+
+
+def with_defaults(given: Layer, preset: Layer | None = None) -> Layer:
+    """Return the options of a model. Precedence, highest first: flags, the preset, environment variables, defaults."""
+    defaults: Layer = {"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL}
+    return {**defaults, **from_environment(os.environ), **(preset or {}), **given}
+
+
+def preset_loaders(path: Path | None, given: Layer, context: typer.Context) -> "dict[ServedModel, Load]":
+    """Return the models of a file of presets, each with the function that loads it.
+
+    All models of a server have the same number of slots.
+    """
+    if path is None:
+        return {}
+    from cli.presets import read_presets
+    from localinfer.server.model_cache import ServedModel
+
+    return {
+        ServedModel(each.name, each.model): model_loader(
+            with_defaults(given, {name: value for name, value in each.options.items() if name != "parallel"})
+        )
+        for each in read_presets(path, context)
+    }
 
 
 def read_api_keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:

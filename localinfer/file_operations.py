@@ -4,7 +4,7 @@ They do what the commands of the same names do, without drawing anything.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
@@ -139,12 +139,18 @@ def compare(
         return compare_engines(first, second, text, max_chunks=max_chunks, progress=progress)
 
 
-def open_source(path: Path, target_model_dir: str | None = None, pruned: tuple[int, ...] = ()) -> "Source":
-    """Open a GGUF file or a checkpoint directory, without the layers `pruned`.
+def open_source(
+    path: Path,
+    target_model_dir: str | None = None,
+    pruned: tuple[int, ...] = (),
+    adapters: Sequence[tuple[Path, float]] = (),
+) -> "Source":
+    """Open a GGUF file or a checkpoint directory, without the layers `pruned`, and with LoRA adapters and their scales.
 
     `target_model_dir` is the checkpoint of the model that a draft head belongs to. Raises LocalInferError for a damaged
     file and UnsupportedError for an architecture that cannot be converted.
     """
+    from localinfer.quantization.adapters import merge_adapters
     from localinfer.quantization.prune import prune_layers
 
     if path.is_dir():
@@ -155,7 +161,7 @@ def open_source(path: Path, target_model_dir: str | None = None, pruned: tuple[i
         from localinfer.gguf.gguf_source import from_gguf
 
         source = from_gguf(path)
-    return prune_layers(source, pruned)
+    return prune_layers(merge_adapters(source, adapters), pruned)
 
 
 NOT_DECODING = MappingProxyType({"ctx_size": CHUNK_SIZE, "tune": False})  # only decode steps are tuned

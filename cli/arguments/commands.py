@@ -14,7 +14,9 @@ from localinfer.errors import ModelNotFoundError, UsageError
 ALIASES = {
     "run": "chat",
     "cli": "chat",
+    "client": "chat",
     "completion": "generate",
+    "complete": "generate",
     "show": "inspect",
     "info": "inspect",
     "ls": "list",
@@ -22,13 +24,16 @@ ALIASES = {
     "get": "pull",
     "embedding": "embed",
     "server": "serve",
+    "retrieval": "retrieve",
     "simple": "generate",
     "simple-chat": "chat",
     "lookup": "generate",
     "speculative": "generate",
     "speculative-simple": "generate",
 }
-TOOL_PREFIX, OTHER_PROGRAM = "llama-", "ollama"  # what stands before a command in other programs' command lines
+TOOL_PREFIX, OLLAMA = "llama-", "ollama"  # what stands before a command in other programs' command lines
+OTHER_PROGRAMS = (OLLAMA, "llama")
+TRANSLATED = ("convert_hf_to_gguf.py", "export-lora")  # command lines that become those of `quantize`
 UNSUPPORTED_COMMANDS = {
     "push": "uploading models is not supported",
     "signin": "no account is needed",
@@ -38,9 +43,7 @@ UNSUPPORTED_COMMANDS = {
     "licenses": "use `localinfer list`, which shows the licence of each model",
     "convert": "use `localinfer quantize CHECKPOINT OUT.gguf F16`",
     "mtmd-cli": "images and audio are not supported",
-    "retrieval": "use `localinfer embed` or `localinfer rerank`",
     "fit-params": "use `localinfer inspect MODEL -c N`, which shows the memory that a context needs",
-    "export-lora": "adapters are not supported",
     "cvector-generator": "control vectors are not supported",
     "parallel": "use `localinfer batched-bench`, or `localinfer batch` for a file of requests",
     "tts": "generating speech is not supported",
@@ -70,9 +73,14 @@ def resolve_command(arguments: list[str], commands: Collection[str]) -> list[str
         return arguments
     if word == "help":
         return [*resolve_command(rest[:1], commands), "--help"] if rest else ["--help"]
-    if word == OTHER_PROGRAM and rest and not os.path.exists(word):  # noqa: PTH110
-        return resolve_command(rest, commands)
-    if (tool := word.removeprefix(TOOL_PREFIX)) != word and tool in {*commands, *ALIASES, *UNSUPPORTED_COMMANDS}:
+    if word in OTHER_PROGRAMS and not os.path.exists(word):  # noqa: PTH110
+        return resolve_command(of_other_program(word, rest), commands)
+    if word in TRANSLATED:
+        from cli.arguments import conversion
+
+        return conversion.convert_words(rest) if word == TRANSLATED[0] else conversion.export_words(rest)
+    tools = {*commands, *ALIASES, *UNSUPPORTED_COMMANDS, *TRANSLATED}
+    if (tool := word.removeprefix(TOOL_PREFIX)) != word and tool in tools:
         return resolve_command([tool, *rest], commands)
     if word == "version":
         return ["--version"]
@@ -81,6 +89,15 @@ def resolve_command(arguments: list[str], commands: Collection[str]) -> list[str
     if not word.startswith("-") and not is_question(word):
         require_model(word, commands, is_sentence=any(not argument.startswith("-") for argument in rest[:1]))
     return ["chat", *arguments]
+
+
+def of_other_program(program: str, arguments: list[str]) -> list[str]:
+    """Return the arguments of `ollama` or `llama` as ours. `ollama rm` does not ask."""
+    if program == OLLAMA and arguments[:1] == ["rm"]:
+        return ["rm", "--yes", *arguments[1:]]
+    if arguments[:1] == ["-v"]:
+        return ["--version"]
+    return arguments
 
 
 def require_model(word: str, commands: Collection[str], *, is_sentence: bool = False) -> None:

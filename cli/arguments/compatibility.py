@@ -10,6 +10,8 @@ EQUIVALENTS = {  # flag: equivalent words
     "--max-new-tokens": ("-n",),
     "--num-predict": ("-n",),
     "--num-ctx": ("--ctx-size",),
+    "-ctx": ("--ctx-size",),
+    "--np": ("--parallel",),
     "--context-shift": ("--ctx-policy", "ring"),
     "--no-context-shift": ("--ctx-policy", "stop"),
     "--no-perf": ("--quiet",),
@@ -43,7 +45,11 @@ LOAD_MODES: dict[str, tuple[str, ...]] = {
     "mmap+mlock": ("--mmap", "--mlock"),
 }
 MMAP_VALUES: dict[str, tuple[str, ...]] = {"0": ("--no-mmap",), "1": ("--mmap",)}  # llama-bench
+EFFORTS: dict[str, tuple[str, ...]] = {  # Ollama
+    level: ("--think", "on", "--reasoning-effort", level) for level in ("low", "medium", "high")
+}
 BY_VALUE = {  # flag: {value: equivalent words}
+    "--think": EFFORTS,
     "-lm": LOAD_MODES,
     "--load-mode": LOAD_MODES,
     "-mmp": MMAP_VALUES,
@@ -58,12 +64,25 @@ MODEL_FLAGS = {  # flag whose value is the MODEL argument: prefix of the value
     "-hfr": "hf:",
     "--hf-repo": "hf:",
 }
-MODEL_SHORTCUTS = {  # flag: model
-    "--gpt-oss-20b-default": "hf:ggml-org/gpt-oss-20b-GGUF",
-    "--gpt-oss-120b-default": "hf:ggml-org/gpt-oss-120b-GGUF",
-    "--vision-gemma-4b-default": "hf:ggml-org/gemma-3-4b-it-qat-GGUF",
-    "--vision-gemma-12b-default": "hf:ggml-org/gemma-3-12b-it-qat-GGUF",
-}
+CODE_COMPLETION = ("--port", "8012", "--batch-size", "1024", "--ubatch-size", "1024")
+CODE_DRAFT = ("--spec-draft-model", "hf:ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF")
+GPT_OSS = ("--port", "8013", "--ubatch-size", "2048", "--temp", "1", "--top-p", "1", "--top-k", "0", "--min-p", "0.01")
+MODEL_SHORTCUTS: dict[str, tuple[str, ...]] = {  # flag: model, and options as far as the command has them
+    "--embd-gemma-default": (
+        "hf:ggml-org/embeddinggemma-300M-qat-q4_0-GGUF", "--port", "8011", "--batch-size", "2048",
+        "--ubatch-size", "2048",
+    ),
+    "--fim-qwen-1.5b-default": ("hf:ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF", *CODE_COMPLETION),
+    "--fim-qwen-3b-default": ("hf:ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF", *CODE_COMPLETION),
+    "--fim-qwen-7b-default": ("hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF", *CODE_COMPLETION),
+    "--fim-qwen-7b-spec": ("hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF", *CODE_COMPLETION, *CODE_DRAFT),
+    "--fim-qwen-14b-spec": ("hf:ggml-org/Qwen2.5-Coder-14B-Q8_0-GGUF", *CODE_COMPLETION, *CODE_DRAFT),
+    "--fim-qwen-30b-default": ("hf:ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF", *CODE_COMPLETION),
+    "--gpt-oss-20b-default": ("hf:ggml-org/gpt-oss-20b-GGUF", *GPT_OSS),
+    "--gpt-oss-120b-default": ("hf:ggml-org/gpt-oss-120b-GGUF", *GPT_OSS),
+    "--vision-gemma-4b-default": ("hf:ggml-org/gemma-3-4b-it-qat-GGUF", "--port", "8014"),
+    "--vision-gemma-12b-default": ("hf:ggml-org/gemma-3-12b-it-qat-GGUF", "--port", "8014"),
+}  # fmt: skip
 PREFIXED = {  # flag: (equivalent option, prefix of the value)
     "-hfd": ("--spec-draft-model", "hf:"),
     "-hfrd": ("--spec-draft-model", "hf:"),
@@ -228,7 +247,11 @@ UNSUPPORTED = (  # "... is not supported: <what happens instead>", where the ans
 )
 
 REFUSED = (  # an error, "... is not supported: <why>": without them, the answer would be another one
-    ("a model runs without adapters; merge them into the weights first", "--lora --lora-scaled --lora-base", ""),
+    (
+        "merge adapters into the weights first: `localinfer quantize MODEL OUT COPY --lora FILE`",
+        "--lora --lora-scaled --lora-base",
+        "",
+    ),
     (
         "a model runs without control vectors",
         "--control-vector --control-vector-scaled --control-vector-layer-range:2",
@@ -259,8 +282,19 @@ REFUSED_BY_COMMAND = {  # command: rows as in REFUSED
         ("each token is scored once, in chunks of --ctx-size tokens", "--ppl-stride", ""),
         ("use tests/benchmarks/accuracy, which has tasks", "", "--hellaswag --winogrande --multiple-choice"),
     ),
+    "quantize": (
+        ("files are little-endian", "", "--bigendian"),
+        ("images and audio are not supported", "", "--mmproj"),
+        (
+            "the converter of llama.cpp has this option, and localinfer has not",
+            "--metadata",
+            (
+                "--vocab-only --mtp --no-mtp --no-nextn --dspark --mistral-format "
+                "--sentence-transformers-dense-modules --fp8-as-q8"
+            ),
+        ),
+    ),
     "serve": (
-        ("set the options of each model in models.toml", "--models-preset", ""),
         ("the server calls no tools itself", "--mcp-servers-config --tools", ""),
     ),
 }
@@ -302,6 +336,9 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
         ("perplexity is never computed meanwhile", "", "--no-ppl --ppl"),
     ),
     "embed": (("the output is always JSON Lines, or the format of --output", "--embd-output-format", ""),),
+    "quantize": (
+        ("tensors are always read when they are needed", "", "--no-lazy --use-temp-file"),
+    ),
     "generate": (
         (
             "use `localinfer chat` for interactive mode",
@@ -324,6 +361,9 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
     ),
 }
 
+OPTIONAL_VALUES = {  # flag: the value without one, and the values that are told from an argument that follows the flag
+    "--think": ("on", ("auto", "on", "off", "true", "false")),
+}
 VALUE_EQUIVALENTS = {  # option that exists here: {value: (equivalent value, warning)}
     "--threads": {"-1": ("0", "")},
     "--threads-batch": {"-1": ("0", "")},
@@ -342,7 +382,6 @@ VALUE_EQUIVALENTS = {  # option that exists here: {value: (equivalent value, war
     "--think": {
         "true": ("on", ""),
         "false": ("off", ""),
-        **dict.fromkeys(("low", "medium", "high"), ("on", "use --reasoning-effort to set the level")),
     },
     "--cache-type-k": {
         "bf16": ("f16", "using f16"),

@@ -105,7 +105,7 @@ class TranslatedLine:
         elif name in compatibility.MODEL_FLAGS and self.command.models:
             self._models.append(self._model(name))
         elif name in compatibility.MODEL_SHORTCUTS and self.command.models:
-            self._models.append(compatibility.MODEL_SHORTCUTS[name])
+            self._shortcut(*compatibility.MODEL_SHORTCUTS[name])
         elif name in compatibility.HUB_FILE_FLAGS and self.command.models:
             self._hub_file = self._value(name)
         elif name in compatibility.EQUIVALENTS and compatibility.EQUIVALENTS[name][0] in self.command.options:
@@ -126,12 +126,23 @@ class TranslatedLine:
         if has_value and not values:
             raise UsageError(f"{name}: takes no value")
         self.words.append(name)
+        implied, known = compatibility.OPTIONAL_VALUES.get(name, ("", ()))
+        if implied and not has_value and not (self._rest and self._rest[0] in known):
+            self.words.append(implied)
+            return
         for _ in range(values):
             typed = self._value(name)
             value, note = compatibility.VALUE_EQUIVALENTS.get(long, {}).get(typed, (typed, ""))
             self.words.append(value)
             if note:
                 self._notes.append(f"{name} {typed}: {note}")
+
+    def _shortcut(self, model: str, *options: str) -> None:
+        """Take the model and the options of a shortcut. Options that are typed come later, and win."""
+        self._models.append(model)
+        for name, value in zip(options[::2], options[1::2], strict=True):
+            if name in self.command.options:
+                self.words[:0] = [name, value]
 
     def _ignored_flag(self, name: str, *, has_value: bool) -> None:
         """Skip a flag of another program that has no effect here, with its values, and note the reason.

@@ -7,9 +7,10 @@ import typer
 
 from cli import screen
 from cli.arguments.questions import split_model
+from cli.arguments.translation import Redirect
 from cli.chat import session_state
 from cli.chat.model_choice import select_model
-from cli.chat.open_model import OpenModel
+from cli.chat.open_model import EmbeddingModelError, OpenModel
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
 from cli.chat.tools import create_toolbox
 from cli.chat.transcript import Transcript
@@ -78,7 +79,13 @@ def chat_command(
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
     name = select_model(model, resumed.model if resumed else "", again=choose)
-    with OpenModel(name, unescape_options(given, question.escape), interactive=interactive) as opened:
+    try:
+        model_of_chat = OpenModel(name, unescape_options(given, question.escape), interactive=interactive)
+    except EmbeddingModelError:
+        if message is None or output.as_json:
+            raise
+        raise Redirect(["embed", name, "--no-stdin", "-p", message]) from None  # as `ollama run` does
+    with model_of_chat as opened:
         from cli.chat.loop import Chat
 
         if resumed is None and interactive and not session.no_save:

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 from cli import screen
 from cli.loading import find_or_fetch, open_model
+from localinfer.errors import UnsupportedError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Model
+
+
+class EmbeddingModelError(UnsupportedError):
+    """Raised for a model that computes embeddings and cannot chat."""
 
 
 class OpenModel:
@@ -56,8 +61,16 @@ class OpenModel:
         with screen.without_echo() if self._interactive else contextlib.nullcontext():
             model = open_model(name, given, screen.Status())
             try:
+                require_generation(name, model)
                 model.require_chat_template()
             except BaseException:
                 model.close()
                 raise
         return model
+
+
+def require_generation(name: str, model: "Model") -> None:
+    """Raise EmbeddingModelError for a model that computes embeddings."""
+    architecture = model.metadata["general.architecture"]
+    if f"{architecture}.pooling_type" in model.metadata or not model.engine.compiled_graph.model_graph.context.causal:
+        raise EmbeddingModelError(f"{name}: computes embeddings and cannot chat; use `localinfer embed`")

@@ -1,5 +1,6 @@
 """Argument parsing of `localinfer quantize`. Raises UsageError with the name of the invalid argument."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -54,6 +55,8 @@ class Task(NamedTuple):
     report_path: Path | None
     calibration: Calibration | None
     target_model_dir: str | None  # the checkpoint of the target model of a draft head
+    adapters: tuple[tuple[Path, float], ...]  # of LoRA, with their scales
+    remote: bool  # the source is a checkpoint on the hub
 
     @property
     def search(self) -> str:
@@ -92,7 +95,7 @@ def parse_task(
     report_path = writable_path("--report", output.report, REPORTS) if output.report is not None else None
     return Task(
         positionals, request, target, effort, output.keep_split, output.force, report_path, calibration,
-        source.target_model_dir,
+        source.target_model_dir, parse_adapters(source), source.remote,
     )  # fmt: skip
 
 
@@ -202,6 +205,22 @@ def parse_layers(text: str | None) -> tuple[int, ...]:
     from localinfer.quantization.prune import parse_layers
 
     return parse_option("--prune-layers", parse_layers, text) or ()
+
+
+def parse_adapters(options: SourceOptions) -> tuple[tuple[Path, float], ...]:
+    """Parse --lora and --lora-scaled: adapters and their scales."""
+    adapters = [(Path(name), 1.0) for text in options.lora or () for name in text.split(",")]
+    for text in options.lora_scaled or ():
+        for item in text.split(","):
+            name, _, number = item.rpartition(":")
+            try:
+                scale = float(number)
+            except ValueError:
+                scale = math.nan
+            if not name or not math.isfinite(scale):
+                raise UsageError(f"--lora-scaled: must be FILE:SCALE, such as adapter.gguf:0.5, not {item}")
+            adapters.append((Path(name), scale))
+    return tuple(adapters)
 
 
 def parse_option(option: str, parse: Callable[[str], Value], text: str | None) -> Value | None:

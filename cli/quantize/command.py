@@ -79,8 +79,19 @@ def open_source(name: str, task: Task, status: screen.Status) -> "Source":
     """Open a GGUF file, model or checkpoint directory, without the layers to prune."""
     from localinfer import file_operations
 
-    path = Path(name) if Path(name).is_dir() else find_or_fetch(name, status)
-    return file_operations.open_source(path, task.target_model_dir, task.request.pruned)
+    if task.remote:
+        path = fetch_checkpoint(name, status)
+    else:
+        path = Path(name) if Path(name).is_dir() else find_or_fetch(name, status)
+    return file_operations.open_source(path, task.target_model_dir, task.request.pruned, task.adapters)
+
+
+def fetch_checkpoint(repo: str, status: screen.Status) -> Path:
+    from localinfer.hub import huggingface_download
+
+    screen.note(f"fetching {screen.one_line(repo)}")
+    with status.busy("waiting for the server"):
+        return huggingface_download.fetch_checkpoint(repo.removeprefix("hf:"), status)
 
 
 def print_dry_run(name: str, task: Task) -> None:
@@ -222,7 +233,12 @@ def write_report(path: Path, report: "Report") -> None:
 
 
 def output_path(source: "Source", task: Task) -> Path:
-    """Return OUT, or by default a file in the directory of the checkpoint, or next to the source file."""
+    """Return OUT, or by default a file in the directory of the checkpoint, or next to the source file.
+
+    The file of a checkpoint on the hub is not written into the cache.
+    """
     label = task.target.label if task.target else task.positionals.recipe
     directory = source.path if source.path.is_dir() else source.path.parent
+    if task.remote:
+        directory = Path()
     return task.positionals.out or directory / f"ggml-model-{label}.gguf"

@@ -114,6 +114,17 @@ class SourceOptions:
         str | None,
         typer.Option("--target-model-dir", metavar="DIR", help="Checkpoint of the target model of a draft head."),
     ] = None
+    remote: Annotated[
+        bool, typer.Option("--remote", help="SOURCE is OWNER/REPO of a checkpoint on the Hugging Face Hub.")
+    ] = False
+    lora: Annotated[
+        list[str] | None,
+        typer.Option("--lora", metavar="FILE,...", help="Merge LoRA adapters into the weights; may be repeated."),
+    ] = None
+    lora_scaled: Annotated[
+        list[str] | None,
+        typer.Option("--lora-scaled", metavar="FILE:SCALE,...", help="The same, each with a scale."),
+    ] = None
     override_kv: Annotated[
         list[str] | None,
         typer.Option(

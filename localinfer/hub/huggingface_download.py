@@ -39,7 +39,10 @@ from localinfer.version import VERSION
 
 constants.HF_HUB_DISABLE_TELEMETRY = True  # telemetry would send more requests than necessary
 
-SAFE = re.compile(r"(?!.*(^|/)\.{0,2}(/|$))[^\x00-\x1f\x7f\\:]+\.gguf")  # a relative path without . or .. components
+RELATIVE = r"(?!.*(^|/)\.{0,2}(/|$))[^\x00-\x1f\x7f\\:]+"  # a path without . or .. components
+SAFE = re.compile(rf"{RELATIVE}\.gguf")
+OF_CHECKPOINT = re.compile(rf"{RELATIVE}\.(safetensors|json|jinja|txt)|tokenizer\.model|README\.md")
+WEIGHTS = ".safetensors"
 
 
 class HubFile(NamedTuple):
@@ -49,7 +52,7 @@ class HubFile(NamedTuple):
 
 
 class Repository(NamedTuple):
-    """The current state of a repository, and its GGUF files in the order of the hub."""
+    """The current state of a repository, and those of its files that were asked for, in the order of the hub."""
 
     name: str
     commit: str
@@ -78,6 +81,20 @@ def fetch(reference: ModelReference, progress: Progress) -> Path:
                 folder.rmdir()
 
 
+def fetch_checkpoint(repo: str, progress: Progress) -> Path:
+    """Download the missing files of a checkpoint and return its folder. Raises ModelNotFoundError, LocalInferError."""
+    name = f"hf:{repo}"
+    repository = retry_metadata_request(lambda: request_repository(name, repo, OF_CHECKPOINT))
+    if not any(file.path.endswith(WEIGHTS) for file in repository.files):
+        raise ModelNotFoundError(f"{name}: the repository has no checkpoint: no file {WEIGHTS}")
+    folder = repo_directory(repo)
+    with raise_write_errors(folder, sum(file.size for file in repository.files)):
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(cache_directory() / ".locks" / folder.name / "checkpoint.lock"):
+            download_files(name, repository, repository.files, progress)
+    return folder / "snapshots" / repository.commit
+
+
 def hint(reference: ModelReference, available: Sequence[str]) -> str:
     """Return the available types of the repository, the most similar name first."""
     known = {each.upper(): each for each in available_quants(available)}
@@ -86,8 +103,10 @@ def hint(reference: ModelReference, available: Sequence[str]) -> str:
     return f"{suggestion}it has {', '.join(known.values()) or 'no GGUF file'}"
 
 
-def request_repository(name: str, repo: str) -> Repository:
-    """Request the list of files of a repository. Raises ModelNotFoundError, LocalInferError, TransientError."""
+def request_repository(name: str, repo: str, pattern: re.Pattern[str] = SAFE) -> Repository:
+    """Request the list of files of a repository whose paths match. Raises ModelNotFoundError, LocalInferError,
+    TransientError.
+    """
     require_network(name)
     api = HfApi(library_name="localinfer", library_version=VERSION)
     try:
@@ -111,7 +130,7 @@ def request_repository(name: str, repo: str) -> Repository:
         raise UsageError(f"{name}: {reason(error)}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, httpx2.InvalidURL):
         raise LocalInferError(f"{name}: {constants.ENDPOINT} sends an invalid response") from None
-    return Repository(repo, validate_commit(name, info.sha), list(valid_files(files)))
+    return Repository(repo, validate_commit(name, info.sha), list(valid_files(files, pattern)))
 
 
 def gated_hint(repo: str) -> str:
@@ -130,11 +149,11 @@ def validate_commit(name: str, commit: object) -> str:
     return commit
 
 
-def valid_files(files: Iterable[HubFile]) -> Iterable[HubFile]:
-    """Yield the GGUF files with a safe name, a size and a digest."""
+def valid_files(files: Iterable[HubFile], pattern: re.Pattern[str] = SAFE) -> Iterable[HubFile]:
+    """Yield the files whose path matches, with a size and a digest."""
     for file in files:
         with suppress(TypeError):  # the response may contain anything
-            is_safe = SAFE.fullmatch(file.path) and file.path.count("/") <= MAX_DEPTH
+            is_safe = pattern.fullmatch(file.path) and file.path.count("/") <= MAX_DEPTH
             if is_safe and DIGEST.fullmatch(file.digest) and 0 < file.size < 1 << 50:
                 yield file
 

@@ -3,7 +3,7 @@
 import gc
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +35,18 @@ class ModelCache:
     The methods that load or unload hold a lock.
     """
 
-    def __init__(self, sources: Sequence[str], load: Load, max_loaded: int = 1, alias: str | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sequence[str],
+        load: Load,
+        max_loaded: int = 1,
+        alias: str | None = None,
+        presets: Mapping[ServedModel, Load] | None = None,
+    ) -> None:
+        """`presets` are further models, each with the function that loads it."""
         served = [ServedModel(alias or default_name(source), source) for source in sources]
-        self._configured = {each.name: each for each in served}
+        self._loads = {**dict.fromkeys(served, load), **(presets or {})}
+        self._configured = {each.name: each for each in self._loads}
         self._load = load
         self._max_loaded = max_loaded
         self._lock = threading.Lock()
@@ -87,7 +96,7 @@ class ModelCache:
             self._evict(next(iter(self.loaded)))
         while True:
             try:
-                return self._load(served.source)
+                return self._loads.get(served, self._load)(served.source)
             except NotEnoughMemoryError:
                 if not self.loaded:
                     raise

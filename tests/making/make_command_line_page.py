@@ -93,7 +93,7 @@ def equivalent_flags() -> Iterator[str]:
         meant.setdefault(f"{option} {prefix}OWNER/REPO[:QUANT]", []).append(flag)
     for flag, words in [
         *compatibility.EQUIVALENTS.items(),
-        *((flag, (model,)) for flag, model in compatibility.MODEL_SHORTCUTS.items()),
+        *compatibility.MODEL_SHORTCUTS.items(),
     ]:
         meant.setdefault(" ".join(words), []).append(flag)
     for flag, values in compatibility.BY_VALUE.items():

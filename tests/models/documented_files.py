@@ -18,6 +18,7 @@ import eagle3_heads
 import reference_models
 from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
 from locations import DATA
+from lora_adapter import lora_adapter
 from split_files import split
 from tiny import Field, tiny_gemma3, tiny_llama, tiny_qwen2
 
@@ -114,7 +115,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
     "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
-    "imatrix.gguf": importance_matrix,
+    "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
     "manual-and-question.txt": partial(text, content=TEXT[:120]),
     "text.txt": text, "calibration.txt": text, "wiki.test.raw": text,

@@ -39,7 +39,11 @@ def test_flags_of_the_command_are_unchanged() -> None:
         (["--hf_repo=hf:owner/repo"], ["hf:owner/repo"]),
         (["-hff", "m.gguf", "-hf", "owner/repo:Q4_0"], ["hf:owner/repo/m.gguf"]),
         (["-mu", "https://example.org/m.gguf"], ["https://example.org/m.gguf"]),
-        (["--gpt-oss-20b-default"], ["hf:ggml-org/gpt-oss-20b-GGUF"]),
+        (["--fim-qwen-3b-default"], ["hf:ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF"]),
+        (["--top-k", "5", "--gpt-oss-20b-default"], [
+            "hf:ggml-org/gpt-oss-20b-GGUF", "--top-k", "0", "--temp", "1", "--top-k", "5",  # the last one counts
+        ]),
+        (["-ctx", "5"], ["--ctx-size", "5"]),
         (["--top_k", "5"], ["--top-k", "5"]),
         (["--ctx_size=5"], ["--ctx-size", "5"]),
         (["--temperature", "0"], ["--temp", "0"]),
@@ -151,6 +155,21 @@ def test_flags_of_another_command(typed: list[str], other: list[str]) -> None:
     assert error.value.words == other
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--think", "Why?"], ["--think", "on", "Why?"]),
+        (["--think"], ["--think", "on"]),
+        (["--think", "off", "Why?"], ["--think", "off", "Why?"]),
+        (["--think=false", "Why?"], ["--think", "off", "Why?"]),
+        (["--think=low", "Why?"], ["--think", "on", "--reasoning-effort", "low", "Why?"]),
+    ],
+)
+def test_think_may_have_a_value(typed: list[str], meant: list[str]) -> None:
+    chat = CommandSpec("chat", {"--think": ("--think", 1), "--reasoning-effort": ("--reasoning-effort", 1)}, models=1)
+    assert translate(typed, chat).words == meant
+
+
 def test_commands_with_several_models() -> None:
     bench = CommandSpec("bench", {"-p": ("--n-prompt", 1)}, models=float("inf"))
     assert translate(["-m", "a", "-p", "5", "-m", "b", "c"], bench).words == ["a", "b", "-p", "5", "c"]
@@ -171,7 +190,9 @@ def test_own_flags_are_not_listed_as_ignored(name: str) -> None:
     assert options.keys() & flags <= MEANT_OTHERWISE
 
 
-MEANT_OTHERWISE = {"--override-kv", "--display-prompt", "--truncate"}  # flags of one command; the others ignore them
+MEANT_OTHERWISE = {  # flags of one command; the others ignore or refuse them
+    "--override-kv", "--display-prompt", "--truncate", "--lora", "--lora-scaled",
+}  # fmt: skip
 
 
 def test_each_flag_is_in_one_row() -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from checkpoints import CHECKPOINTS
 from huggingface_hub import constants
 from loopback_hub import COMMIT, Fault, Hub, git_blob_id, sha256
 from split_files import split
 from tiny import tiny_llama
 
+from cli import __main__
 from localinfer import paths
 from localinfer.errors import LocalInferError, ModelNotFoundError, UsageError
 from localinfer.gguf.reader import open_gguf
@@ -369,3 +371,25 @@ class TestRemoval:
     def test_model_that_is_not_cached(self, repo: dict[str, bytes]) -> None:
         with pytest.raises(NotDownloadedError):
             resolve.plan_removal(f"hf:{REPO}")
+
+
+def test_checkpoint(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`quantize --remote` downloads the files that conversion reads, and no others."""
+    files = {path.name: path.read_bytes() for path in (CHECKPOINTS / "llama").iterdir()}
+    hub.repos["owner/checkpoint"] = {**files, "model.bin": b"pickle", "../evil.json": b"{}", "model.gguf": b"GGUF"}
+    monkeypatch.chdir(tmp_path)
+    assert __main__.run(["quantize", "owner/checkpoint", "F16", "--remote"]) == 0
+    assert __main__.run(["quantize", str(CHECKPOINTS / "llama"), "local.gguf", "F16"]) == 0
+    remote, local = open_gguf(tmp_path / "ggml-model-F16.gguf"), open_gguf(tmp_path / "local.gguf")
+    assert remote.tensors.keys() == local.tensors.keys()
+    assert all((remote.tensors[name].data == tensor.data).all() for name, tensor in local.tensors.items())
+    assert remote.metadata["general.name"] == "Checkpoint"
+    assert remote.metadata["general.license"] == local.metadata["general.license"]  # from README.md
+    cached = {path.name for path in (tmp_path / "hub").rglob("*") if path.is_symlink()}
+    assert cached == files.keys() - {"expected.npz"}
+
+
+def test_repository_without_a_checkpoint(hub: Hub, repo: dict[str, bytes], capsys: pytest.CaptureFixture[str]) -> None:
+    [name] = hub.repos
+    assert __main__.run(["quantize", name, "F16", "--remote"]) == 3
+    assert "the repository has no checkpoint" in capsys.readouterr().err
