@@ -18,6 +18,7 @@ from localinfer.server import llama_cpp, metrics, web_ui
 from localinfer.server.api_errors import APIError, to_api_error
 from localinfer.server.auth import AuthMiddleware
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.error_responses import error_response
 from localinfer.server.model_cache import ModelCache
 from localinfer.server.ollama import chat as ollama_chat
 from localinfer.server.ollama import embeddings, unsupported
@@ -25,7 +26,6 @@ from localinfer.server.ollama import models as ollama_models
 from localinfer.server.openai import models, routes
 from localinfer.server.request_body import RequestBodyMiddleware
 from localinfer.server.settings import Settings
-from localinfer.server.streaming import JSONResponse
 
 if TYPE_CHECKING:
     from localinfer.model import Model
@@ -99,17 +99,10 @@ def default_sampling_options(model: "Model") -> dict[str, Any]:
 async def handle_http_exception(request: Request, error: Exception) -> Response:
     """Handle an unknown route or a method that the route does not allow."""
     assert isinstance(error, HTTPException)
-    return error_response(request, APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}"))
+    problem = APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    return error_response(request.scope, problem)
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
     """Handle every other exception."""
-    return error_response(request, to_api_error(error))
-
-
-def error_response(request: Request, error: APIError) -> Response:
-    """Return the error in the format of the API: a string in Ollama's, an object in OpenAI's and llama.cpp's."""
-    is_ollama = request.url.path.startswith("/api/")
-    body = {"error": error.error["message"] if is_ollama else error.error}
-    headers = {"retry-after": "1"} if error.status == 503 else {}
-    return JSONResponse(body, error.status, headers=headers)
+    return error_response(request.scope, to_api_error(error))

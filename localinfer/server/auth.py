@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from localinfer.server.api_errors import APIError
+from localinfer.server.error_responses import error_response
 from localinfer.server.middleware import Middleware
-from localinfer.server.streaming import JSONResponse
 
 PUBLIC_PATHS = {"/health", "/v1/health"}  # no API key needed
 WEB_UI_PREFIX = "/page/"
@@ -30,7 +30,7 @@ class AuthMiddleware(Middleware):
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         if error := self.check(scope["path"], scope["method"], headers):
-            await JSONResponse({"error": error.error}, error.status)(scope, receive, send)
+            await error_response(scope, error)(scope, receive, send)
         elif origin is None:
             await self.app(scope, receive, send)
         elif scope["method"] == "OPTIONS":

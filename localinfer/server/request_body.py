@@ -6,8 +6,8 @@ from collections.abc import Awaitable
 from starlette.types import Message, Receive, Scope, Send
 
 from localinfer.server.api_errors import APIError
+from localinfer.server.error_responses import error_response
 from localinfer.server.middleware import Middleware
-from localinfer.server.streaming import JSONResponse
 
 
 class ClientDisconnected(Exception):
@@ -46,7 +46,8 @@ class RequestBodyMiddleware(Middleware):
 
 async def reject(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an error and close the connection, because the remaining body may still arrive on it."""
-    response = JSONResponse({"error": error.error}, error.status, headers={"connection": "close"})
+    response = error_response(scope, error)
+    response.headers["connection"] = "close"
     await response(scope, receive, send)
 
 

@@ -104,6 +104,13 @@ class TestGeneration:
         assert status == 400
         assert isinstance(answer["error"], str)
 
+    def test_errors_before_the_endpoint_are_strings(self, server: ServerProcess) -> None:
+        foreign = server.get("/api/tags", host="evil.example")
+        too_large = server.post("/api/chat", b'"' + b"a" * (17 << 20) + b'"')
+        assert (foreign.status, too_large.status) == (403, 413)
+        assert isinstance(foreign.body["error"], str)
+        assert isinstance(too_large.body["error"], str)
+
 
 class TestModels:
     def test_tags_and_ps(self, server: ServerProcess, tiny: Path) -> None:
