@@ -79,7 +79,7 @@ class Stats:
     """Statistics of a run, updated while it generates.
 
     `finish_reason` is "stop" for an end-of-generation token or a stop string, "length" for n_predict, "context" for a
-    full context, and "interrupted" until one of these occurs.
+    full context, and "interrupted" until one of these occurs. `stop_string` is the stop string, if one ended the text.
     """
 
     prompt_tokens: int = 0
@@ -91,6 +91,7 @@ class Stats:
     accepted_tokens: int = 0  # draft tokens that were accepted
     speedup: float = 1.0  # estimated speedup by speculative decoding
     finish_reason: FinishReason = "interrupted"
+    stop_string: str = ""
     seed: int = 0
 
 
@@ -102,22 +103,26 @@ class StopStringFilter:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.is_stopped = False
+        self.stop_string = ""  # the one that was found
         self._stops = stops
         self._held: list[Piece] = []
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self.stop_string)
 
     def push(self, piece: Piece, *, is_incomplete: bool) -> list[Piece]:
         """Add a piece and return the pieces that are certain now.
 
-        When a stop string is complete, the returned pieces are the last ones, cut off before it, and `is_stopped` is
+        When a stop string is complete, the returned pieces are the last ones, cut off before it, and `stop_string` is
         set.
         """
         self._held.append(piece)
         text = "".join(held_piece.text for held_piece in self._held)
-        positions = [position for stop in self._stops if (position := text.find(stop)) >= 0]
+        positions = {stop: position for stop in self._stops if (position := text.find(stop)) >= 0}
         if positions:
-            self.is_stopped = True
-            return self._truncate(min(positions))
+            self.stop_string = min(positions, key=positions.__getitem__)
+            return self._truncate(positions[self.stop_string])
         certain = self._release(len(text) - self._n_ambiguous(text))
         if is_incomplete and not self._held:
             self._held = [certain.pop()]

@@ -204,7 +204,7 @@ class GenerationSession:
             text = decoder.push(piece.id)
             yield from stop_filter.push(replace(piece, text=text), is_incomplete=decoder.has_pending_bytes)
             if stop_filter.is_stopped:
-                stats.finish_reason = "stop"
+                stats.finish_reason, stats.stop_string = "stop", stop_filter.stop_string
                 return
         yield from stop_filter.flush(decoder.flush())
 

@@ -162,7 +162,7 @@ def test_stop_string_ends_a_run(llama: Model) -> None:
     stop = text[seam - 1 : seam + 1]  # spans two tokens
     run = llama.stream(PROMPT, seed=5, stop=["never in there", stop])
     assert text_of(run) == text[: text.index(stop)]
-    assert run.stats.finish_reason == "stop"
+    assert (run.stats.finish_reason, run.stats.stop_string) == ("stop", stop)
     run = llama.stream(PROMPT, seed=5, stop=[text + "!"])
     assert text_of(run) == text
     assert run.stats.finish_reason == "length"
