@@ -108,16 +108,27 @@ class Scheduler:
         """
         interrupt: KeyboardInterrupt | None = None
         with self._condition:
+            cancelled = self._withdraw(engine)
             while self._thread.is_alive and any(request.engine is engine for request in self._running):
                 try:
                     self._condition.wait(POLL_SECONDS)
                 except KeyboardInterrupt as error:
                     interrupt = error
-            for request in [request for request in self._queue if request.engine is engine]:
-                self._queue.remove(request)
-                request.state = RequestState.CREATED
+                cancelled += self._withdraw(engine)
+            for request in cancelled:
+                if request.state is not RequestState.FINISHED:
+                    request.state = RequestState.CREATED
         if interrupt:
             raise interrupt
+
+    def _withdraw(self, engine: RequestOwner) -> list[Request]:
+        """Remove the engine's requests from the queue, so that the next batch leaves them out, and return them.
+
+        That batch may begin before a thread that waits for the end of the running one is woken.
+        """
+        withdrawn = [request for request in self._queue if request.engine is engine]
+        self._queue[:] = [request for request in self._queue if request.engine is not engine]
+        return withdrawn
 
     def pause(self, engine: RequestOwner, *, is_idle: bool = False) -> None:
         """Stop waiting for the engine's next request. The pages of an idle engine may be evicted."""

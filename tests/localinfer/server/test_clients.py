@@ -41,6 +41,17 @@ def test_disconnect_during_prefill(server: ServerProcess) -> None:
     assert wait_until(lambda: is_idle(server), 1)
 
 
+def test_disconnect_during_prefill_among_parallel_slots(tmp_path: Path) -> None:
+    """The next batch begins without the request, although it begins before the request's thread is woken."""
+    model = tiny_llama(tmp_path / "deep.gguf", n_ctx=16384, n_layer=8)
+    with ServerProcess(model, "--parallel", "2") as server:
+        connection = server.connection()
+        connection.request("POST", TEXT, json.dumps({"prompt": [5, 6, 7] * 5000, "max_tokens": 1}))
+        assert wait_until(lambda: server.get("/slots").body[0].get("n_past", 0) > 0, 10)
+        connection.close()
+        assert wait_until(lambda: not server.get("/slots").body[0]["is_processing"], 2)
+
+
 def test_queue_is_bounded(server: ServerProcess) -> None:
     """One request runs and two wait: the fourth is rejected, and the waiting ones are completed."""
     first = server.open(TEXT, ENDLESS)
