@@ -46,9 +46,17 @@ class NotEnoughMemoryError(LocalInferError):
 
 
 class ContextOverflowError(LocalInferError):
-    """The context is full, and `--ctx-policy stop` forbids a context shift."""
+    """The context is full, and `--ctx-policy stop` forbids a context shift.
+
+    For a prompt that is too long, `n_prompt_tokens` is its length and `n_ctx` that of the context; else both are 0.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, n_prompt_tokens: int = 0, n_ctx: int = 0) -> None:
+        super().__init__(message)
+        self.n_prompt_tokens = n_prompt_tokens
+        self.n_ctx = n_ctx
 
 
 class ConstraintError(LocalInferError):

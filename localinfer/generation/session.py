@@ -116,7 +116,9 @@ class GenerationSession:
         length = len(prompt) + len(answer_prefix)
         if length > self._engine.n_ctx and not self._engine.runner.uses_ring_buffer:
             raise ContextOverflowError(
-                f"the prompt has {length} tokens, the context holds {self._engine.n_ctx}; {CONTEXT_HINT}"
+                f"the prompt has {length} tokens, the context holds {self._engine.n_ctx}; {CONTEXT_HINT}",
+                n_prompt_tokens=length,
+                n_ctx=self._engine.n_ctx,
             )
         if options.beams > 1 and (sampler or constraint or options.logprobs or answer_prefix):
             raise UsageError("beams: beam search excludes samplers, logprobs, constraints and answer prefixes")

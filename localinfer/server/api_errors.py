@@ -1,7 +1,7 @@
 """Errors of the API: an HTTP status and the error object of OpenAI's API."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from types import MappingProxyType
 
@@ -47,12 +47,15 @@ MAX_MESSAGE_CHARS = 1000
 
 @dataclass(slots=True)
 class APIError(Exception):
-    """An error that a client receives. `param` is the invalid field of the request."""
+    """An error that a client receives. `param` is the invalid field of the request, `details` are more fields of the
+    error object.
+    """
 
     status: int
     message: str
     param: str | None = None
     code: str | None = None
+    details: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def error(self) -> dict[str, object]:
@@ -63,6 +66,7 @@ class APIError(Exception):
             "type": kind,
             "param": self.param,
             "code": self.code,
+            **self.details,
         }
 
 
@@ -103,5 +107,12 @@ def to_api_error(error: Exception, field_of: Mapping[str, str] = MappingProxyTyp
             message, param = without_directory(str(error)), None
             if isinstance(error, CONSTRAINT_ERRORS):
                 message, param = with_field(message, field_of)
-            return APIError(status, message, param, code)
+            return APIError(status, message, param, code, error_details(error))
     return APIError(500, f"unexpected {type(error).__name__}")
+
+
+def error_details(error: Exception) -> Mapping[str, int]:
+    """Return the numbers that clients need to shorten a prompt, named as in llama.cpp's server."""
+    if isinstance(error, ContextOverflowError) and error.n_prompt_tokens:
+        return {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
+    return {}

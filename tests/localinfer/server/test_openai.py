@@ -212,6 +212,7 @@ class TestErrors:
         status, answer, _ = server.post(TEXT, {"prompt": [5] * 20_000})
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
         assert "20000" in answer["error"]["message"]
+        assert (answer["error"]["n_prompt_tokens"], answer["error"]["n_ctx"]) == (20_000, 16384)
 
     def test_unknown_routes_and_methods(self, server: ServerProcess) -> None:
         assert server.post("/v1/nothing", {}).status == 404
