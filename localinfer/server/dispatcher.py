@@ -25,6 +25,7 @@ from localinfer.server.slots import Slot, SlotPool, SlotStopped
 from localinfer.server.tool_fields import ToolFields
 
 if TYPE_CHECKING:
+    from localinfer.chat_template.prompt import Prompt as RenderedPrompt
     from localinfer.generation.pieces import Piece, Stats
     from localinfer.generation.result import GenerationStream
     from localinfer.model import Model
@@ -77,6 +78,12 @@ class ChatPrompt:
         return model.stream_chat(
             self.messages, template_kwargs=self.template_kwargs,
             continue_final_message=self.continue_final_message, **self.tools.keywords, **options)  # fmt: skip
+
+    def render(self, model: "Model", options: Options) -> "RenderedPrompt":
+        """Return the prompt that `begin` evaluates."""
+        return model.render(
+            self.messages, tools=self.tools.tools, template_kwargs=self.template_kwargs,
+            continue_final_message=self.continue_final_message, **options)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

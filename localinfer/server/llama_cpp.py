@@ -105,9 +105,7 @@ async def apply_template(request: Request) -> Response:
     fields = await read_json_object(request)
     chat = parse_chat_prompt(fields)
     async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
-        prompt = await lease.slot.call(lambda: lease.model.render(
-            chat.messages, tools=chat.tools.tools, template_kwargs=chat.template_kwargs,
-            continue_final_message=chat.continue_final_message))  # fmt: skip
+        prompt = await lease.slot.call(lambda: chat.render(lease.model, {}))
     return JSONResponse({"prompt": prompt.text})
 
 

@@ -1,7 +1,7 @@
 """Parsing of the request fields `tools`, `tool_choice` and `parallel_tool_calls`."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from localinfer.generation.tool_calls.tool_choice import ToolChoice
 
 Tool = Mapping[str, Any]
+ToolParser = Callable[[dict[str, Any], str], Tool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class ToolFields:
 
 def parse_tool_fields(fields: Fields) -> ToolFields:
     """Parse the tools of a request. Raises APIError (400) that names the first invalid field."""
-    tools = parse_tools(get(fields, "tools", list, []))
+    tools = parse_tools(get(fields, "tools", list, []), "function", parse_function)
     choice = parse_tool_choice(fields.get("tool_choice"), [tool["function"]["name"] for tool in tools])
     parallel = get(fields, "parallel_tool_calls", bool, True)
     field_of = {f"tool {name}": each for name, each in schema_fields(fields.get("tools"))}
@@ -56,16 +57,19 @@ def schema_fields(tools: Any) -> Iterator[tuple[str, str]]:
                 yield name, f"tools[{index}].parameters"
 
 
-def parse_tools(tools: list[Any]) -> list[Tool]:
-    """Return the functions among the tools, in the format of the chat API. Other types are skipped with a warning."""
+def parse_tools(tools: list[Any], default_type: str, parse: ToolParser) -> list[Tool]:
+    """Return the tools of the default type, in the format of the chat API. Other types are skipped with a warning.
+
+    `parse` is a function of a tool and the name of its field.
+    """
     functions = []
     for index, tool in enumerate(tools):
         field = f"tools[{index}]"
         if not isinstance(tool, dict):
             raise field_error(field, "must be an object")
-        kind = tool.get("type", "function")
-        if kind == "function":
-            functions.append(parse_function(tool, field))
+        kind = default_type if tool.get("type") is None else tool["type"]
+        if kind == default_type:
+            functions.append(parse(tool, field))
         elif isinstance(kind, str):
             warnings.warn(f"{field}: skipped, tools of type {printable(kind, 40)} are not supported", stacklevel=2)
         else:
@@ -81,11 +85,16 @@ def parse_function(tool: dict[str, Any], field: str) -> Tool:
         function = {key: value for key, value in tool.items() if key not in ("type", "strict")}
     if not isinstance(function, dict):
         raise field_error(field, "must be an object")
+    check_function(function, field, "parameters")
+    return {"type": "function", "function": function}
+
+
+def check_function(function: dict[str, Any], field: str, schema_name: str) -> None:
+    """Check the name of a function and its JSON schema, which has this name. Raises APIError (400)."""
     if not isinstance(name := function.get("name"), str) or not name:
         raise field_error(f"{field}.name", "must be the name of the function")
-    if not isinstance(function.get("parameters") or {}, dict):
-        raise field_error(f"{field}.parameters", "must be a JSON schema")
-    return {"type": "function", "function": function}
+    if not isinstance(function.get(schema_name) or {}, dict):
+        raise field_error(f"{field}.{schema_name}", "must be a JSON schema")
 
 
 def parse_tool_choice(choice: object, names: list[str]) -> "ToolChoice":
