@@ -1,6 +1,6 @@
 """The ASGI application: all routes, the middleware and the error handlers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,12 @@ from starlette.routing import Route
 from localinfer.errors import LocalInferError
 from localinfer.options import FLAGS
 from localinfer.server import llama_cpp, metrics, web_ui
+from localinfer.server.anthropic import models as anthropic_models
+from localinfer.server.anthropic import routes as anthropic_routes
 from localinfer.server.api_errors import APIError, to_api_error
 from localinfer.server.auth import AuthMiddleware
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.error_responses import error_response
+from localinfer.server.error_responses import error_response, uses_anthropic_api
 from localinfer.server.model_cache import ModelCache
 from localinfer.server.ollama import chat as ollama_chat
 from localinfer.server.ollama import embeddings, unsupported
@@ -31,14 +33,32 @@ if TYPE_CHECKING:
     from localinfer.model import Model
 
 GET, POST = ["GET"], ["POST"]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def by_api(openai: Endpoint, anthropic: Endpoint) -> Endpoint:
+    """Return an endpoint that both APIs have at the same path."""
+
+    async def respond(request: Request) -> Response:
+        return await (anthropic if uses_anthropic_api(request.scope) else openai)(request)
+
+    return respond
+
+
+list_models = by_api(models.list_models, anthropic_models.list_models)
+retrieve_model = by_api(models.retrieve_model, anthropic_models.retrieve_model)
 
 OPENAI_ROUTES = [
     Route("/v1/chat/completions", routes.chat_completions, methods=POST),
     Route("/v1/completions", routes.completions, methods=POST),
     Route("/v1/responses", routes.responses, methods=POST),
     Route("/v1/embeddings", routes.embeddings, methods=POST),
-    Route("/v1/models", models.list_models, methods=GET),
-    Route("/v1/models/{name:path}", models.retrieve_model, methods=GET),
+    Route("/v1/models", list_models, methods=GET),
+    Route("/v1/models/{name:path}", retrieve_model, methods=GET),
+]
+ANTHROPIC_ROUTES = [
+    Route("/v1/messages", anthropic_routes.messages, methods=POST),
+    Route("/v1/messages/count_tokens", anthropic_routes.count_tokens, methods=POST),
 ]
 LLAMA_CPP_ROUTES = [
     *(Route(path, llama_cpp.health, methods=GET) for path in ("/health", "/v1/health")),
@@ -78,7 +98,7 @@ def create_app(model_cache: ModelCache, settings: Settings) -> Starlette:
             dispatcher.close()
 
     app = Starlette(
-        routes=[*OPENAI_ROUTES, *LLAMA_CPP_ROUTES, *OLLAMA_ROUTES, *web_ui.ROUTES],
+        routes=[*OPENAI_ROUTES, *ANTHROPIC_ROUTES, *LLAMA_CPP_ROUTES, *OLLAMA_ROUTES, *web_ui.ROUTES],
         middleware=[Middleware(AuthMiddleware, settings), Middleware(RequestBodyMiddleware, settings)],
         exception_handlers={
             HTTPException: handle_http_exception,
