@@ -49,6 +49,7 @@ NOT_RUN = {  # part of a command line: why it does not run
     "localinfer ps": "needs a server on port 8080; test_running.py runs it",
     "localinfer stop": "needs a server on port 8080; test_running.py runs it",
     "--ray": "needs a Ray cluster",
+    "ANTHROPIC_BASE_URL": "needs Claude Code; test_anthropic_client.py uses the same API",
 }
 FILES_OF_PAGES = {  # file: the page with a Python block that is its content, and how the block begins
     "tool.py": ("tool-calling.md", "#!/usr/bin/env python3"),
@@ -305,7 +306,8 @@ def test_python_examples_run(page: Path, workspace: Workspace) -> None:
     script = "\n".join([PREAMBLE, *blocks])
     server = None
     if "localhost:8080" in script:
-        pytest.importorskip("openai")
+        for name in ("openai", "anthropic"):
+            pytest.importorskip(name)
         server = Server(Example(page, 0, "bash", "localinfer serve smollm2"), workspace)
         script = script.replace("localhost:8080", server.address)
     workspace.write_files(script)

@@ -1,4 +1,4 @@
-"""The HTTP server, with APIs that are compatible with OpenAI, llama.cpp and Ollama.
+"""The HTTP server, with APIs that are compatible with OpenAI, Anthropic, llama.cpp and Ollama.
 
     AuthMiddleware -> RequestBodyMiddleware -> endpoint of the route -> Dispatcher -> Slot -> Model
 

@@ -19,7 +19,7 @@ from locations import PYTHONPATH
 sys.path[:0] = PYTHONPATH
 
 from server_process import ServerProcess  # noqa: E402
-from tiny import tiny_llama  # noqa: E402
+from tiny import CHATML, Field, tiny_llama  # noqa: E402
 
 SCRIPT = """
 import asyncio, json, sys
@@ -53,6 +53,16 @@ assert "".join(part.choices[0].delta.content or "" for part in asyncio.run(strea
 ollama = {"model": "ollama_chat/tiny", "api_base": sys.argv[1], "messages": request["messages"]}
 assert litellm.completion(**ollama, max_tokens=4).choices[0].message.content
 
+anthropic = {"model": "anthropic/tiny", "api_base": sys.argv[1], "api_key": "none", "messages": request["messages"]}
+answer = litellm.completion(**anthropic, max_tokens=12)
+assert answer.choices[0].message.content and answer.usage.completion_tokens == 12, answer
+parts = list(litellm.completion(**anthropic, max_tokens=12, stream=True))
+assert "".join(part.choices[0].delta.content or "" for part in parts)
+assert parts[-1].choices[0].finish_reason == "length"
+tool = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
+called = litellm.completion(**anthropic, max_tokens=200, tools=[tool], tool_choice="required")
+assert [call.function.name for call in called.choices[0].message.tool_calls] == ["now"], called
+
 for wrong, kind in (dict(temperature=-1), litellm.BadRequestError), (dict(messages=[]), litellm.BadRequestError):
     try:
         litellm.completion(**(request | wrong))
@@ -69,7 +79,8 @@ def main(folder: Path) -> None:
         venv.create(folder, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", "litellm"], check=True)
     with tempfile.TemporaryDirectory() as models:
-        tiny = tiny_llama(Path(models) / "tiny.gguf", n_ctx=4096)
+        template = Field("STRING", "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}" + CHATML)
+        tiny = tiny_llama(Path(models) / "tiny.gguf", n_ctx=4096, **{"tokenizer.chat_template": template})
         with ServerProcess(tiny) as server:
             quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # avoids a download
             subprocess.run([python, "-c", SCRIPT, server.url], check=True, env=os.environ | quiet)
