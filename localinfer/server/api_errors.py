@@ -87,10 +87,10 @@ def without_directory(message: str) -> str:
 def with_field(message: str, field_of: Mapping[str, str]) -> tuple[str, str | None]:
     """Return the message with the field of the request in place of the name that it begins with, and the field."""
     names, separator, problem = message.partition(": ")
-    for name, field in field_of.items():
+    for name, its_field in field_of.items():
         if names == name or names.startswith(f"{name} and "):  # the latter if they exclude each other
             fields = " and ".join(field_of.get(each, each) for each in names.split(" and "))
-            return fields + separator + problem, field
+            return fields + separator + problem, its_field
     return message, next((field for field in ("tools", "tool_choice") if message.startswith(f"{field}: ")), None)
 
 

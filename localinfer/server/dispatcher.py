@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from localinfer.errors import ContextOverflowError, IncompleteOutputError, UsageError
+from localinfer.server.answer_memory import AnswerMemory
 from localinfer.server.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.settings import Settings
@@ -198,6 +199,7 @@ class Dispatcher:
         self.settings = settings
         self.slots = SlotPool(settings.parallel, settings.queue)
         self.observer: Observer | None = None
+        self.answers = AnswerMemory()
         self._background = ThreadPoolExecutor(1, "background")
         self._model_lock = asyncio.Lock()  # held while a request waits for its model: first come, first served
         self._released = asyncio.Event()  # set when a slot stops using its model

@@ -27,6 +27,7 @@ class ContentBlocks:
 
     def __init__(self) -> None:
         self.n_calls = 0  # complete tool calls
+        self.call_ids: list[str] = []  # as the client receives them
         self._n_blocks = 0
         self._open: object = None  # "text", "thinking", or the index of a call
         self._thinking = hashlib.sha256()  # of the open block
@@ -43,11 +44,11 @@ class ContentBlocks:
             yield self._delta("text_delta", "text", piece.text)
         for part in piece.call_parts:
             self._streamed_calls.add(part.index)
-            yield from self._begin(part.index, tool_use_block(part.id, part.name))
+            yield from self._begin_call(part.index, part.id, part.name)
             yield self._delta("input_json_delta", "partial_json", part.text)
         for call in piece.calls:
             if self.n_calls not in self._streamed_calls:
-                yield from self._begin(self.n_calls, tool_use_block(call.id, call.name))
+                yield from self._begin_call(self.n_calls, call.id, call.name)
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 yield self._delta("input_json_delta", "partial_json", arguments)
             self.n_calls += 1
@@ -69,13 +70,14 @@ class ContentBlocks:
             yield {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
             self._n_blocks += 1
 
+    def _begin_call(self, index: int, id: str, name: str) -> Iterator[Event]:
+        if index != self._open:
+            self.call_ids.append(unique_id(id))
+            yield from self._begin(index, {"type": "tool_use", "id": self.call_ids[-1], "name": name, "input": {}})
+
     def _delta(self, kind: str, field: str, text: str) -> Event:
         delta = {"type": kind, field: text}
         return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": delta}
-
-
-def tool_use_block(id: str, name: str) -> Event:
-    return {"type": "tool_use", "id": unique_id(id), "name": name, "input": {}}
 
 
 def unique_id(id: str) -> str:
