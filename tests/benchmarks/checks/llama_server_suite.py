@@ -1,0 +1,220 @@
+"""Runs the test suite of llama.cpp's server against `localinfer serve`.
+
+The suite is part of llama.cpp's source (`tools/server/tests`) and is neither copied nor changed. Its models, which it
+would download, are replaced by tiny models with random weights, so what depends on the words of its models cannot pass.
+A test whose only mismatches are such words (`match_regex`) is counted apart.
+
+    python tests/benchmarks/checks/llama_server_suite.py LLAMA_CPP/tools/server/tests --python SUITE_PYTHON [ARG]...
+
+SUITE_PYTHON is the Python of an environment with the packages of the suite's requirements.txt and pytest-timeout;
+further arguments are pytest's. The environment variable PORT selects another port than 8080. llama.cpp divides
+--ctx-size among its slots unless --kv-unified is set; here, each slot has the whole size, so the size is divided before
+the server starts.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+THIS_FILE = Path(__file__).resolve()
+TEST_SECONDS = 180
+FILE_BY_REPOSITORY = {  # of the suite's models: what takes their place
+    "ggml-org/test-model-stories260K": "llama.gguf",
+    "ggml-org/test-model-stories260K-infill": "infill.gguf",
+    "ggml-org/stories15M_MOE": "llama.gguf",
+    "ggml-org/tinygemma3-GGUF:Q8_0": "gemma3.gguf",
+    "ggml-org/models": "",  # see FILE_BY_HUB_FILE
+    "ggml-org/Qwen2.5-Coder-1.5B-IQ3_XXS-GGUF": "qwen2.5-coder-1.5b",
+}
+FILE_BY_HUB_FILE = {
+    "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "split-00001-of-00003.gguf",
+    "bert-bge-small/ggml-model-f16.gguf": "bert.gguf",
+    "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "reranker.gguf",
+}
+MIN_POSITIONS = 516  # of encoders, whose tests have contexts of 512 tokens
+DRAFT_MODEL = "stories15M-q4_0.gguf"  # in the suite's folder of downloads
+Outcome = dict[str, Any]
+
+
+# --- the server that the suite starts ---
+
+
+def serve(typed: Sequence[str]) -> None:
+    """Run `localinfer serve` with the arguments that the suite has for llama-server."""
+    sys.path.insert(0, str(THIS_FILE.parents[3]))
+    from cli.__main__ import main
+
+    sys.argv = ["localinfer", "serve", *server_arguments(typed, Path(os.environ["LOCALINFER_SUITE_MODELS"]))]
+    main()
+
+
+def server_arguments(typed: Sequence[str], models: Path) -> list[str]:
+    """Return the arguments with a local model, and with the size of the context of one slot."""
+    options = argparse.ArgumentParser(allow_abbrev=False)
+    for name in ("--hf-repo", "--hf-file", "--ctx-size"):
+        options.add_argument(name)
+    options.add_argument("--parallel", default="4")
+    options.add_argument("--kv-unified", action="store_true")
+    options.add_argument("--offline", action="store_true")
+    known, rest = options.parse_known_args(typed)
+    arguments = ["--parallel", known.parallel, *(["--kv-unified"] if known.kv_unified else []), *rest]
+    if known.hf_repo:
+        name = FILE_BY_HUB_FILE.get(known.hf_file or "") or FILE_BY_REPOSITORY.get(known.hf_repo, "")
+        if not name:
+            raise SystemExit(f"no local model takes the place of {known.hf_repo} {known.hf_file or ''}")
+        arguments += ["--model", str(models / name) if name.endswith(".gguf") else name]
+    if known.ctx_size:
+        size = int(known.ctx_size) // (1 if known.kv_unified else int(known.parallel))
+        arguments += ["--ctx-size", str(size)]
+    return arguments
+
+
+# --- within the suite's pytest: this file is a plugin ---
+
+
+def pytest_configure(config: Any) -> None:
+    """Replace the comparison with the words of the suite's models by one that notes a mismatch."""
+    import utils  # type: ignore[import-not-found]  # of the suite
+
+    original = utils.match_regex
+    config.word_mismatches = mismatches = []
+
+    def match_regex(regex: str, text: str) -> bool:
+        if not original(regex, text):
+            mismatches.append(regex)
+        return True
+
+    utils.match_regex = match_regex
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Append the outcome of a test to the file of outcomes."""
+    if report.when == "call" or report.outcome != "passed":
+        lines = [line for line in str(report.longrepr or "").splitlines() if line.startswith("E  ")]
+        outcome = {"test": report.nodeid, "outcome": report.outcome, "why": " ".join(lines[:1])[:200]}
+        outcome |= dict(report.user_properties)
+        with Path(os.environ["LOCALINFER_SUITE_OUTCOMES"]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(outcome) + "\n")
+
+
+def pytest_runtest_setup(item: Any) -> None:
+    item.config.word_mismatches.clear()
+
+
+def pytest_runtest_teardown(item: Any) -> None:
+    item.config.word_mismatches.clear()
+
+
+def pytest_pyfunc_call(pyfuncitem: Any) -> None:
+    """Mark the test before its report exists; the list is filled while the test runs."""
+    pyfuncitem.user_properties.append(("words", pyfuncitem.config.word_mismatches))
+
+
+def pytest_runtest_makereport(item: Any) -> None:
+    item.user_properties[:] = [(name, list(value)) for name, value in item.user_properties]
+
+
+# --- the run ---
+
+
+def make_models(folder: Path) -> None:
+    """Write the models that take the place of the suite's."""
+    sys.path[:0] = [str(THIS_FILE.parents[2])]
+    from locations import DATA, PYTHONPATH
+
+    sys.path[:0] = PYTHONPATH
+    import reference_models
+    from checkpoints import as_f32
+    from documented_files import split_model
+    from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen2
+
+    sizes = {"n_ctx": 4096, "tokenizer.chat_template": Field("STRING", CHATML)}
+    tiny_llama(folder / "llama.gguf", **sizes, **{"tokenizer.ggml.add_bos_token": Field("BOOL", True)})
+    infill = {f"tokenizer.ggml.{name}_token_id": Field("UINT32", id) for name, id in INFILL_TOKENS.items()}
+    tiny_qwen2(folder / "infill.gguf", **sizes, **infill)
+    tiny_gemma3(folder / "gemma3.gguf", **sizes)
+    split_model(folder / "split-00001-of-00003.gguf")
+    bert = reference_models.checkpoint("bert", folder)
+    as_f32(with_more_positions(bert), folder / "bert.gguf")
+    reranker = Path(shutil.copytree(DATA / "reranker", folder / "reranker"))
+    as_f32(with_more_positions(reranker), folder / "reranker.gguf")
+
+
+def with_more_positions(checkpoint: Path) -> Path:
+    """Repeat the learned positions of an encoder until there are MIN_POSITIONS, and return the checkpoint."""
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    tensors = load_file(checkpoint / "model.safetensors")
+    [name] = (name for name in tensors if name.endswith("position_embeddings.weight"))
+    repeated = np.tile(tensors[name], (-(-MIN_POSITIONS // len(tensors[name])), 1))
+    save_file(tensors | {name: repeated}, checkpoint / "model.safetensors")
+    (checkpoint / "config.json").write_text(json.dumps(config | {"max_position_embeddings": len(repeated)}))
+    return checkpoint
+
+
+INFILL_TOKENS = {"fim_pre": 4, "fim_suf": 5, "fim_mid": 6}  # any tokens: the model's weights are random
+
+
+def run_suite(suite: Path, python: str, arguments: Sequence[str], folder: Path) -> list[Outcome]:
+    """Run the suite and return the outcome of each test."""
+    make_models(folder)
+    downloads = suite / "tmp"
+    downloads.mkdir(exist_ok=True)
+    (downloads / DRAFT_MODEL).write_bytes((folder / "llama.gguf").read_bytes())
+    server = folder / "llama-server"
+    server.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{THIS_FILE}" --as-server "$@"\n', encoding="utf-8")
+    server.chmod(0o755)
+    outcomes = folder / "outcomes.jsonl"
+    outcomes.touch()
+    environment = os.environ | {
+        "LLAMA_SERVER_BIN_PATH": str(server), "LOCALINFER_SUITE_MODELS": str(folder),
+        "LOCALINFER_SUITE_OUTCOMES": str(outcomes), "PYTHONPATH": f"{THIS_FILE.parent}:{suite}",
+    }  # fmt: skip
+    command = [python, "-m", "pytest", "-q", "--tb=short", "-p", THIS_FILE.stem, "-m", "not slow"]
+    subprocess.run([*command, f"--timeout={TEST_SECONDS}", *arguments], cwd=suite, env=environment, check=False)
+    return [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
+
+
+def kind_of(outcome: Outcome) -> str:
+    return "other words" if outcome["outcome"] == "passed" and outcome.get("words") else str(outcome["outcome"])
+
+
+def report(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield a line for each test that does not pass, then a table of all files."""
+    by_test = {outcome["test"]: outcome for outcome in outcomes}  # an error of the clean-up comes after the test
+    counts: dict[str, Counter[str]] = {}
+    for test, outcome in by_test.items():
+        counts.setdefault(test.partition("::")[0], Counter())[kind_of(outcome)] += 1
+        if outcome["outcome"] == "failed":
+            yield f"{test}: {outcome['why']}"
+    columns = ("passed", "other words", "failed", "skipped")
+    yield f"{'':38}" + "".join(f"{column:>13}" for column in columns)
+    for name, row in [*sorted(counts.items()), ("total", sum(counts.values(), Counter()))]:
+        yield f"{name:38}" + "".join(f"{row[column]:13}" for column in columns)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--as-server"]:
+        return serve(sys.argv[2:])
+    parser = argparse.ArgumentParser(description="Runs llama.cpp's server tests against `localinfer serve`.")
+    parser.add_argument("suite", type=Path, help="the folder tools/server/tests of llama.cpp")
+    parser.add_argument("--python", default=sys.executable, help="Python with the packages of the suite")
+    known, arguments = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for line in report(run_suite(known.suite.resolve(), known.python, arguments, Path(folder))):
+            print(line)
+    return None
+
+
+if __name__ == "__main__":
+    main()
