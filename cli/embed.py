@@ -11,7 +11,7 @@ import typer
 
 from cli import screen
 from cli.flags import ModelArgument, PoolingOption, TextSource, with_options
-from cli.loading import open_model
+from cli.loading import open_model, require_known_model
 from cli.output_files import writable_path, write_atomically
 from cli.stdin import read_stdin
 from cli.text_input import STDIN, decode_argument, read_optional_prompt, read_text_file
@@ -91,6 +91,7 @@ def embed_command(
     prompts, status = embedding.split(prompt), screen.Status()
     texts = [*read_texts(prompts, source.files, with_stdin=not source.no_stdin)]
     if not texts:
+        require_known_model(model)
         raise UsageError("no text: use -p TEXT or -f FILE, or pipe texts into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
         embedding.check_attention(opened)
@@ -138,6 +139,7 @@ def rerank_command(
     with_stdin = not (documents or source.no_stdin)
     texts, status = [*read_texts(documents, source.files, with_stdin=with_stdin)], screen.Status()
     if not texts:
+        require_known_model(model)
         raise UsageError("no documents: give them after the query, use -f FILE, or pipe them into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
         ranked = opened.rerank(decode_argument(query), texts, truncate=truncate, progress=status)

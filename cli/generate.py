@@ -13,7 +13,7 @@ import typer
 from cli import screen
 from cli.arguments.questions import split_model
 from cli.flags import OptionalModelArgument, OutputOptions, PromptOption, PromptSource, with_options
-from cli.loading import default_model, open_model
+from cli.loading import default_model, missing_model_first, open_model
 from cli.output_files import writable_path
 from cli.text_input import prompt_texts, unescape_options
 from cli.token_coloring import create_painter
@@ -86,7 +86,9 @@ def generate_command(
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
     """
     model, words = split_model(model, words)
-    text, name = source.read_prompt(prompt_texts(words, prompt)), model or default_model()
+    with missing_model_first(model):
+        text = source.read_prompt(prompt_texts(words, prompt))
+    name = model or default_model()
     cache_path = cache.path
     with open_model(name, unescape_options(given, source.escape), screen.Status()) as opened:
         tokens = opened.tokenize(text, parse_special=parse_special)

@@ -1,9 +1,12 @@
 """Model loading for commands: download the model if necessary, load it and show progress."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cli import screen
+from localinfer.errors import UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
@@ -79,6 +82,25 @@ def find_or_fetch(name: str, status: screen.Status) -> Path:
         path = fetch_model(name, status)
     screen.name_model_file(str(path), name)
     return path
+
+
+def require_known_model(name: str) -> None:
+    """Raise ModelNotFoundError unless the model is on this machine or can be downloaded."""
+    from localinfer.hub import resolve
+
+    with contextlib.suppress(resolve.NotDownloadedError):
+        resolve.find(name)
+
+
+@contextlib.contextmanager
+def missing_model_first(name: str | None) -> Iterator[None]:
+    """Report a missing model rather than another error of usage in the with block, such as a missing prompt."""
+    try:
+        yield
+    except UsageError:
+        if name is not None:
+            require_known_model(name)
+        raise
 
 
 def fetch_model(name: str, status: screen.Status) -> Path:

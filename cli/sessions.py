@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 NO_SESSIONS = "there are no saved sessions"
 NOTHING = {"list": NO_SESSIONS, "search": "no session contains these words"}
-MAX_LINE_LENGTH = 60  # characters of the title, or of the line that `search` found
 
 
 def sessions_command(
@@ -76,7 +75,7 @@ def show_list(found: "list[tuple[Session, str]]", as_json: bool, nothing: str) -
     if as_json:
         write_json([as_object(session) | {"line": line} for session, line in found])
         return
-    for line in table_lines(found):
+    for line in table_lines(found, screen.output_columns()):
         screen.write(f"{line}\n")
     screen.note_dim(f"sessions are in {screen.one_line(str(paths.sessions_dir()))}" if found else nothing)
 
@@ -90,18 +89,18 @@ def find_lines(names: list[str] | None, *, is_search: bool) -> "list[tuple[Sessi
     return [(each, each.title) for each in find_sessions(names or sessions.list_names())]
 
 
-def table_lines(found: "list[tuple[Session, str]]") -> list[str]:
+def table_lines(found: "list[tuple[Session, str]]", width: int) -> list[str]:
+    """Return a line per session: name, model, number of messages, text. If one is longer than `width` columns (0: no
+    limit), the texts are below the lines.
+    """
+    from localinfer.sessions import shortened
+
     rows = [
         (session.name, model_label(session.model), f"{len(session.messages)} messages", shortened(line))
         for session, line in found
     ]
-    lines = [*table("", "<<><", [[terminal_text(cell) for cell in row] for row in rows])][2:] if rows else []
-    return [line.strip() for line in lines]
-
-
-def shortened(line: str) -> str:
-    line = " ".join(line.split())
-    return line if len(line) <= MAX_LINE_LENGTH else f"{line[: MAX_LINE_LENGTH - 1]}…"
+    lines = [*table("", "<<><", [[terminal_text(cell) for cell in row] for row in rows], width)][2:]
+    return [line.removeprefix("  ") for line in lines]
 
 
 def as_object(session: "Session") -> dict[str, object]:

@@ -8,7 +8,7 @@ import typer
 
 from cli import screen
 from cli.flags import ModelArgument, PromptOption, PromptSource, with_options
-from cli.loading import find_or_fetch
+from cli.loading import find_or_fetch, missing_model_first
 from localinfer.escaping import printable
 
 
@@ -47,7 +47,8 @@ def tokenize_command(
       localinfer tokenize smollm2 --ids < prompt.txt
       localinfer tokenize smollm2 -f prompt.txt --json
     """
-    text = source.read_prompt(prompt or ())
+    with missing_model_first(model):
+        text = source.read_prompt(prompt or ())
     path = find_or_fetch(model, screen.Status())
 
     from localinfer.gguf.reader import open_gguf

@@ -31,9 +31,10 @@ from localinfer.gguf import file_descriptors
 
 FORMAT = 1
 SUFFIX = ".jsonl"
+TIME_NAME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")  # the name of a session that the user has not named
 NAME = re.compile(r"\w[\w .+-]{0,99}", re.ASCII)
 DEVICE = re.compile(r"(con|prn|aux|nul|(com|lpt)\d)( *\..*)?", re.ASCII | re.IGNORECASE)  # device names of Windows
-MAX_TITLE_LENGTH = 60  # characters
+MAX_LINE_LENGTH = 60  # characters of a title, or of a line that `search` found
 MAX_SNAPSHOT_BYTES = 2 << 30  # limit for the snapshots of all sessions
 APPEND_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
@@ -90,6 +91,11 @@ class Session(History):
         return paths.sessions_dir() / (self.name + SUFFIX)
 
     @property
+    def has_own_name(self) -> bool:
+        """Whether the user has named the session. Otherwise its name is the time when it began."""
+        return not TIME_NAME.fullmatch(self.name)
+
+    @property
     def snapshot(self) -> Path:
         """The path of the KV cache snapshot of this session."""
         return paths.snapshots_dir() / self.name
@@ -97,9 +103,7 @@ class Session(History):
     @property
     def title(self) -> str:
         """The beginning of the first user message, in one short line."""
-        content = next((str(each["content"]) for each in self.messages if each["role"] == "user"), "")
-        line = " ".join(content.split())
-        return line if len(line) <= MAX_TITLE_LENGTH else line[: MAX_TITLE_LENGTH - 1] + "…"
+        return shortened(next((str(each["content"]) for each in self.messages if each["role"] == "user"), ""))
 
     def append(self, message: Message) -> None:
         """Append a message to the list and the file. Raises LocalInferError if the file cannot be written."""
@@ -207,6 +211,14 @@ def message_text(message: Message) -> str:
     calls = message.get("tool_calls")
     entries = [json.dumps(call, ensure_ascii=False) for call in calls] if isinstance(calls, list) else []
     return "\n\n".join(filter(None, [str(message["content"] or ""), *(f"```json\n{each}\n```" for each in entries)]))
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text in one line that ends with a whole word, or with a part of a very long one."""
+    line = " ".join(text.split())
+    if len(line) <= MAX_LINE_LENGTH:
+        return line
+    return (line[:MAX_LINE_LENGTH].rpartition(" ")[0] or line[: MAX_LINE_LENGTH - 1]) + "…"
 
 
 def list_names() -> list[str]:

@@ -38,6 +38,8 @@ EQUIVALENTS = {  # flag: equivalent words
     "--spec-default": ("--spec-type", "ngram-mod"),
     "--memory-f32": ("--cache-type-k", "f32", "--cache-type-v", "f32"),
 }
+RESUME = ("--continue", "--session NAME")
+MEANT = {"--resume": RESUME, "--restore": RESUME, "--last": RESUME}  # flag that no program has: what to suggest for it
 LOAD_MODES: dict[str, tuple[str, ...]] = {
     "mmap": ("--mmap",),
     "none": ("--no-mmap",),

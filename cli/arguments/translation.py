@@ -154,7 +154,12 @@ class TranslatedLine:
             from cli.arguments.suggestions import did_you_mean
 
             same = [flag for flag, words in compatibility.EQUIVALENTS.items() if words[0] in self.command.options]
-            near = did_you_mean(name, [*self.command.options, *same, *compatibility.MODEL_FLAGS, *known])
+            meant = [each for each in compatibility.MEANT.get(name, ()) if each.split()[0] in self.command.options]
+            near = (
+                f"; did you mean {' or '.join(meant)}?"
+                if meant
+                else did_you_mean(name, [*self.command.options, *same, *compatibility.MODEL_FLAGS, *known])
+            )
             raise UsageError(f"{name}: no such option of `localinfer {self.command.name}`{near}")
         values, messages, why = known[name]
         if values == OPTIONAL_VALUE:

@@ -16,6 +16,7 @@ from cli.chat.tools import create_toolbox
 from cli.chat.transcript import Transcript
 from cli.flags import OptionalModelArgument, with_options
 from cli.generate import as_object, collect
+from cli.loading import missing_model_first
 from cli.output_files import writable_path
 from cli.text_input import read_text_file, unescape_options
 from localinfer.errors import UsageError
@@ -67,7 +68,8 @@ def chat_command(
     model, words = split_model(model, question.question, has_model=resumed is not None)
     message = question.read(words)
     if message is None and not sys.stdin.isatty():
-        raise UsageError("no question, and stdin is neither a terminal nor a pipe")
+        with missing_model_first(model):
+            raise UsageError("no question, and stdin is neither a terminal nor a pipe")
     if session.no_save:
         given["prefix_store"] = False
     if system_file is not None:
@@ -107,9 +109,21 @@ def converse(chat: "Chat", message: str | None, *, interactive: bool, once: bool
     elif message is not None:
         chat.send(message)
     if interactive:
-        chat.run(once=once)
-    if chat.conversation.session:
-        session_state.save_snapshot(chat.model, chat.conversation.session)
+        try:
+            chat.run(once=once)
+        except KeyboardInterrupt:  # pressed twice at the prompt
+            leave(chat)
+            raise
+    leave(chat)
+
+
+def leave(chat: "Chat") -> None:
+    """Save the KV cache of the session, and tell how to resume it after an interactive chat."""
+    session = chat.conversation.session
+    if session:
+        if chat.is_interactive and not chat.output.quiet:
+            session_state.note_how_to_resume(session)
+        session_state.save_snapshot(chat.model, session)
 
 
 def require_one_answer(message: str | None, tools: ToolOptions) -> None:

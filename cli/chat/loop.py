@@ -15,7 +15,7 @@ from cli.chat.conversation import Conversation, Message
 from cli.chat.message_input import LineInput, MessageInput
 from cli.chat.open_model import OpenModel
 from cli.chat.options import ChatOutput
-from cli.chat.session_commands import shortened
+from cli.chat.session_commands import beginning
 from cli.chat.status import status_line, used_context
 from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
@@ -211,7 +211,7 @@ class Chat:
             f"from here on; {LARGER_CONTEXT}."
         )
         for message in questions[:SHOWN_DROPPED]:
-            screen.note_dim(f"  left out: {shortened(str(message['content']))}")
+            screen.note_dim(f"  left out: {beginning(str(message['content']))}")
         if len(questions) > SHOWN_DROPPED:
             screen.note_dim(f"  and {len(questions) - SHOWN_DROPPED} more questions, with their answers")
 

@@ -1,12 +1,11 @@
 """The choice of the first model: `localinfer chat` without a model offers those that suit this machine."""
 
-import contextlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cli import screen
-from cli.loading import default_model, find_or_fetch
+from cli.loading import default_model, find_or_fetch, require_known_model
 from localinfer.errors import LocalInferError, UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +46,7 @@ def choose_default_model(*, again: bool = False) -> str:
     suggestions = find_suggestions(status, again=again)
     if not suggestions:
         return default_model()
-    name = ask(suggestions)
-    find_or_fetch(name, status)  # first: a model that cannot be downloaded is not remembered
-    name = choose_model(name)
+    name = choose_model(ask_and_fetch(suggestions, status))  # a model that cannot be downloaded is not remembered
     shown, default = map(screen.one_line, (name, default_model()))
     screen.note_dim(
         f"{shown} is the default model from now on; `localinfer chat --choose` asks again"
@@ -77,32 +74,57 @@ def find_suggestions(status: screen.Status, *, again: bool) -> list["Suggestion"
     return found
 
 
-def ask(suggestions: Sequence["Suggestion"]) -> str:
-    """Show the list, and return the name of the model that the user chooses.
+def ask_and_fetch(suggestions: Sequence["Suggestion"], status: screen.Status) -> str:
+    """Show the list, and return the name of the model that the user chooses, after downloading it.
 
-    Raises KeyboardInterrupt at the end of input.
+    If that fails, the user may choose another model.
     """
     from localinfer.hub import resolve
     from localinfer.hub.suggestions import best_choice
 
-    here, best = resolve.list_registry(), best_choice(suggestions) + 1
+    here, default = resolve.list_registry(), str(best_choice(suggestions) + 1)
     for number, suggestion in enumerate(suggestions, 1):
         show_suggestion(number, suggestion, here.get(suggestion.entry.name))
     screen.note_dim(NOTE)
     while True:
-        screen.write_question(f"Number or name [{best}]: ")
+        name = ask(suggestions, default)
+        try:
+            find_or_fetch(name, status)
+            return name
+        except LocalInferError as error:
+            screen.error(f"{error}; choose another model, or the same one to try again", error.exit_code)
+            local = list_local_models()
+            screen.note_wrapped(f"On this machine: {', '.join(local) or 'no model yet'}")
+            best_first = [each.entry.name for each in reversed(suggestions) if each.entry.name in local]
+            default = next(iter([*best_first, *local]), default)
+
+
+def list_local_models() -> list[str]:
+    """Return the names of the models on this machine, as the user can type them."""
+    from localinfer.hub import resolve
+
+    stored = [*resolve.list_registry().values(), *(model for _, models in resolve.list_stores() for model in models)]
+    return [screen.one_line(model.name) for model in stored if model.fraction == 1]
+
+
+def ask(suggestions: Sequence["Suggestion"], default: str) -> str:
+    """Return the name of the model that the user chooses; `default`, a name or a number, without an answer.
+
+    Raises KeyboardInterrupt at the end of input.
+    """
+    while True:
+        screen.write_question(f"Number or name [{default}]: ")
         line = sys.stdin.readline()
         if not line:
             raise KeyboardInterrupt
-        answer = line.strip() or str(best)
+        answer = line.strip() or default
         if answer.isdecimal():
             if 1 <= int(answer) <= len(suggestions):
                 return suggestions[int(answer) - 1].entry.name
             screen.note(f"{answer}: must be from 1 to {len(suggestions)}, or the name of a model")
             continue
         try:
-            with contextlib.suppress(resolve.NotDownloadedError):
-                resolve.find(answer)
+            require_known_model(answer)
             return answer
         except LocalInferError as error:
             screen.note_wrapped(screen.one_line(str(error)))

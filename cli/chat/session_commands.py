@@ -1,6 +1,7 @@
 """The slash commands for sessions. None of them removes anything from a session file."""
 
 import shlex
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -100,7 +101,7 @@ def undo(chat: Chat, _: str) -> None:
     """Remove the last question and its answer. In a conversation that has none yet, return to the one before it."""
     conversation = chat.conversation
     if question := conversation.undo():
-        screen.note_dim(f"removed: {shortened(question)}; /redo restores it")
+        screen.note_dim(f"removed: {beginning(question)}; /redo restores it")
     elif not conversation.messages and conversation.go_back():
         chat.used = 0
         where = f"session {conversation.session.name}" if conversation.session else "the last conversation"
@@ -115,7 +116,7 @@ def redo(chat: Chat, argument: str) -> None:
         raise UsageError(f"/redo: {screen.one_line(argument)}: must be a number from 1")
     if chat.conversation.restore(int(argument or 1)):
         screen.note_dim(
-            f"restored: {shortened(chat.conversation.answer)} ({len(chat.conversation.messages)} messages; "
+            f"restored: {beginning(chat.conversation.answer)} ({len(chat.conversation.messages)} messages; "
             f"/redo 2 restores an older version)"
         )
     else:
@@ -126,20 +127,21 @@ def sessions_(_: Chat, text: str) -> None:
     """List the saved sessions, the latest first, or those that contain all words of a text."""
     from cli.sessions import NOTHING, find_lines, table_lines
 
-    lines = table_lines(find_lines(text.split(), is_search=bool(text)))
-    for line in lines[:SHOWN_SESSIONS]:
-        screen.note_wrapped(line, hanging=2)
-    if len(lines) > SHOWN_SESSIONS:
-        screen.note_dim(f"and {len(lines) - SHOWN_SESSIONS} more: /sessions TEXT finds those that contain TEXT")
-    if lines:
+    found = find_lines(text.split(), is_search=bool(text))
+    for line in table_lines(found[:SHOWN_SESSIONS], screen.columns() - 1 if sys.stderr.isatty() else 0):
+        screen.note(line)
+    if len(found) > SHOWN_SESSIONS:
+        screen.note_dim(f"and {len(found) - SHOWN_SESSIONS} more: /sessions TEXT finds those that contain TEXT")
+    if found:
         screen.note_dim("/load NAME switches to one of them")
     else:
         screen.note(NOTHING["search" if text else "list"])
 
 
-def shortened(text: str) -> str:
-    line = screen.one_line(text)
-    return line if len(line) <= 60 else line[:57] + "..."
+def beginning(text: str) -> str:
+    from localinfer.sessions import shortened
+
+    return screen.one_line(shortened(text))
 
 
 def export(chat: Chat, file: str) -> None:

@@ -1,5 +1,6 @@
 """Selection of the chat session, and its KV cache snapshot: see `localinfer.sessions`."""
 
+import shlex
 from typing import TYPE_CHECKING
 
 from cli import screen
@@ -46,6 +47,16 @@ def resume(model: "Model", session: "Session") -> None:
             model.load_cache(session.snapshot)
         except LocalInferError as error:  # the messages are evaluated again
             screen.warn(str(error))
+
+
+def note_how_to_resume(session: "Session") -> None:
+    """Tell how to resume the session, if its messages are saved."""
+    from localinfer import sessions
+
+    if session.messages and session.path.exists():
+        is_latest = session.name in sessions.list_names()[:1]
+        which = "--continue" if is_latest and not session.has_own_name else f"--session {shlex.quote(session.name)}"
+        screen.note_dim(f"`localinfer chat {which}` resumes this chat")
 
 
 def save_snapshot(model: "Model", session: "Session") -> None:

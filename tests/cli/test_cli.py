@@ -109,12 +109,18 @@ class TestStart:
             (["generate"], "no prompt: use -p TEXT"),
             (["inspect"], "Missing argument 'MODEL'"),
             (["generate", "m", "-p"], "-p: missing value"),
-            (["generate", "m"], "no prompt: use -p TEXT"),
+            (["generate", "smollm2"], "no prompt: use -p TEXT"),
             (["chat"], "no question, and stdin is neither"),
         ],
     )
     def test_usage(self, usage_error: Callable[..., str], arguments: list[str], message: str) -> None:
         assert message in usage_error(*arguments)
+
+    @pytest.mark.parametrize("command", ["chat", "generate", "tokenize", "embed"])
+    def test_missing_model_comes_before_missing_prompt(self, fake_cli: Run, command: str) -> None:
+        done = fake_cli(command, "/nosuch.gguf")
+        assert (done.returncode, done.stdout) == (3, b"")
+        assert done.stderr == b"error: /nosuch.gguf: No such file or directory\n"
 
     @pytest.mark.parametrize(
         ("option", "values"),

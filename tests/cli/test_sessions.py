@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import __main__
+from cli import __main__, screen
 from localinfer import sessions
 
 Capture = pytest.CaptureFixture[str]
@@ -40,6 +40,21 @@ def test_list_and_show(capsys: Capture, tmp_path: Path) -> None:
     where = f"sessions are in {tmp_path / 'data' / 'sessions'}\n"
     assert run(capsys) == (0, "mine  smollm2  2 messages  Hello\n", where)
     assert run(capsys, "show") == run(capsys, "show", "mine") == (0, "> Hello\n\nGood day.\n\n", "")
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_lines_fit_the_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """Words are never cut; long texts are on lines of their own."""
+    question = "Why is the sky blue, although the sun is yellow and white together at noon?"
+    sessions.create("hf:owner/model-7b-instruct:Q4_K_M", "").append({"role": "user", "content": question})
+    sessions.create("smollm2", "b").append({"role": "user", "content": "x" * 100})
+    sessions.create("smollm2", "c").append({"role": "user", "content": "Short"})
+    monkeypatch.setattr(screen, "output_columns", lambda: columns)
+    lines = run(capsys)[1].splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(lines).split()
+    assert " ".join(words).endswith(" 1 messages Why is the sky blue, although the sun is yellow and white…")
+    assert " ".join(words).startswith("c smollm2 1 messages Short b smollm2 1 messages xxx")
 
 
 def test_json(capsys: Capture, session: sessions.Session) -> None:

@@ -22,6 +22,14 @@ def words(*typed: str) -> list[str]:
     return translate(typed, GENERATE).words
 
 
+def test_flags_of_no_program() -> None:
+    chat = CommandSpec("chat", {"--continue": ("--continue", 0), "--session": ("--session", 1)}, models=1)
+    with pytest.raises(UsageError, match=r"`localinfer chat`; did you mean --continue or --session NAME[?]$"):
+        translate(["--resume"], chat)
+    with pytest.raises(UsageError, match=r"`localinfer generate`$"):
+        translate(["--resume"], GENERATE)
+
+
 def test_flags_of_the_command_are_unchanged() -> None:
     line = translate(["model", "-p", "text", "-q"], GENERATE)
     assert line.words == ["model", "-p", "text", "-q"]

@@ -83,6 +83,26 @@ def test_first_chat(terminal: OpenTerminal, home: dict[str, str], environment: d
     assert (tmp_path / "data" / "default-model").read_text() == "local\n"
 
 
+@pytest.mark.usefixtures("own_models")
+def test_failed_download_asks_again(terminal: OpenTerminal, home: dict[str, str], tmp_path: Path) -> None:
+    """Without a network, the models on this machine remain, and the first of them is the default answer."""
+    registry = tmp_path / "models.toml"
+    registry.write_text(re.sub(r'source = "[^"]+', 'source = "http://127.0.0.1:9/tiny.gguf', registry.read_text()))
+    t = terminal("chat", **home, LOCALINFER_CACHE_DIR=str(tmp_path / "cache"))
+    t.expect("Number or name [", 60)
+    t.type("1\n")
+    shown = t.expect("Number or name [local]: ")
+    failure = " ".join(shown[shown.index("error: ") :].split())
+    assert re.match(r"error: \S+: \[Errno \d+\] Connection refused; choose another model, or the same", failure)
+    assert "On this machine: local\n" in shown
+    t.type("\n")
+    t.expect("local: context")
+    t.expect("> ")
+    t.ctrl("d")
+    assert t.wait() == 0
+    assert (tmp_path / "data" / "default-model").read_text() == "local\n"
+
+
 def test_interrupt_chooses_nothing(terminal: OpenTerminal, home: dict[str, str], tmp_path: Path) -> None:
     for key in "cd":
         t = terminal("chat", "-p", "Hello", **home)

@@ -41,6 +41,44 @@ def test_a_resumed_session_looks_as_it_did(terminal: OpenTerminal, fake_model: s
     t.expect("11: more")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"), [((), "--continue"), (("--session", "my work"), "--session 'my work'")]
+)
+@pytest.mark.parametrize("key", "cd")
+def test_leaving_says_how_to_resume(
+    terminal: OpenTerminal, fake_model: str, tmp_path: Path, arguments: tuple[str, ...], shown: str, key: str
+) -> None:
+    """Only after a chat that is saved."""
+    own = {"LOCALINFER_DATA_DIR": str(tmp_path / "data")}
+    for flags, said, expected in ((arguments, "hello\n", 1), ((), "", 0), (("--no-save",), "hello\n", 0)):
+        t = terminal("chat", fake_model, *flags, **own)
+        t.expect("> ")
+        t.type(said)
+        if said:
+            t.expect("t/s")
+            t.expect("> ")
+        t.ctrl(key)
+        if key == "c":
+            t.expect("again")
+            t.ctrl(key)
+        assert t.wait() == (130 if key == "c" else 0)
+        assert t.text.count(f"\n`localinfer chat {shown}` resumes this chat\n") == expected
+        assert t.text.count("resumes this") == expected
+
+
+def test_another_session_is_the_latest(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
+    """--continue would resume the other one."""
+    t = terminal("chat", fake_model, LOCALINFER_DATA_DIR=str(tmp_path))
+    t.expect("> ")
+    t.type("hello\n")
+    t.expect("t/s")
+    [session] = (tmp_path / "sessions").iterdir()
+    (tmp_path / "sessions" / "other.jsonl").write_bytes(session.read_bytes())
+    t.expect("> ")
+    t.ctrl("d")
+    t.expect(f"`localinfer chat --session {session.stem}` resumes this chat")
+
+
 def test_long_messages_of_a_resumed_session(capsys: pytest.CaptureFixture[str]) -> None:
     texts = [("user", "q"), ("assistant", "a\n" * 25)]
     messages = [{"role": role, "content": f"{n} {text}"} for n in range(4) for role, text in texts]
