@@ -19,6 +19,7 @@ import numpy as np
 from cli import screen
 from cli.flags import JsonOption, ModelArgument, with_options
 from cli.loading import find_or_fetch
+from cli.model_parts import PartOptions, show_part
 from cli.tables import table
 from localinfer.chat_template.template_selection import template_keys
 from localinfer.errors import UnsupportedError
@@ -34,18 +35,25 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 @with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap"))
-def inspect_command(model: ModelArgument, given: Layer, as_json: JsonOption = False) -> None:
+def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_json: JsonOption = False) -> None:
     """Show the metadata, tensors and memory use of a model file.
 
-    The memory is that of a context of --ctx-size tokens.
+    The memory is that of a context of --ctx-size tokens. With --modelfile, --template, --parameters, --system or
+    --license, only that part is printed, as `ollama show` does.
 
     \b
     Examples:
       localinfer inspect smollm2
       localinfer inspect model.gguf -c 8192 -ctk q8_0 -ctv q8_0
       localinfer inspect model.gguf --json
+      localinfer show smollm2 --modelfile > Modelfile
     """
-    inspect(find_or_fetch(model, screen.Status()), merge(given, from_environment(os.environ)), as_json)
+    wanted = part.wanted(as_json=as_json)
+    path = find_or_fetch(model, screen.Status())
+    if wanted:
+        show_part(model, path, wanted)
+    else:
+        inspect(path, merge(given, from_environment(os.environ)), as_json)
 
 
 def inspect(path: Path, options: Options, as_json: bool) -> None:

@@ -225,7 +225,6 @@ NO_EFFECT = (  # "... has no effect: <reason>"
         "--reasoning-preserve --no-reasoning-preserve",
     ),
     ("the chat shows the conversation; `localinfer generate` can print its prompt", "", "--display-prompt"),
-    ("all metadata is shown", "", "--license --modelfile --parameters --system --template"),
     ("only `localinfer embed` computes embeddings", "--dimensions", ""),
     ("reasoning is shown on a terminal, and is never part of stdout", "", "--hidethinking"),
     ("a model stays loaded exactly as long as its command runs", "--keepalive --keep-alive", ""),

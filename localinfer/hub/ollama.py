@@ -94,6 +94,11 @@ def default_options(name: str) -> Layer:
     return check_values(options, lambda option: f"{manifest.path}: {option}", LocalInferError)
 
 
+def licence(name: str) -> str:
+    """Return the text of the model's licence, or "" if there is none."""
+    return read_text(load_manifest(name), "license")
+
+
 def list_models() -> Iterator[StoredModel]:
     manifests = [path for folder in directories() for path in sorted((folder / "manifests").glob("*/*/*/*"))]
     for name in dict.fromkeys(name_of(path.parts[-4:]) for path in manifests):

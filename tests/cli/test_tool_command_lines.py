@@ -22,9 +22,10 @@ FILES = (
     "model.gguf", "second.gguf", "draft.gguf", "prompt.txt", "list.gbnf", "template.jinja", "logits.bin",
 )  # fmt: skip
 MODEL_USERS = {  # module: its function that loads, finds, downloads or removes a model
-    chat: "open_model", generate: "open_model", embed: "open_model", inspect: "inspect", perplexity: "open_engine",
-    imatrix: "open_engine", tokenize: "find_or_fetch", bench: "find_or_fetch", batched_bench: "find_or_fetch",
-    gguf_split: "find_or_fetch", quantize: "open_source", serve: "require_extra", models: "confirm",
+    chat: "open_model", generate: "open_model", embed: "open_model", inspect: "find_or_fetch",
+    perplexity: "open_engine", imatrix: "open_engine", tokenize: "find_or_fetch", bench: "find_or_fetch",
+    batched_bench: "find_or_fetch", gguf_split: "find_or_fetch", quantize: "open_source", serve: "require_extra",
+    models: "confirm",
 }  # fmt: skip
 REFUSED = {  # part of a command line: exit code; docs/command-line.md has the reasons
     "--mmproj mmproj.gguf": 3,

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from localinfer.escaping import printable
 from localinfer.gguf.reader import open_gguf
+from localinfer.hub.model_description import describe
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.model_cache import ServedModel, model_file
@@ -62,12 +63,15 @@ def model_details(served: ServedModel, verbose: bool) -> dict[str, Any]:
     if file is None or info is None:
         message = f"model: the file of {printable(served.name, 100)} cannot be read"
         raise APIError(404, message, "model", "model_not_found")
-    metadata = {key: value for key, value in open_gguf(file).metadata.items() if verbose or is_short(value)}
+    f = open_gguf(file)
+    metadata = {key: value for key, value in f.metadata.items() if verbose or is_short(value)}
+    description = describe(served.source, f, info.template)
     return {
-        "modelfile": f"FROM {file}\n",
-        "parameters": "",
+        "modelfile": description.modelfile(),
+        "parameters": "\n".join(description.parameter_lines()),
         "template": info.template,
-        "license": str(metadata.get("general.license", "")),
+        "system": description.system,
+        "license": description.licence,
         "details": format_details(info),
         "model_info": {key: to_json_value(value) for key, value in metadata.items()}
         | {"general.parameter_count": info.n_parameters},

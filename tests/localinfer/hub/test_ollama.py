@@ -150,6 +150,10 @@ class TestOptions:
             "temp": 1.0, "top_k": 7, "ctx_size": 4096, "stop": ("<|a|>", "b"), "system_prompt": "Sei höflich.",
         }  # fmt: skip
 
+    def test_licence(self, put: Put) -> None:
+        put(license=b"MIT License\n...")
+        assert ollama.licence("llama3.2") == "MIT License\n..."
+
     def test_no_options(self, put: Put) -> None:
         put()
         assert resolve.default_options("ollama:llama3.2") == {}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.hub import resolve
 from localinfer.hub.modelfile import parse_modelfile
 
@@ -52,6 +52,10 @@ def test_modelfile() -> None:
         ("FROM x\nPARAMETER warp 1", UnsupportedError, "PARAMETER warp: not supported"),
         ("FROM x\nADAPTER a.gguf", UnsupportedError, "ADAPTER: adapters are not supported"),
         ("FROM x\nTEMPLATE {{ .Prompt }}", UnsupportedError, "TEMPLATE: templates of Ollama"),
+        ("FROM x\nTEMPLATE {{- range $i, $_ := .Messages }}", UnsupportedError, "TEMPLATE: templates of Ollama"),
+        ("FROM x\nTEMPLATE chat", LocalInferError, "TEMPLATE: contains neither {{ nor {%"),
+        ("FROM x\nPARAMETER cache_type_k q9", UsageError, "PARAMETER cache_type_k: must be"),
+        ("FROM x\nPARAMETER chat_template chatml", UnsupportedError, "PARAMETER chat_template: not supported"),
     ],
 )
 def test_invalid_modelfiles(text: str, kind: type[LocalInferError], problem: str) -> None:

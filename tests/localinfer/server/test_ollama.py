@@ -131,6 +131,7 @@ class TestModels:
         all_of_it = server.post("/api/show", {"model": "tiny", "verbose": True}).body["model_info"]
         assert "Hello" in all_of_it["tokenizer.ggml.tokens"]
         assert "im_start" in answer["template"]
+        assert f'TEMPLATE """{answer["template"]}"""\n' in answer["modelfile"]
 
     def test_version(self, server: ServerProcess) -> None:
         answer = server.get("/api/version").body["version"]
