@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from localinfer.sessions import Session
 
 EXIT_HINT = "Press Ctrl-C again, Ctrl-D or type /exit to exit."
+STOPPED_EARLY = "Stopped before the answer began. The conversation is as it was; the Up key brings the message back."
 REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
 TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
 MAX_TOOL_ROUNDS, MAX_IDENTICAL_ROUNDS = 20, 4  # rounds of tool calls per question
@@ -128,7 +129,8 @@ class Chat:
 
     def send(self, message: str) -> None:
         """Send a message and show the answer. Raises the errors of `Model.chat`."""
-        text = "\n".join([*self.files, message])
+        files = self.files.copy()
+        text = "\n".join([*files, message])
         self.files.clear()
         n_messages = len(self.conversation.messages)
         if calls := self.conversation.pending_tool_calls:
@@ -140,6 +142,8 @@ class Chat:
             self.show(self.conversation.send_tool_results(results))
         else:
             self.show(self.conversation.ask(text))
+            if len(self.conversation.messages) == n_messages:  # the answer was stopped before it began
+                self.files[:0] = files
         if self.transcript and len(self.conversation.messages) > n_messages:
             self.transcript.add(text, self.conversation.answer)
 
@@ -197,6 +201,9 @@ class Chat:
             screen.erase_progress()
             if not self.is_interactive:
                 raise
+            if not first:
+                screen.note_dim(STOPPED_EARLY)
+                return
         except ContextOverflowError:
             if not self.is_interactive or not first:
                 raise

@@ -7,6 +7,7 @@ Tests of the command line run the same program, but fast and predictably. Some w
   slowly    a word every 0.1 s     wide   an emoji     escape   a control sequence
   overflow  the context is full    crash  an unexpected exception
   full      the context is full after the answer
+  prefill   nothing happens for five seconds
   forget    only this message fits in the context
   think     reasoning comes first, a word every 0.1 s if slowly
   circles   the answer ends in the same word 200 times
@@ -95,6 +96,8 @@ class FakeModel:
         words = text.split()
         if "overflow" in words:
             raise ContextOverflowError("context is full: --ctx-size sets a larger one")
+        if "prefill" in words:
+            time.sleep(5)
         if "crash" in words:
             raise ZeroDivisionError("division by zero")
         if "think" in words:

@@ -64,6 +64,27 @@ def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, fake_model: st
     assert "Traceback" not in t.text
 
 
+def test_interrupt_before_the_answer_changes_nothing(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
+    """The status line would tell what is not in the context. Files are added to the next message."""
+    (tmp_path / "a.txt").write_text("content")
+    t = terminal("chat", fake_model)
+    t.expect("> ")
+    t.type(f"/file {tmp_path}/a.txt\n")
+    t.expect("with your next message")
+    t.expect("> ")
+    t.type("now prefill\n")
+    t.expect("\n")
+    t.ctrl("C")
+    assert "t/s" not in t.expect("Stopped before the answer began.")
+    t.expect("> ")
+    t.type("/tokens\n")
+    t.expect("0 of 2,048 tokens")
+    t.expect("> ")
+    t.type("again\n")
+    t.expect("content")
+    t.expect("again")
+
+
 def test_interrupt_empties_a_line(terminal: OpenTerminal, fake_model: str) -> None:
     t = terminal("chat", fake_model)
     t.expect("> ")
