@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
 from localinfer.evaluation.perplexity import Mean
 from localinfer.generation.session import Progress
@@ -99,7 +99,8 @@ def imatrix(
     from localinfer.gguf import imatrix_file
 
     with closing(open_engine(model, options)) as engine:
-        found = collect_imatrix(engine, text, covariance=covariance, max_chunks=max_chunks, progress=progress)
+        calibration = CalibrationData(text, max_chunks=max_chunks)
+        found = collect_imatrix(engine, calibration, covariance=covariance, progress=progress)
     imatrix_file.write_imatrix(Path(out), found, replace=True)
     return found
 
@@ -179,28 +180,32 @@ def open_engine(
     return Engine.load(open_gguf(resolve.find(name)), options, progress)
 
 
+class CalibrationData(NamedTuple):
+    """A text and the chunks of it that are used: `max_chunks` (0: all) after the first `from_chunk`."""
+
+    text: str
+    dataset: str = ""  # the name of the text
+    from_chunk: int = 0
+    max_chunks: int = 0
+    parse_special: bool = False
+
+
 def collect_imatrix(
     engine: Engine,
-    text: str,
+    calibration: CalibrationData,
     *,
-    dataset: str = "",
     covariance: bool = False,
     output_layer: bool = False,
-    parse_special: bool = False,
-    max_chunks: int = 0,
-    from_chunk: int = 0,
     progress: ChunkProgress | None = None,
 ) -> "Imatrix":
-    """Return the importance matrix of a model on a text, which `dataset` names; with `output_layer`, also of the output
-    matrix. The first `from_chunk` chunks are skipped.
-    """
+    """Return the importance matrix of a model on calibration data; with `output_layer`, also of the output matrix."""
     from localinfer.errors import UsageError
     from localinfer.evaluation.imatrix import Collector
 
-    end = from_chunk + max_chunks if max_chunks else 0
-    chunks = split(engine, text, end, parse_special=parse_special)[from_chunk:]
+    text, dataset, first, limit, parse_special = calibration
+    chunks = split(engine, text, first + limit if limit else 0, parse_special=parse_special)[first:]
     if not len(chunks):
-        raise UsageError(f"--from-chunk: the text has no chunk after the first {from_chunk}")
+        raise UsageError(f"--from-chunk: the text has no chunk after the first {first}")
     collector = Collector(engine, process_output=output_layer, covariance=covariance)
     for done in collector.collect(chunks):
         if progress is not None:

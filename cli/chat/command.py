@@ -66,8 +66,7 @@ def chat_command(
     """
     resumed = session_state.select_session(session)
     model, words = split_model(model, question.question, has_model=resumed is not None)
-    message = question.read(words)
-    if message is None and not sys.stdin.isatty():
+    if (message := question.read(words)) is None and not sys.stdin.isatty():
         with missing_model_first(model):
             raise UsageError("no question, and stdin is neither a terminal nor a pipe")
     if session.no_save:

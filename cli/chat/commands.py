@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cli import screen
 from cli.chat import model_commands, session_commands, settings
+from cli.chat.answer_scores import answer_tokens
 from cli.generate import statistics_line
 from cli.text_input import read_text_file
 from localinfer.errors import LocalInferError, UsageError
@@ -153,7 +154,7 @@ def branch(chat: Chat, argument: str) -> None:
         raise UsageError("/branch: missing token: /branch N TOKEN")
     chat.show(
         chat.conversation.regenerate(
-            [*chat.conversation.answer_tokens[:at], *replacement_tokens(chat.model, pieces[at], text)]
+            [*answer_tokens(chat.conversation.messages)[:at], *replacement_tokens(chat.model, pieces[at], text)]
         )
     )
 

@@ -3,9 +3,11 @@
 If the messages no longer fit in the context, the oldest turns are left out of the prompt. The conversation keeps them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cli.chat.answer_scores import AnswerScores
+from cli.chat.prompt_window import Message, PromptWindow
 from cli.interrupts import deferred_interrupts
 from localinfer.generation.pieces import Stats
 from localinfer.generation.result import GenerationResult
@@ -14,8 +16,6 @@ from localinfer.sessions import History
 if TYPE_CHECKING:
     from localinfer import Model, Piece
     from localinfer.sessions import Session
-
-Message = dict[str, Any]
 
 
 class Previous(NamedTuple):
@@ -30,8 +30,9 @@ class Conversation:
     """The messages and settings of a chat.
 
     `settings` are options that differ from those of the model, such as the system prompt. An answer is added to the
-    messages, and to the `session` if there is one, even if it is interrupted. The first `n_dropped` messages are
-    left out of the prompt; `on_drop` gets further ones before they are. `stats` are the statistics of the last answer.
+    messages, and to the `session` if there is one, even if it is interrupted. `window` tells which messages are left
+    out of the prompt. `stats` are the statistics of the last answer. `tool_results` are results of the pending tool
+    calls that the user has typed.
     """
 
     def __init__(
@@ -40,16 +41,15 @@ class Conversation:
         self.model = model
         self.tools = tools
         self.settings: dict[str, Any] = {}
-        self.n_dropped = 0
-        self.on_drop: Callable[[list[Message]], None] = lambda _: None
+        self.window = PromptWindow(self._count_excess)
         self.stats = Stats()
-        self.tool_results: list[str] = []  # results of the pending tool calls that the user has typed
-        self.session = session
         self.previous: Previous | None = None
-        self._history = session or History()
-        self._messages: list[Message] = [dict(each) for each in self._history.messages]
-        self._use_system_prompt(session)
-        self._scored: tuple[list[int], list[Piece]] = [], []  # tokens of prompt and answer, scored pieces
+        self._scores = AnswerScores()
+        self.session: Session | None
+        self.tool_results: list[str]
+        self._history: History
+        self._messages: list[Message]
+        self._switch(session, session or History(), session.system if session else "")
 
     @property
     def messages(self) -> list[Message]:
@@ -59,7 +59,7 @@ class Conversation:
     def messages(self, messages: list[Message]) -> None:
         self._messages = messages
         self.tool_results = []
-        self.n_dropped = min(self.n_dropped, len(messages))
+        self.window.n_dropped = min(self.window.n_dropped, len(messages))
         if self.session and not self.session.messages:
             self.session.system = self.system
         self._history.replace_messages(messages)
@@ -76,12 +76,6 @@ class Conversation:
     def answer(self) -> str:
         """The last answer, or "" if there is none."""
         return str(self.messages[-1]["content"]) if self.messages else ""
-
-    @property
-    def answer_tokens(self) -> list[int]:
-        """The tokens of the last answer, including its reasoning; empty if they are not known."""
-        last = self.messages[-1] if self.messages else {}
-        return [*last.get("reasoning_ids", ()), *last.get("ids", ())]
 
     @property
     def pending_tool_calls(self) -> list[dict[str, Any]]:
@@ -107,7 +101,7 @@ class Conversation:
 
     def _answer(self, new: list[Message], prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
         pieces: list[Piece] = []
-        messages = self._fitting([*self.messages, *new])
+        messages = self.window.select([*self.messages, *new])
         stream = self.model.stream_chat(messages, tools=self.tools, prefix_ids=prefix_ids, **self.settings)
         self.stats = stream.stats
         try:
@@ -120,39 +114,19 @@ class Conversation:
                     answer = GenerationResult.from_pieces(pieces, stream.stats).as_message()
                     self.messages = [*self.messages, *new, answer]
 
-    def _fitting(self, messages: list[Message]) -> list[Message]:
-        """Return the messages for the prompt, without the oldest turns if they do not fit in the context."""
-        if n_more := self._count_excess(messages):
-            dropped = messages[self.n_dropped :][:n_more]
-            self.n_dropped += n_more
-            self.on_drop(dropped)
-        return messages[self.n_dropped :]
-
-    def _count_excess(self, messages: list[Message]) -> int:
-        """Return how many of the messages that are not dropped yet do not fit in the context."""
+    def _count_excess(self, messages: Sequence[Message]) -> int:
+        """Return how many of the messages do not fit in the context."""
         if self.model.options.ctx_policy != "drop-turns":
             return 0
-        candidates = messages[self.n_dropped :]
-        return len(candidates) - len(self.model.truncate_messages(candidates, tools=self.tools, **self.settings))
-
-    def next_dropped(self) -> list[Message]:
-        """Return the messages that a short next question would leave out."""
-        question = {"role": "user", "content": ""}
-        return self.messages[self.n_dropped :][: self._count_excess([*self.messages, question])]
+        return len(messages) - len(self.model.truncate_messages(messages, tools=self.tools, **self.settings))
 
     def score_answer(self, alternatives: int) -> list["Piece"]:
         """Return the tokens of the last answer with their probabilities and `alternatives` other candidates each.
 
         The result is empty if the tokens are not known. It is computed on the first call.
         """
-        if not self.answer_tokens:
-            return []
-        before = self.messages[self.n_dropped : -1]
-        prompt = self.model.render(before, tools=self.tools, **self.settings).ids
-        if self._scored[0] != [*prompt, *self.answer_tokens]:
-            pieces = self.model.score(prompt, self.answer_tokens, logprobs=alternatives)
-            self._scored = [*prompt, *self.answer_tokens], pieces
-        return self._scored[1]
+        settings = {**self.settings, "tools": self.tools}
+        return self._scores.score(self.model, self.messages[self.window.n_dropped :], settings, alternatives)
 
     def undo(self) -> str:
         """Remove the last question and everything after it. Return the question, or "" if there was none."""
@@ -179,8 +153,7 @@ class Conversation:
 
     def switch_session(self, session: "Session") -> None:
         """Switch to another session. The current one remains as it was saved."""
-        self._switch(session, session)
-        self._use_system_prompt(session)
+        self._switch(session, session, session.system)
 
     def save_as(self, session: "Session") -> None:
         """Copy the conversation to a new session and continue there."""
@@ -216,15 +189,14 @@ class Conversation:
                 return True
         return False
 
-    def _use_system_prompt(self, session: "Session | None") -> None:
-        """Use the system prompt of the session, or without one that of the model."""
-        self.settings.pop("system_prompt", None)
-        if session and session.system:
-            self.system = session.system
-
-    def _switch(self, session: "Session | None", history: History) -> None:
-        self.session, self._history, self.n_dropped, self.tool_results = session, history, 0, []
+    def _switch(self, session: "Session | None", history: History, system: str | None = None) -> None:
+        """Continue with another history, and with another system prompt unless it is None; "" for that of the model."""
+        self.session, self._history, self.window.n_dropped, self.tool_results = session, history, 0, []
         self._messages = [dict(each) for each in history.messages]
+        if system is not None:
+            self.settings.pop("system_prompt", None)
+        if system:
+            self.system = system
 
 
 def is_tool_call(entry: object) -> bool:

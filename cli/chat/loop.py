@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from cli import screen
 from cli.chat import answer, commands, resumed
-from cli.chat.conversation import Conversation, Message
+from cli.chat.conversation import Conversation
 from cli.chat.message_input import LineInput, MessageInput
 from cli.chat.open_model import OpenModel
 from cli.chat.options import ChatOutput
+from cli.chat.prompt_window import Message
 from cli.chat.session_commands import beginning
 from cli.chat.status import status_line, used_context
 from cli.chat.tools import Toolbox, format_call
@@ -56,7 +57,7 @@ class Chat:
         self.output = output
         self.transcript = transcript
         self.conversation = Conversation(model, session, tools.schemas if tools else None)
-        self.conversation.on_drop = self._note_dropped
+        self.conversation.window.on_drop = self._note_dropped
         self.tools = tools
         self.painter = create_painter(None if output.as_json else output.color_by)
         if self.painter:
@@ -78,7 +79,7 @@ class Chat:
             self.opened.replace(name, changes)
         finally:
             self.model = self.conversation.model = self.opened.model
-            self.conversation.n_dropped = self.used = 0
+            self.conversation.window.n_dropped = self.used = 0
         if self.conversation.session:
             self.conversation.session.set_model(name)
         screen.note_dim(f"{name}: context {self.model.n_ctx:,} tokens")
@@ -225,7 +226,7 @@ class Chat:
     def _context_full_note(self) -> str:
         """Return what to tell about an answer that was cut off because the context is full."""
         hint = self._overflow_hint() if self.model.options.ctx_policy == "stop" else LARGER_CONTEXT
-        if dropped := self.conversation.next_dropped():
+        if dropped := self.conversation.window.next_dropped(self.conversation.messages):
             which = "all" if len(dropped) == len(self.conversation.messages) else f"the oldest {len(dropped)}"
             hint = f"The next question leaves out {which} messages so far; {LARGER_CONTEXT}"
         return f"The context of {self.model.n_ctx:,} tokens is full; the answer is cut off. {hint}."

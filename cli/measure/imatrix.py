@@ -121,20 +121,18 @@ def imatrix_command(
 
 def compute(model: str, given: Layer, options: CollectionOptions, status: screen.Status) -> "Imatrix":
     """Compute the importance matrix of a model on the calibration data."""
-    from localinfer.file_operations import collect_imatrix
+    from localinfer.file_operations import CalibrationData, collect_imatrix
 
     files = options.files or []
-    text = read_text_files(files)
+    calibration = CalibrationData(
+        read_text_files(files), ", ".join(files), options.from_chunk, options.max_chunks, options.parse_special
+    )
     with closing(open_engine(model, given, CHUNK_DEFAULTS, status)) as engine:
         return collect_imatrix(
             engine,
-            text,
-            dataset=", ".join(files),
+            calibration,
             covariance=options.covariance,
             output_layer=options.process_output,
-            parse_special=options.parse_special,
-            max_chunks=options.max_chunks,
-            from_chunk=options.from_chunk,
             progress=ChunkProgress(status),
         )
 

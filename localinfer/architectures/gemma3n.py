@@ -28,7 +28,7 @@ def build(g: Builder[X]) -> None:
     )
     n, size = g.embedding_length, g.hparams.count("embedding_length_per_layer_input", 256)
     x = g.embeddings.tokens(math.sqrt(n))
-    inputs, streams = g.embeddings.per_layer(x, size), g.altup(x, count)
+    inputs, streams = g.embeddings.per_layer(x, size), g.cross_layer.altup(x, count)
     for blk in g.blocks():
         x = streams.predict(blk)
         h = g.norm(x, f"{blk}attn_norm")

@@ -18,7 +18,7 @@ def build(g: Builder[X]) -> None:
         raise g.hparams.unsupported("token_shift_count", g.hparams.count("token_shift_count"))
     g.norm(x, "token_embd_norm", in_place=True)
     g.tensors.accept(*(f"blk.0.time_mix_v{number}.weight" for number in range(3)))
-    first = g.persistent_buffer(n)
+    first = g.cross_layer.buffer(n)
 
     def low_rank(blk: Block, x: X, kind: str, activation: str = "none") -> X:
         name = f"{blk}time_mix_{kind}"
@@ -32,7 +32,7 @@ def build(g: Builder[X]) -> None:
         q = g.matmul(xr, f"{blk}time_mix_receptance", n)
         k, v = g.matmul(xk, f"{blk}time_mix_key", n), g.matmul(xv, f"{blk}time_mix_value", n)
         if blk.number == 0:
-            g.copy(v, first)
+            g.cross_layer.copy(v, first)
         else:
             v = g.recurrent.lerp(v, first, g.gate(low_rank(blk, xv, "v"), None, "sigmoid"))
         y = g.recurrent.time_mix(blk, HeadInputs(q, low_rank(blk, xw, "w", "tanh"), k, v, low_rank(blk, xa, "a")))

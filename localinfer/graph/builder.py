@@ -64,6 +64,11 @@ class Builder(ABC, Generic[X]):
     def experts(self) -> "ExpertOperations[X]":
         """Operations of a mixture of experts."""
 
+    @property
+    @abstractmethod
+    def cross_layer(self) -> "CrossLayerOperations[X]":
+        """Activations that several layers use, beside the residual stream."""
+
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
         """Iterate over the layers. Activations that one layer creates must not be used in the next."""
@@ -112,14 +117,6 @@ class Builder(ABC, Generic[X]):
         the threshold is subtracted from the others.
         """
 
-    @abstractmethod
-    def persistent_buffer(self, n: int) -> X:
-        """Return activations of n values per token that all layers can use. Call it before the first layer."""
-
-    @abstractmethod
-    def copy(self, x: X, to: X) -> None:
-        """Copy x to activations of the same size."""
-
     # --- matrices ---
 
     @abstractmethod
@@ -153,12 +150,6 @@ class Builder(ABC, Generic[X]):
         Keys and values are added to the cache. Without v, the values are the last dimensions of the keys. Without k,
         the keys and values of the layer `kv_source` are used.
         """
-
-    # --- residual streams ---
-
-    @abstractmethod
-    def altup(self, x: X, count: int) -> "AltUpStreams[X]":
-        """Return `count` residual streams, of which x is the first."""
 
 
 class EmbeddingOperations(ABC, Generic[X]):
@@ -287,6 +278,22 @@ class OutputOperations(ABC, Generic[X]):
     @abstractmethod
     def add_mtp_head(self, x: X, apply_block: BlockFunction[X], norm: str = "output_norm") -> None:
         """Add the MTP head, if the file has one and speculative decoding asks for it."""
+
+
+class CrossLayerOperations(ABC, Generic[X]):
+    """Activations that several layers use, beside the residual stream."""
+
+    @abstractmethod
+    def buffer(self, n: int) -> X:
+        """Return activations of n values per token that all layers can use. Call it before the first layer."""
+
+    @abstractmethod
+    def copy(self, x: X, to: X) -> None:
+        """Copy x to activations of the same size."""
+
+    @abstractmethod
+    def altup(self, x: X, count: int) -> "AltUpStreams[X]":
+        """Return `count` residual streams, of which x is the first."""
 
 
 class AltUpStreams(ABC, Generic[X]):

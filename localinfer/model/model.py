@@ -1,7 +1,7 @@
 """`Model`: a model that generates text and answers chats. It does no terminal output."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -17,7 +17,7 @@ from localinfer.generation.token_selection import SamplerFunction
 from localinfer.model.cache_files import CacheFiles
 from localinfer.model.chat_prompts import ChatPrompts
 from localinfer.model.embeddings import Embeddings
-from localinfer.model.text_generation import TextGeneration
+from localinfer.model.text_generation import ChatKeywords, TextGeneration
 from localinfer.options import CONSTRAINT_OPTIONS, Options
 from localinfer.options.keywords import RunKeywords
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
     from localinfer.chat_template.conversation import Message
     from localinfer.chat_template.prompt import Prompt
     from localinfer.generation.structured.constraint import Constraint
-    from localinfer.generation.tool_calls.tool_choice import ToolChoice
+    from localinfer.model.chat_request import ChatRequest
 
 
 class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
@@ -87,17 +87,13 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         self.file.check_unchanged()
         return self._session.score(tokens, self._check_ids(ids), logprobs)
 
-    def stream_chat(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
-             documents: Sequence[Mapping[str, object]] | None = None,
-             template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
-             parse_special: bool = False, sampler: SamplerFunction | None = None, prefix_ids: Sequence[int] = (),
-             tool_choice: "str | Mapping[str, object] | ToolChoice" = "auto", parallel_tool_calls: bool = True,
-             stream_arguments: bool = False, **options: Unpack[RunKeywords]) -> GenerationStream:
+    def stream_chat(self, messages: Sequence["Message"], **keywords: Unpack[ChatKeywords]) -> GenerationStream:
         """Answer a conversation of messages {"role": ..., "content": ...}, and yield the answer in pieces.
 
-        The prompt is what `render` returns. The answer begins with the tokens `prefix_ids`, which are its first pieces.
-        An assistant message may contain `ids`, the token ids of the pieces of an earlier answer: the prompt repeats
-        exactly these tokens, so that the KV cache of the conversation stays valid.
+        The prompt is what `render` returns for the same `tools`, `documents`, `template_kwargs`,
+        `continue_final_message` and `parse_special`. The answer begins with the tokens `prefix_ids`, which are its
+        first pieces. An assistant message may contain `ids`, the token ids of the pieces of an earlier answer: the
+        prompt repeats exactly these tokens, so that the KV cache of the conversation stays valid.
 
         With `tools` (JSON schemas of functions), pieces carry parsed tool calls in `calls`, whose arguments match the
         schemas. `tool_choice` is "auto", "none", "required", the name of the tool to call, or an object of OpenAI's
@@ -108,34 +104,32 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
         For options, `sampler` and errors see `stream`.
         """
-        from localinfer.chat_template.conversation import Conversation
-        from localinfer.generation.tool_calls import answer_parser, parse_pieces
-        from localinfer.generation.tool_calls.tool_choice import ToolChoice
+        from localinfer.model.chat_request import ChatRequest
 
         self.engine.require_open()
         self.engine.compiled_graph.require_output_layer()
-        choice = ToolChoice.parse(tool_choice)
-        tools = tools if choice.mode != "none" else None
-        conversation = Conversation(
-            messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
-            continue_final_message=continue_final_message)
-        run_options = self._run_options(options)
+        return self._answer(ChatRequest.from_keywords(messages, keywords))
+
+    def _answer(self, request: "ChatRequest") -> GenerationStream:
+        from localinfer.generation.tool_calls import answer_parser, parse_pieces
+
+        run_options, tools, sampler = self._run_options(request.options), request.conversation.tools, request.sampler
         prompt_builder = self._resources.prompt_builder()
-        prompt = prompt_builder.build(conversation, run_options, parse_special=parse_special)
+        prompt = prompt_builder.build(request.conversation, run_options, parse_special=request.parse_special)
         template = prompt_builder.template(run_options, with_tools=tools is not None).source
-        prefix = self._check_ids(prefix_ids)
+        prefix = self._check_ids(request.prefix_ids)
         is_constrained = bool(tools) and not has_constraint(run_options) and run_options.beams == 1
-        if tools and not is_constrained and choice.mode != "auto":
-            raise UsageError(f"tool_choice: {choice} excludes other constraints and beams")
+        if tools and not is_constrained and request.tool_choice.mode != "auto":
+            raise UsageError(f"tool_choice: {request.tool_choice} excludes other constraints and beams")
         if tools and is_constrained:
-            constraint = self._call_constraint(template, tools, choice, parallel_tool_calls, prompt)
+            constraint = self._call_constraint(request, template, prompt)
         else:
             constraint = self._constraint(run_options, self._reasoning_end(prompt, template))
         stats, pieces = self._start(prompt.ids, run_options, sampler, constraint, prefix)
         parser = answer_parser(
-            template, self.tokenizer, tools and choice.allowed(tools), prompt=prompt.text,
-            with_reasoning=run_options.reasoning_format != "none", first_number=conversation.n_tool_calls,
-            streams_arguments=stream_arguments and is_constrained and sampler is None)
+            template, self.tokenizer, tools and request.tool_choice.allowed(tools), prompt=prompt.text,
+            with_reasoning=run_options.reasoning_format != "none", first_number=request.conversation.n_tool_calls,
+            streams_arguments=request.stream_arguments and is_constrained and sampler is None)
         return GenerationStream(parse_pieces(pieces, parser), stats, closing_function(constraint))
 
     def __enter__(self) -> Self:
@@ -181,13 +175,13 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         start, vocabulary = AfterMarker(start_after) if start_after else None, self._resources.constraint_vocabulary()
         return Constraint(constraint_source(options), vocabulary, start, on_wait=self._report_constraint)
 
-    def _call_constraint(self, template: str, tools: Sequence[Mapping[str, object]], choice: "ToolChoice",
-                         is_parallel: bool, prompt: "Prompt") -> "Constraint | None":
+    def _call_constraint(self, request: "ChatRequest", template: str, prompt: "Prompt") -> "Constraint | None":
         from localinfer.generation.tool_calls.call_constraint import call_constraint
 
         return call_constraint(
-            template, self.tokenizer, self._resources.constraint_vocabulary(), tools, choice,
-            is_parallel=is_parallel, prompt=prompt.text, on_wait=self._report_constraint)
+            template, self.tokenizer, self._resources.constraint_vocabulary(), request.conversation.tools or (),
+            request.tool_choice, is_parallel=request.parallel_tool_calls, prompt=prompt.text,
+            on_wait=self._report_constraint)
 
     def _report_constraint(self) -> None:
         """Report that a constraint is being computed. The progress function may raise, which stops that."""

@@ -32,6 +32,7 @@ from localinfer.graph.builder import (
     AltUpStreams,
     BlockFunction,
     Builder,
+    CrossLayerOperations,
     EmbeddingOperations,
     ExpertOperations,
     HeadInputs,
@@ -68,6 +69,10 @@ class NumpyBuilder(Builder[Floats]):
     @cached_property
     def experts(self) -> "NumpyExperts":
         return NumpyExperts(self)
+
+    @cached_property
+    def cross_layer(self) -> "NumpyCrossLayer":
+        return NumpyCrossLayer(self)
 
     def blocks(self) -> Iterator[Block]:
         yield from (Block(number, heads) for number, heads in enumerate(self.attention_heads))
@@ -116,12 +121,6 @@ class NumpyBuilder(Builder[Floats]):
         if up is None:
             return ACTIVATIONS[activation](gate)
         return gated_activation(activation, gate, up[:, first : first + gate.shape[1]])
-
-    def persistent_buffer(self, n: int) -> Floats:
-        return np.zeros((self.n_tokens, n), self.model.dtype)
-
-    def copy(self, x: Floats, to: Floats) -> None:
-        to[:] = x
 
     # --- matrices ---
 
@@ -221,11 +220,6 @@ class NumpyBuilder(Builder[Floats]):
         heads = split_heads(np.tile(bias, (len(first), 1)), blk.heads.count_kv)
         near = (heads if rope is None else rotate(heads, first + entry, rope) for entry in range(64))
         return sum(near, np.zeros_like(heads)) / 64
-
-    # --- residual streams ---
-
-    def altup(self, x: Floats, count: int) -> AltUpStreams[Floats]:
-        return NumpyAltUp(self, x, count)
 
 
 class NumpyOutput(OutputOperations[Floats]):
@@ -424,6 +418,22 @@ class NumpyExperts(ExpertOperations[Floats]):
         else:
             gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
         return gated_activation(activation, gate, up)
+
+
+class NumpyCrossLayer(CrossLayerOperations[Floats]):
+    """Activations that several layers use."""
+
+    def __init__(self, g: NumpyBuilder) -> None:
+        self.g = g
+
+    def buffer(self, n: int) -> Floats:
+        return np.zeros((self.g.n_tokens, n), self.g.model.dtype)
+
+    def copy(self, x: Floats, to: Floats) -> None:
+        to[:] = x
+
+    def altup(self, x: Floats, count: int) -> AltUpStreams[Floats]:
+        return NumpyAltUp(self.g, x, count)
 
 
 class NumpyAltUp(AltUpStreams[Floats]):

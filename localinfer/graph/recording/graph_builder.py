@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.builder import AltUpStreams, Builder, ExpertOperations, RecurrentOperations
+from localinfer.graph.builder import Builder, CrossLayerOperations, ExpertOperations, RecurrentOperations
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.hyperparameters import Hyperparameters
@@ -26,7 +26,6 @@ from localinfer.kernels.signatures import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
-    COPY,
     GATED_ACTIVATION,
     GAUSSIAN_TOPK,
     LAYER_NORM,
@@ -60,6 +59,12 @@ class GraphBuilder(Builder[Buffer]):
         from localinfer.graph.recording.experts import ExpertRecorder
 
         return ExpertRecorder(self, self.model)
+
+    @cached_property
+    def cross_layer(self) -> CrossLayerOperations[Buffer]:
+        from localinfer.graph.recording.cross_layer import CrossLayerRecorder
+
+        return CrossLayerRecorder(self, self.model)
 
     def blocks(self) -> Iterator[Block]:
         for number, heads in enumerate(self.attention_heads):
@@ -138,13 +143,6 @@ class GraphBuilder(Builder[Buffer]):
         )  # fmt: skip
         return gate
 
-    def persistent_buffer(self, n: int) -> Buffer:
-        self.model.has_cross_layer_inputs = True
-        return self._graph.buffer(n)
-
-    def copy(self, x: Buffer, to: Buffer) -> None:
-        self._graph.op("copy", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=0)
-
     # --- matrices ---
 
     def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, barrier: bool = True) -> Buffer:
@@ -218,13 +216,6 @@ class GraphBuilder(Builder[Buffer]):
             key_bias(self.model, blk) if k is not None and spec.head_norm == "none" else None,
         )
         return self.model.attention.attend(layer, q, k, v)
-
-    # --- residual streams ---
-
-    def altup(self, x: Buffer, count: int) -> AltUpStreams[Buffer]:
-        from localinfer.graph.recording.altup import AltUpRecorder
-
-        return AltUpRecorder(self, self._graph, x, count)
 
 
 def key_bias(model: ModelGraph, blk: Block) -> Tensor | None:

@@ -10,6 +10,7 @@ import pytest
 from tiny import tiny_llama
 
 import localinfer
+from cli.chat.answer_scores import answer_tokens
 from cli.chat.conversation import Conversation
 from localinfer import Model, sessions
 from localinfer.errors import ContextOverflowError
@@ -59,7 +60,7 @@ def test_turns(conversation: Conversation) -> None:
     assert [message["content"] for message in conversation.messages] == ["a", "1a", "b", "3b"]
     assert conversation.messages[1]["reasoning_content"] == "hm"
     assert (conversation.messages[1]["reasoning_ids"], conversation.messages[1]["ids"]) == ([1, 2, 3], [4, 4])
-    assert conversation.answer_tokens == [1, 2, 3, 4, 4]
+    assert answer_tokens(conversation.messages) == [1, 2, 3, 4, 4]
     assert conversation.answer == "3b"
     assert conversation.undo() == "b"
     assert len(conversation.messages) == 2
@@ -163,23 +164,23 @@ def test_oldest_turns_are_dropped_if_the_context_is_full() -> None:
     def note_dropped(messages: list[dict[str, Any]]) -> None:
         dropped.append(([each["content"] for each in messages], conversation.answer))
 
-    conversation.on_drop = note_dropped
+    conversation.window.on_drop = note_dropped
     for question in "abc":
         list(conversation.ask(question))
     assert [message["content"] for message in conversation.messages] == ["a", "1a", "b", "3b", "c", "3c"]
-    assert conversation.n_dropped == 2
+    assert conversation.window.n_dropped == 2
     assert dropped == [(["a", "1a"], "3b")]  # before the answer
-    assert [each["content"] for each in conversation.next_dropped()] == ["b", "3b"]
-    assert conversation.n_dropped == 2
+    assert [each["content"] for each in conversation.window.next_dropped(conversation.messages)] == ["b", "3b"]
+    assert conversation.window.n_dropped == 2
     conversation.start_over(None)
-    assert conversation.n_dropped == 0
+    assert conversation.window.n_dropped == 0
 
 
 def test_tool_calls_and_results(conversation: Conversation) -> None:
     list(conversation.ask("call"))
     assert [call["function"]["name"] for call in conversation.pending_tool_calls] == ["a", "b"]
     assert conversation.answer == "I look."
-    assert conversation.messages[-1]["ids"] == [4] == conversation.answer_tokens
+    assert conversation.messages[-1]["ids"] == [4] == answer_tokens(conversation.messages)
     list(conversation.send_tool_results(["one", "two"]))
     assert not conversation.pending_tool_calls
     assert [message["role"] for message in conversation.messages] == ["user", "assistant", "tool", "tool", "assistant"]
@@ -281,10 +282,10 @@ def test_score_answer(model: Model) -> None:
 def test_regenerate_from_another_token(model: Model) -> None:
     conversation = Conversation(model)
     list(conversation.ask("Hello"))
-    first = conversation.answer_tokens
+    first = answer_tokens(conversation.messages)
     other = conversation.score_answer(3)[4].top[2].id
     pieces = list(conversation.regenerate([*first[:4], other]))
     assert (conversation.stats.prompt_tokens - conversation.stats.reused_tokens, len(conversation.messages)) == (1, 2)
-    assert [piece.id for piece in pieces[:5]] == [*first[:4], other] == conversation.answer_tokens[:5]
+    assert [piece.id for piece in pieces[:5]] == [*first[:4], other] == answer_tokens(conversation.messages)[:5]
     assert len(pieces) == 5 + 12
     assert "".join(piece.text for piece in pieces) == conversation.answer
