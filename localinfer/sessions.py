@@ -240,8 +240,8 @@ def search(text: str) -> Iterator[tuple[Session, str]]:
 
 
 def latest() -> Session | None:
-    """Return the most recently written session."""
-    return next((open_session(name) for name in list_names()), None)
+    """Return the most recently written session that has messages: /undo may have left none."""
+    return next((session for session in map(open_session, list_names()) if session.messages), None)
 
 
 def prune_snapshots(limit: int = MAX_SNAPSHOT_BYTES) -> None:

@@ -138,6 +138,7 @@ def introduce(chat: "Chat") -> None:
     if not chat.output.quiet:
         screen.note_dim(f"{chat.name}: {context_summary(chat.model)}. /help lists the commands.")
     chat.show_last_turns()
+    chat.request_tool_results()
 
 
 def context_summary(model: "Model") -> str:

@@ -23,7 +23,7 @@ from cli.chat.transcript import Transcript
 from cli.generate import statistics_line, with_control_tokens
 from cli.interrupts import deferred_interrupts
 from cli.token_coloring import create_painter
-from localinfer.errors import ContextOverflowError, LocalInferError
+from localinfer.errors import ContextOverflowError, LocalInferError, UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ EXIT_HINT = "Press Ctrl-C again, Ctrl-D or type /exit to exit."
 STOPPED_EARLY = "Stopped before the answer began. The conversation is as it was; the Up key brings the message back."
 REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
 TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
+TOOL_RESULT_NOTE = "{} was not run; the message is its result"
 MAX_TOOL_ROUNDS, MAX_IDENTICAL_ROUNDS = 20, 4  # rounds of tool calls per question
 TOOL_LOOP_NOTE = "The model repeats the same tool call; it is not run again."
 LARGER_CONTEXT = "/set ctx_size N makes it larger"
@@ -135,9 +136,11 @@ class Chat:
         self.files.clear()
         n_messages = len(self.conversation.messages)
         if calls := self.conversation.pending_tool_calls:
+            if not self.is_interactive:
+                note_tool_result(calls)
             self.conversation.tool_results.append(text)
             if len(self.conversation.tool_results) < len(calls):
-                self._request_tool_results()
+                self.request_tool_results()
                 return
             results, self.conversation.tool_results = self.conversation.tool_results, []
             self.show(self.conversation.send_tool_results(results))
@@ -159,7 +162,8 @@ class Chat:
                 break
             results = [self.tools.result(call) for call in calls]
             self._show(self.conversation.send_tool_results(results))
-        self._request_tool_results()
+        if self.is_interactive:
+            self.request_tool_results()
 
     def show_last_turns(self) -> None:
         """Show the end of the conversation, if answers are shown on a terminal."""
@@ -175,10 +179,9 @@ class Chat:
             screen.note_dim(format_call(call))
         return calls
 
-    def _request_tool_results(self) -> None:
-        """Ask the user for the results of tool calls that are not run automatically."""
-        calls = self.conversation.pending_tool_calls
-        if calls and self.is_interactive:
+    def request_tool_results(self) -> None:
+        """Ask the user for the results of tool calls that are not run automatically, if there are any."""
+        if calls := self.conversation.pending_tool_calls:
             screen.note_dim(TOOL_RESULT_HINT.format(calls[len(self.conversation.tool_results)]["function"]["name"]))
 
     def _show(self, pieces: Iterator["Piece"]) -> None:
@@ -247,6 +250,13 @@ class Chat:
             screen.note_dim(status_line(self.name, stats, self.model.n_ctx, first, columns))
         else:
             screen.note_dim(statistics_line(stats))
+
+
+def note_tool_result(calls: list[dict[str, Any]]) -> None:
+    """Tell that a message is the result of a tool call. Raises UsageError if several calls have no results."""
+    if len(calls) > 1:
+        raise UsageError(f"the session waits for results of {len(calls)} tool calls; continue it without a question")
+    screen.note_dim(TOOL_RESULT_NOTE.format(calls[0]["function"]["name"]))
 
 
 def create_input() -> MessageInput:

@@ -30,6 +30,8 @@ class Chat(Protocol):
 
     def show_last_turns(self) -> None: ...
 
+    def request_tool_results(self) -> None: ...
+
 
 def save(chat: Chat, name: str) -> None:
     """Copy the conversation to a new session and continue there. The old session is not changed."""
@@ -65,6 +67,7 @@ def load(chat: Chat, name: str) -> None:
     if session.model not in ("", chat.name):
         screen.note_dim(f"this session used {session.model}")
     chat.show_last_turns()
+    chat.request_tool_results()
 
 
 def leave_session(chat: Chat) -> None:

@@ -54,8 +54,9 @@ def note_how_to_resume(session: "Session") -> None:
     from localinfer import sessions
 
     if session.messages and session.path.exists():
-        is_latest = session.name in sessions.list_names()[:1]
-        which = "--continue" if is_latest and not session.has_own_name else f"--session {shlex.quote(session.name)}"
+        latest = sessions.latest()
+        is_continued = latest and latest.name == session.name and not session.has_own_name
+        which = "--continue" if is_continued else f"--session {shlex.quote(session.name)}"
         screen.note_dim(f"`localinfer chat {which}` resumes this chat")
 
 

@@ -106,6 +106,11 @@ def test_latest_session_comes_first() -> None:
     latest = sessions.latest()
     assert latest
     assert latest.name == "c"
+    latest.rewind(0)
+    assert sessions.list_names()[0] == "c"
+    emptied = sessions.latest()
+    assert emptied
+    assert emptied.name == "a"
 
 
 def test_markdown() -> None:

@@ -228,6 +228,36 @@ def test_user_types_the_result(terminal: OpenTerminal, fake_model: str, tools: s
     t.expect("removed: call")
 
 
+@ON_TERMINALS
+def test_a_resumed_session_waits_for_a_result(
+    terminal: OpenTerminal, fake_cli: Run, fake_model: str, tmp_path: Path
+) -> None:
+    own = {"LOCALINFER_DATA_DIR": str(tmp_path)}
+    t = terminal("chat", fake_model, "--session", "mine", **own)
+    t.expect("> ")
+    t.type("call\n")
+    t.expect("echo was not run")
+    t.expect("> ")
+    t.ctrl("d")
+    assert t.wait() == 0
+    copy = (tmp_path / "sessions" / "mine.jsonl").read_text()
+    t = terminal("chat", "--continue", **own)
+    t.expect("echo was not run; type its result as the next message.")
+    t.expect("> ")
+    t.type("/load mine\n")
+    t.expect("echo was not run; type its result as the next message.")
+    done = fake_cli("chat", "--session", "mine", "by hand", LOCALINFER_DATA_DIR=str(tmp_path))
+    assert done.stdout == b"3: by hand"
+    assert b"echo was not run; the message is its result\n" in done.stderr
+    *lines, last = copy.splitlines()
+    answer = json.loads(last)
+    several = json.dumps(answer | {"tool_calls": 2 * answer["tool_calls"]})
+    (tmp_path / "sessions" / "mine.jsonl").write_text("\n".join([*lines, several, ""]))
+    done = fake_cli("chat", "--session", "mine", "by hand", LOCALINFER_DATA_DIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"error: the session waits for results of 2 tool calls; continue it without a question" in done.stderr
+
+
 def test_one_question_as_json(fake_cli: Run, fake_model: str, tools: str) -> None:
     done = fake_cli("chat", fake_model, "call", "--json", "--tools", tools, "-q")
     [call] = json.loads(done.stdout)["tool_calls"]
