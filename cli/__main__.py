@@ -44,7 +44,7 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code. Errors are reported on stderr in one line."""
-    from cli import screen
+    from cli.terminal import screen
     from localinfer.errors import LocalInferError, NotEnoughMemoryError
 
     screen.configure_streams()
@@ -80,7 +80,7 @@ def dispatch(arguments: list[str]) -> int:
     from cli.app import COMMANDS, build_program
     from cli.arguments.commands import COMPLETION_VARIABLE, resolve_command
     from cli.arguments.translation import Redirect
-    from cli.screen import error
+    from cli.terminal.screen import error
 
     if COMPLETION_VARIABLE in os.environ:
         from cli.arguments import completion

@@ -13,11 +13,11 @@ import typer
 import typer.main
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from cli import screen
 from cli.arguments import translation
 from cli.arguments.commands import ALIASES, SHELLS
+from cli.arguments.model_options import options_for
 from cli.arguments.translation import Redirect, translate
-from cli.model_options import options_for
+from cli.terminal import screen
 from localinfer.errors import LocalInferError
 from localinfer.version import VERSION
 
@@ -38,36 +38,36 @@ Options can also be set by environment variables, such as LOCALINFER_CTX_SIZE fo
 """
 COMMANDS = {  # name: (module with the function NAME_command, with _ for -, first line of its help)
     "chat": ("cli.chat.command", "Start an interactive chat, or answer one question."),
-    "generate": ("cli.generate", "Generate text from a prompt."),
-    "batch": ("cli.batch", "Run a file of requests and write the responses to a file."),
-    "embed": ("cli.embed", "Compute text embeddings."),
-    "rerank": ("cli.embed", "Rank documents by relevance to a query."),
-    "retrieve": ("cli.retrieve", "Find the passages of files that are most similar to a query."),
-    "serve": ("cli.serve", "Run an OpenAI-compatible HTTP server."),
-    "sessions": ("cli.sessions", "List, search, show, export or remove saved chat sessions."),
-    "cache": ("cli.cache", "Show or remove the evaluated prompts on disk."),
-    "pull": ("cli.models", "Download models."),
-    "list": ("cli.models", "List known and downloaded models."),
-    "rm": ("cli.models", "Remove downloaded models."),
-    "cp": ("cli.registry", "Give a model another name in models.toml."),
-    "create": ("cli.registry", "Create a model from a Modelfile."),
-    "ps": ("cli.running", "List the models that a running server has loaded."),
-    "stop": ("cli.running", "Unload a model of a running server."),
-    "inspect": ("cli.inspect", "Show the metadata, tensors and memory use of a model file."),
+    "generate": ("cli.generation.generate", "Generate text from a prompt."),
+    "batch": ("cli.generation.batch", "Run a file of requests and write the responses to a file."),
+    "embed": ("cli.generation.embed", "Compute text embeddings."),
+    "rerank": ("cli.generation.embed", "Rank documents by relevance to a query."),
+    "retrieve": ("cli.generation.retrieve", "Find the passages of files that are most similar to a query."),
+    "serve": ("cli.server.serve", "Run an OpenAI-compatible HTTP server."),
+    "sessions": ("cli.chat.sessions", "List, search, show, export or remove saved chat sessions."),
+    "cache": ("cli.machine.cache", "Show or remove the evaluated prompts on disk."),
+    "pull": ("cli.models.store", "Download models."),
+    "list": ("cli.models.store", "List known and downloaded models."),
+    "rm": ("cli.models.store", "Remove downloaded models."),
+    "cp": ("cli.models.registry", "Give a model another name in models.toml."),
+    "create": ("cli.models.registry", "Create a model from a Modelfile."),
+    "ps": ("cli.server.running", "List the models that a running server has loaded."),
+    "stop": ("cli.server.running", "Unload a model of a running server."),
+    "inspect": ("cli.models.inspect", "Show the metadata, tensors and memory use of a model file."),
     "quantize": ("cli.quantize.command", "Quantize or convert a model."),
-    "gguf-split": ("cli.gguf_split", "Split a model file, or join the files of a split model."),
-    "tokenize": ("cli.tokenize", "Tokenize text."),
-    "template": ("cli.template", "Render the chat template of a model."),
+    "gguf-split": ("cli.models.gguf_split", "Split a model file, or join the files of a split model."),
+    "tokenize": ("cli.models.tokenize", "Tokenize text."),
+    "template": ("cli.models.template", "Render the chat template of a model."),
     "bench": ("cli.measure.bench", "Benchmark prompt processing (pp) and text generation (tg)."),
     "batched-bench": ("cli.measure.batched_bench", "Benchmark decoding of several sequences in one batch."),
     "profile": ("cli.measure.profile", "Profile a model by operation and by layer."),
     "imatrix": ("cli.measure.imatrix", "Compute an importance matrix for `quantize --imatrix`."),
     "perplexity": ("cli.measure.perplexity", "Measure the perplexity of a model on a text."),
     "compare": ("cli.measure.compare", "Compare two models by KL divergence on a text."),
-    "warmup": ("cli.warmup", "Compile the kernels of a model ahead of its first run."),
-    "tune": ("cli.tune", "Measure how this machine reads the weights of a model fastest."),
-    "config": ("cli.config", "Show all settings, their values and sources."),
-    "doctor": ("cli.doctor", "Check this machine and the installation."),
+    "warmup": ("cli.machine.warmup", "Compile the kernels of a model ahead of its first run."),
+    "tune": ("cli.machine.tune", "Measure how this machine reads the weights of a model fastest."),
+    "config": ("cli.machine.config", "Show all settings, their values and sources."),
+    "doctor": ("cli.machine.doctor", "Check this machine and the installation."),
 }
 
 

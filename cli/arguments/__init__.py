@@ -1,4 +1,5 @@
 """Command-line preprocessing: aliases, flags of llama.cpp and Ollama, spelling suggestions and shell completion.
 
-These modules handle only the arguments as strings. The options of a command are declared in its own module.
+Most of these modules handle only the arguments as strings. `flags` declares options that several commands share,
+`model_options` those of `localinfer.options`. The other options of a command are declared in its own module.
 """

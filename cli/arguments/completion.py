@@ -87,7 +87,7 @@ def install_script(shell: str) -> None:
     """Install the completion script for a shell."""
     from typer._completion_shared import install
 
-    from cli import screen
+    from cli.terminal import screen
 
     _, path = install(shell=checked_shell(shell), prog_name=NAME, complete_var=COMPLETION_VARIABLE)
     screen.note(f"{path}: completion for {shell} installed; restart the shell to use it")

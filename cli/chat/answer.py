@@ -11,12 +11,12 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from cli import screen
+from cli.terminal import screen
 from localinfer.escaping import terminal_text
 
 if TYPE_CHECKING:
     from cli.chat.markdown import MarkdownPrinter
-    from cli.token_coloring import TokenPainter
+    from cli.terminal.token_coloring import TokenPainter
     from localinfer import Piece
 
 REDRAW_INTERVAL = 60  # time between redraws, as a multiple of the time of one: redrawing takes 1.6 % of the time

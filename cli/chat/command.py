@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import screen
+from cli.arguments.flags import OptionalModelArgument, with_options
 from cli.arguments.questions import split_model
 from cli.arguments.translation import Redirect
 from cli.chat import session_state
@@ -14,11 +14,11 @@ from cli.chat.open_model import EmbeddingModelError, OpenModel
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
 from cli.chat.tools import create_toolbox
 from cli.chat.transcript import Transcript
-from cli.flags import OptionalModelArgument, with_options
-from cli.generate import as_object, collect
-from cli.loading import missing_model_first
-from cli.output_files import writable_path
-from cli.text_input import read_text_file, unescape_options
+from cli.files.output_files import writable_path
+from cli.files.text_input import read_text_file, unescape_options
+from cli.generation.generate import as_object, collect
+from cli.models.loading import missing_model_first
+from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.generation.result import GenerationResult
 from localinfer.options import Layer

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cli import screen
 from cli.chat import model_commands, session_commands, settings
 from cli.chat.answer_scores import answer_tokens
-from cli.generate import statistics_line
-from cli.text_input import read_text_file
+from cli.files.text_input import read_text_file
+from cli.generation.generate import statistics_line
+from cli.terminal import screen
 from localinfer.errors import LocalInferError, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cli.chat.answer_scores import AnswerScores
 from cli.chat.prompt_window import Message, PromptWindow
-from cli.interrupts import deferred_interrupts
+from cli.terminal.interrupts import deferred_interrupts
 from localinfer.generation.pieces import Stats
 from localinfer.generation.result import GenerationResult
 from localinfer.sessions import History

@@ -23,11 +23,11 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
-from cli import screen
 from cli.chat.commands import NAMES
 from cli.chat.input_display import InputDisplay
 from cli.chat.message_input import CONTINUATION, PROMPT, is_unfinished, unwrap_message
 from cli.chat.model_commands import local_models
+from cli.terminal import screen
 from localinfer import paths, sessions
 from localinfer.errors import LocalInferError
 from localinfer.options import FLAGS

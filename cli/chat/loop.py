@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cli import screen
 from cli.chat import answer, commands, resumed
 from cli.chat.conversation import Conversation
 from cli.chat.message_input import LineInput, MessageInput
@@ -20,9 +19,10 @@ from cli.chat.session_commands import beginning
 from cli.chat.status import status_line, used_context
 from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
-from cli.generate import statistics_line, with_control_tokens
-from cli.interrupts import deferred_interrupts
-from cli.token_coloring import create_painter
+from cli.generation.generate import statistics_line, with_control_tokens
+from cli.terminal import screen
+from cli.terminal.interrupts import deferred_interrupts
+from cli.terminal.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, LocalInferError, UsageError
 from localinfer.options import Layer
 

@@ -7,8 +7,8 @@ import contextlib
 import sys
 from typing import Protocol
 
-from cli import screen
-from cli.stdin import strip_newline
+from cli.files.stdin import strip_newline
+from cli.terminal import screen
 
 QUOTES = '"""'
 PROMPT, CONTINUATION = "> ", ". "

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cli import screen
-from cli.loading import default_model, find_or_fetch, require_known_model
+from cli.models.loading import default_model, find_or_fetch, require_known_model
+from cli.terminal import screen
 from localinfer.errors import LocalInferError, UsageError
 
 if TYPE_CHECKING:

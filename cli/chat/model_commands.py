@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from cli import screen
 from cli.chat import session_commands
 from cli.chat.tools import Toolbox, read_schemas
+from cli.terminal import screen
 
 if TYPE_CHECKING:
     from localinfer.options import Layer

@@ -6,8 +6,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from cli import screen
-from cli.loading import find_or_fetch, open_model
+from cli.models.loading import find_or_fetch, open_model
+from cli.terminal import screen
 from localinfer.errors import UnsupportedError
 from localinfer.options import Layer
 

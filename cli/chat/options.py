@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from cli import screen
+from cli.arguments.flags import OutputOptions, PromptSource
 from cli.arguments.questions import named_files
-from cli.flags import OutputOptions, PromptSource
-from cli.models import confirm
-from cli.text_input import prompt_texts, read_optional_prompt
+from cli.files.text_input import prompt_texts, read_optional_prompt
+from cli.models.store import confirm
+from cli.terminal import screen
 
 
 @dataclass(frozen=True, kw_only=True)

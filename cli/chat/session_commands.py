@@ -5,9 +5,9 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from cli import screen
 from cli.chat import session_state
-from cli.output_files import writable_path, write_atomically
+from cli.files.output_files import writable_path, write_atomically
+from cli.terminal import screen
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def redo(chat: Chat, argument: str) -> None:
 
 def sessions_(_: Chat, text: str) -> None:
     """List the saved sessions, the latest first, or those that contain all words of a text."""
-    from cli.sessions import NOTHING, find_lines, table_lines
+    from cli.chat.sessions import NOTHING, find_lines, table_lines
 
     found = find_lines(text.split(), is_search=bool(text))
     for line in table_lines(found[:SHOWN_SESSIONS], screen.columns() - 1 if sys.stderr.isatty() else 0):

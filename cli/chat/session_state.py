@@ -3,7 +3,7 @@
 import shlex
 from typing import TYPE_CHECKING
 
-from cli import screen
+from cli.terminal import screen
 from localinfer.errors import LocalInferError, UsageError
 
 if TYPE_CHECKING:

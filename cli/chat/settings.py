@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Protocol
 
-from cli import screen
 from cli.arguments.compatibility import EQUIVALENTS
 from cli.arguments.suggestions import did_you_mean
 from cli.chat import session_commands
+from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.hub.ollama import PARAMETERS
 from localinfer.options import FLAGS, Value, format_value, from_flags

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from cli.generate import format_rate
-from cli.tables import model_label
+from cli.generation.generate import format_rate
+from cli.terminal.tables import model_label
 
 if TYPE_CHECKING:
     from localinfer import Stats

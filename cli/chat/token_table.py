@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli import screen
-from cli.token_coloring import information_bits, style_for_bits
+from cli.terminal import screen
+from cli.terminal.token_coloring import information_bits, style_for_bits
 
 if TYPE_CHECKING:
     from localinfer import Piece

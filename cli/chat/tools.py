@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cli import screen
 from cli.chat import tool_process
-from cli.text_input import read_json
+from cli.files.text_input import read_json
+from cli.terminal import screen
 from localinfer.errors import UsageError
 
 Schema = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.output_files import write_atomically
+from cli.files.output_files import write_atomically
 from localinfer.errors import LocalInferError
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import screen
-from cli.flags import ModelArgument, with_options
-from cli.loading import find_or_fetch
+from cli.arguments.flags import ModelArgument, with_options
 from cli.measure.bench import ENGINE_OPTIONS, numbers
+from cli.models.loading import find_or_fetch
+from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.options import FLAGS, Layer, from_environment, merge
 

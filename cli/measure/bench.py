@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import screen
-from cli.flags import parse_options, with_options
-from cli.loading import default_model, find_or_fetch
+from cli.arguments.flags import parse_options, with_options
 from cli.measure.bench_results import TABLE_COLUMNS, WRITERS, as_narrow_markdown, peak_line
 from cli.measure.plot import plot, plot_path
+from cli.models.loading import default_model, find_or_fetch
+from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.options import FLAGS, Layer, Options, from_environment, merge
 

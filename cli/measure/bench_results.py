@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from cli import screen
+from cli.terminal import screen
 
 if TYPE_CHECKING:
     from localinfer.evaluation.benchmark import BenchmarkResult

@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING
 
-from cli import screen
+from cli.terminal import screen
 
 if TYPE_CHECKING:
     from localinfer.evaluation.perplexity import Mean

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import screen, sigbus_handler
-from cli.flags import JsonOption, with_options
-from cli.loading import open_engine
+from cli.arguments.flags import JsonOption, with_options
+from cli.files.text_input import read_text_files
 from cli.measure.chunk_progress import ChunkProgress
 from cli.measure.perplexity import CHUNK_DEFAULTS, UNUSED_OPTIONS, ChunksOption, TextOption
-from cli.tables import table
-from cli.text_input import read_text_files
+from cli.models import sigbus_handler
+from cli.models.loading import open_engine
+from cli.terminal import screen
+from cli.terminal.tables import table
 from localinfer.options import Layer
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import screen
-from cli.flags import with_options
-from cli.loading import open_engine
+from cli.arguments.flags import with_options
+from cli.files.output_files import writable_path
+from cli.files.text_input import read_text_files
 from cli.measure.chunk_progress import ChunkProgress
 from cli.measure.perplexity import CHUNK_DEFAULTS, UNUSED_OPTIONS, ChunksOption
-from cli.output_files import writable_path
-from cli.tables import table
-from cli.text_input import read_text_files
+from cli.models.loading import open_engine
+from cli.terminal import screen
+from cli.terminal.tables import table
 from localinfer.errors import UsageError
 from localinfer.options import CHUNK_SIZE, Layer
 

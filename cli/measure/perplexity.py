@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from cli import screen
-from cli.flags import JsonOption, ModelArgument, with_options
-from cli.loading import open_engine
+from cli.arguments.flags import JsonOption, ModelArgument, with_options
+from cli.files.text_input import read_text_files
 from cli.measure.chunk_progress import ChunkProgress
-from cli.text_input import read_text_files
+from cli.models.loading import open_engine
+from cli.terminal import screen
 from localinfer.options import CHUNK_SIZE, Layer
 
 CHUNK_DEFAULTS: Layer = {"ctx_size": CHUNK_SIZE, "tune": False}  # only decode steps are tuned

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cli import screen
-from cli.output_files import writable_path, write_atomically
+from cli.files.output_files import writable_path, write_atomically
+from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.evaluation.benchmark import BenchmarkResult
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import screen
-from cli.flags import ModelArgument, with_options
-from cli.loading import open_engine
+from cli.arguments.flags import ModelArgument, with_options
+from cli.files.output_files import writable_path, write_atomically
 from cli.measure.bench_results import peak_line
 from cli.measure.simulation import SimulationOptions, simulate_command
-from cli.output_files import writable_path, write_atomically
-from cli.tables import table
+from cli.models.loading import open_engine
+from cli.terminal import screen
+from cli.terminal.tables import table
 from localinfer.errors import UsageError
 from localinfer.options import Layer
 

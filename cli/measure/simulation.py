@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import screen
-from cli.loading import open_engine
-from cli.tables import table
+from cli.models.loading import open_engine
+from cli.terminal import screen
+from cli.terminal.tables import table
 from localinfer.errors import UsageError
 from localinfer.options import Layer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cli.arguments.suggestions import did_you_mean
-from cli.output_files import writable_path
+from cli.files.output_files import writable_path
 from cli.quantize.flags import EFFORTS, TYPES, ImportanceOptions, OutputOptions, SourceOptions, TypeOptions
 from localinfer.errors import UsageError
 from localinfer.quantization.recipes import COPY, RECIPES, TypeOverrides, find_recipe

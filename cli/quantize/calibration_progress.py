@@ -3,8 +3,8 @@
 import time
 from typing import TYPE_CHECKING
 
-from cli import screen
 from cli.quantize.progress import QuantizationProgress
+from cli.terminal import screen
 from localinfer.quantization.calibrate import CalibrationObserver
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import screen
-from cli.flags import with_options
-from cli.loading import find_or_fetch
-from cli.output_files import write_atomically
+from cli.arguments.flags import with_options
+from cli.files.output_files import write_atomically
+from cli.files.text_input import read_text_file
+from cli.models.loading import find_or_fetch
 from cli.quantize import flags
 from cli.quantize.arguments import Calibration, Task, parse_task
-from cli.text_input import read_text_file
+from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.escaping import shell_word
 
@@ -107,7 +107,7 @@ def print_dry_run(name: str, task: Task) -> None:
 
 
 def run(name: str, task: Task) -> None:
-    from cli import sigbus_handler
+    from cli.models import sigbus_handler
     from cli.quantize.progress import QuantizationProgress, summary_lines
     from localinfer.quantization.pipeline import uses_feedback, write_plan
     from localinfer.quantization.quantize import OutputOptions
@@ -148,7 +148,7 @@ def warn_missing_importance(plan: "QuantizationPlan") -> None:
 
 
 def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
-    from cli import sigbus_handler
+    from cli.models import sigbus_handler
     from cli.quantize.calibration_progress import CalibrationProgress
     from cli.quantize.progress import summary_lines
     from localinfer.quantization.calibrate import calibrate

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import screen
-from cli.tables import table
+from cli.terminal import screen
+from cli.terminal.tables import table
 from quant import ggml
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from locations import FAKE_CLI
 
-from cli import __main__, app, screen
+from cli import __main__, app
+from cli.terminal import screen
 
 Done = subprocess.CompletedProcess[bytes]
 Run = Callable[..., Done]

@@ -12,10 +12,13 @@ import pytest
 from locations import DATA
 from make_command_line_page import PAGE, page
 
-from cli import __main__, doctor, generate, inspect
+from cli import __main__
 from cli.app import build_program
 from cli.arguments.translation import Redirect, translate
 from cli.chat import open_model as chat
+from cli.generation import generate
+from cli.machine import doctor
+from cli.models import inspect
 from localinfer.errors import UnsupportedError, UsageError
 
 OURS = {"llama-cli": ["chat"], "llama-completion": ["generate"], "ollama": []}

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 from locations import DATA
 
-from cli import __main__, doctor, embed, generate, gguf_split, inspect, models, running, serve, text_input, tokenize
+from cli import __main__
 from cli.chat import open_model as chat
+from cli.files import text_input
+from cli.generation import embed, generate
+from cli.machine import doctor
 from cli.measure import batched_bench, bench, imatrix, perplexity
+from cli.models import gguf_split, inspect, tokenize
+from cli.models import store as models
 from cli.quantize import command as quantize
+from cli.server import running, serve
 from localinfer.errors import LocalInferError
 from localinfer.gguf import imatrix_file
 from localinfer.hub import resolve

@@ -16,7 +16,7 @@ from locations import CHECKOUT
 
 from cli.app import COMMANDS, build_program
 from cli.arguments import commands, compatibility
-from cli.flags import PANELS
+from cli.arguments.flags import PANELS
 from localinfer.options import FLAGS, Flag
 
 PAGE = CHECKOUT / "docs" / "command-line.md"

@@ -15,7 +15,8 @@ from locations import DATA
 from numpy.typing import NDArray
 from tiny import Field, tiny_gemma3, tiny_llama
 
-from cli import __main__, screen
+from cli import __main__
+from cli.terminal import screen
 from localinfer import tokenizer
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.evaluation.compare import Scores, compare, score, summarize

@@ -8,7 +8,7 @@ import pytest
 import split_files
 import tiny
 
-from cli.gguf_split import parse_size
+from cli.models.gguf_split import parse_size
 from localinfer.errors import UsageError
 from localinfer.gguf.reader import open_gguf
 

@@ -7,7 +7,7 @@ import pytest
 from server_process import ServerProcess
 from tiny import tiny_llama
 
-from cli.serve import REQUIRED_PACKAGES
+from cli.server.serve import REQUIRED_PACKAGES
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,1 @@
+"""Text that commands read, and files that they write."""

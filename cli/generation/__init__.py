@@ -1,0 +1,1 @@
+"""Commands that compute texts and embeddings."""

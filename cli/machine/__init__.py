@@ -1,0 +1,1 @@
+"""Settings, and what belongs to this machine: checks, kernels, tuning."""

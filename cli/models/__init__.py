@@ -1,0 +1,1 @@
+"""Commands that manage and show models, and how commands open one."""

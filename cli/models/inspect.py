@@ -1,0 +1,274 @@
+"""The command `localinfer inspect`: the metadata, tensors and memory use of a model file.
+
+Text from a model file is untrusted: control characters are escaped, and markup is not interpreted. The weights are not
+read.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from cli.arguments.flags import JsonOption, ModelArgument, with_options
+from cli.models.loading import find_or_fetch
+from cli.models.parts import PartOptions, show_part
+from cli.terminal import screen
+from cli.terminal.tables import table
+from localinfer.chat_template.template_selection import template_keys
+from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
+from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value, open_gguf
+from localinfer.options import Layer, Options, from_environment, merge
+
+TEMPLATE = "tokenizer.chat_template"
+SHOWN_VALUES = 5  # values of an array
+SHOWN_CHARACTERS = 100  # characters of a value
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+@with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap"))
+def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_json: JsonOption = False) -> None:
+    """Show the metadata, tensors and memory use of a model file.
+
+    The memory is that of a context of --ctx-size tokens. With --modelfile, --template, --parameters, --system or
+    --license, only that part is printed, as `ollama show` does.
+
+    \b
+    Examples:
+      localinfer inspect smollm2
+      localinfer inspect model.gguf -c 8192 -ctk q8_0 -ctv q8_0
+      localinfer inspect model.gguf --json
+      localinfer show smollm2 --modelfile > Modelfile
+    """
+    wanted = part.wanted(as_json=as_json)
+    path = find_or_fetch(model, screen.Status())
+    if wanted:
+        show_part(model, path, wanted)
+    else:
+        inspect(path, merge(given, from_environment(os.environ)), as_json)
+
+
+def inspect(path: Path, options: Options, as_json: bool) -> None:
+    """Print the report of a file to stdout.
+
+    Raises LocalInferError for a damaged file, before anything is printed. A file with an unsupported architecture is
+    shown without the memory estimate.
+    """
+    f = open_gguf(path)
+    memory = estimate_memory(f, options)
+    if as_json:
+        screen.write(json.dumps(as_object(f, memory), indent=1) + "\n")
+    else:
+        screen.write("\n".join(as_text(f, memory)) + "\n")
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """The memory in bytes, by purpose, for a context of `ctx_size` tokens (0: the default), or a `problem`.
+
+    `active_weights` is the size of the weights that a token is multiplied with. In a memory-mapped file, the other
+    weights (inactive experts) may stay on disk.
+    """
+
+    ctx_size: int
+    sizes: dict[str, int]
+    active_weights: int = 0
+    problem: str = ""
+
+    @property
+    def minimum(self) -> int:
+        return self.total - self.sizes.get("weights", 0) + self.active_weights
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes.values())
+
+
+def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
+    from localinfer.graph.mixture_of_experts import active_parameters
+    from localinfer.runtime.compiled_graph import memory_requirements
+
+    try:
+        needed = memory_requirements(f, options)
+        return MemoryEstimate(options.ctx_size, needed, active_parameters(f)[1] if options.mmap else needed["weights"])
+    except UnsupportedError as error:
+        return MemoryEstimate(options.ctx_size, {}, problem=printable(str(error)))
+
+
+def parameters(f: GGUF) -> dict[str, int]:
+    """Return the number of parameters and, for a mixture-of-experts model, of active parameters."""
+    from localinfer.graph.mixture_of_experts import active_parameters
+
+    total, active = sum(tensor.n_elements for tensor in f.tensors.values()), active_parameters(f)[0]
+    return {"total": total} if active == total else {"total": total, "active": active}
+
+
+@dataclass(frozen=True)
+class TypeSummary:
+    """All tensors of one quantization type."""
+
+    type_name: str
+    tensors: list[Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.nbytes / sum(tensor.n_elements for tensor in self.tensors)
+
+
+def type_summaries(f: GGUF) -> list[TypeSummary]:
+    """Return the tensors by type, the type with the most bytes first."""
+    by_type: dict[str, list[Tensor]] = {}
+    for tensor in f.tensors.values():
+        by_type.setdefault(tensor.type_name, []).append(tensor)
+    return sorted((TypeSummary(*item) for item in by_type.items()), key=lambda summary: -summary.nbytes)
+
+
+def sha256(template: str) -> str:
+    return hashlib.sha256(template.encode()).hexdigest()
+
+
+# ---- text output -------------------------------------------------------------------------------------------
+
+
+def as_text(f: GGUF, memory: MemoryEstimate) -> Iterator[str]:
+    """Yield the lines of the report."""
+    yield printable(str(f.path))
+    files = f" in {len(f.files)} files" * (len(f.files) > 1)
+    yield f"GGUF version {f.version}, {f.size:,} bytes{files}, {len(f.metadata)} keys, {len(f.tensors)} tensors"
+    if f.trailing_bytes:
+        yield f"{f.trailing_bytes:,} bytes after the last tensor are unused"
+    yield from table(
+        "metadata", "<<", [(printable(key, SHOWN_CHARACTERS), format_value(f.metadata[key])) for key in f.metadata]
+    )
+    yield from table("tensors", "<<<>", map(tensor_row, f.tensors.values()))
+    yield from table("types", "<>>>", map(type_row, type_summaries(f)))
+    yield from table("parameters", "<>", [(name, f"{number:,}") for name, number in parameters(f).items()])
+    yield from table(memory_title(memory), "<>", memory_rows(memory))
+    yield from template_lines(f)
+
+
+def format_value(value: Value) -> str:
+    """Format a metadata value as one short line."""
+    if isinstance(value, StringArray):
+        first = ", ".join(
+            f'"{printable(text, SHOWN_CHARACTERS // SHOWN_VALUES)}"' for text in islice(value, SHOWN_VALUES)
+        )
+        return f"{len(value):,} string{'s' * (len(value) != 1)}: {first}{', ...' * (len(value) > SHOWN_VALUES)}"
+    if isinstance(value, np.ndarray):
+        first = ", ".join(f"{number:.7g}" for number in value[:SHOWN_VALUES].tolist())
+        return f"{len(value):,} {value.dtype.name}: {first}{', ...' * (len(value) > SHOWN_VALUES)}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return printable(value, SHOWN_CHARACTERS)
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def tensor_row(tensor: Tensor) -> Sequence[str]:
+    shape = " x ".join(map(str, tensor.shape))
+    return printable(tensor.name), shape, tensor.type_name, f"{tensor.nbytes:,} bytes"
+
+
+def type_row(summary: TypeSummary) -> Sequence[str]:
+    count, bits = len(summary.tensors), summary.bits_per_weight
+    return summary.type_name, f"{count:,} tensors", f"{summary.nbytes:,} bytes", f"{bits:.2f} bits a weight"
+
+
+def memory_title(memory: MemoryEstimate) -> str:
+    tokens = f"a context of {memory.ctx_size:,} tokens" if memory.ctx_size else "the default context"
+    return f"memory for {tokens}"
+
+
+def memory_rows(memory: MemoryEstimate) -> Iterator[Sequence[str]]:
+    if memory.problem:
+        yield "not known", memory.problem
+        return
+    for name, n_bytes in memory.sizes.items():
+        yield name, f"{n_bytes:,} bytes"
+    yield "together", f"{memory.total:,} bytes"
+    if memory.minimum < memory.total:
+        yield "at least", f"{memory.minimum:,} bytes"
+
+
+def template_lines(f: GGUF) -> Iterator[str]:
+    """Yield the lines of each chat template, with control characters escaped."""
+    for name, key in template_keys(f).items():
+        template = f.get(key, str)
+        yield from ("", f"chat template{'' if name == 'default' else f' {printable(name)}'}, sha256 {sha256(template)}")
+        yield from (f"  {printable(line)}" for line in template.split("\n"))
+
+
+# ---- JSON output -------------------------------------------------------------------------------------------
+
+
+def as_object(f: GGUF, memory: MemoryEstimate) -> dict[str, Json]:
+    """Return the report as a JSON object: sizes in bytes, shapes in numpy order, arrays by length and first values."""
+    template = f.get(TEMPLATE, str, "")
+    return {
+        "path": valid_text(str(f.path)),
+        "files": [valid_text(str(file.path)) for file in f.files],
+        "version": f.version,
+        "size": f.size,
+        "alignment": f.alignment,
+        "data_offset": f.data_offset,
+        "trailing": f.trailing_bytes,
+        "metadata": {key: as_json_value(value) for key, value in f.metadata.items()},
+        "chat_template_sha256": sha256(template) if template else None,
+        "tensors": [tensor_object(tensor) for tensor in f.tensors.values()],
+        "types": {summary.type_name: type_object(summary) for summary in type_summaries(f)},
+        "parameters": {**parameters(f)},
+        "memory": None if memory.problem else memory_object(memory),
+        "memory_problem": memory.problem or None,
+    }
+
+
+def memory_object(memory: MemoryEstimate) -> Json:
+    return {"ctx_size": memory.ctx_size, **memory.sizes, "total": memory.total, "least": memory.minimum}
+
+
+def as_json_value(value: Value) -> Json:
+    if isinstance(value, StringArray):
+        strings: list[Json] = [text.decode("utf-8", "backslashreplace") for text in islice(value, SHOWN_VALUES)]
+        return {"array": "string", "length": len(value), "first": strings}
+    if isinstance(value, np.ndarray):
+        numbers: list[Json] = [json_number(number) for number in value[:SHOWN_VALUES].tolist()]
+        return {"array": value.dtype.name, "length": len(value), "first": numbers}
+    return valid_text(value) if isinstance(value, str) else json_number(value)
+
+
+def tensor_object(tensor: Tensor) -> Json:
+    shape: list[Json] = [*tensor.shape]
+    return {
+        "name": tensor.name,
+        "shape": shape,
+        "type": tensor.type_name,
+        "bytes": tensor.nbytes,
+        "file": tensor.split_index,
+        "offset": tensor.offset,
+    }
+
+
+def type_object(summary: TypeSummary) -> Json:
+    return {"tensors": len(summary.tensors), "bytes": summary.nbytes, "bits_per_weight": summary.bits_per_weight}
+
+
+def json_number(number: float) -> int | float | str:
+    """Return the number, or a string for NaN and infinity, which JSON does not have."""
+    return number if math.isfinite(number) else str(number)
+
+
+def valid_text(text: str) -> str:
+    """Replace bytes that are not UTF-8 by escapes such as `\\xff`."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,225 @@
+"""The command `localinfer serve`: an HTTP server."""
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.arguments.flags import PoolingOption, with_options
+from cli.models.loading import model_loader
+from cli.terminal import screen
+from localinfer.errors import UsageError
+from localinfer.escaping import printable
+from localinfer.gguf.split_names import NAME
+from localinfer.options import Layer, from_environment
+from localinfer.server.settings import Settings
+
+if TYPE_CHECKING:
+    from localinfer.server.model_cache import Load, ServedModel
+
+DEFAULTS = Settings()
+REQUIRED_PACKAGES = ("starlette", "uvicorn", "httptools")
+DEFAULT_UBATCH_SIZE = 128  # tokens; a disconnected client is noticed after each micro-batch
+DEFAULT_PARALLEL = 4  # sequences
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Where the server listens, and which web pages may use it."""
+
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Address to listen on. 0.0.0.0 accepts connections from the network; a "
+            "name that ends in .sock is the path of a Unix socket.",
+        ),
+    ] = DEFAULTS.host
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to listen on (0: any free port).")
+    ] = DEFAULTS.port
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Accept requests with this Host header; may be repeated."),
+    ] = None
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option("--allow-origin", metavar="ORIGIN", help="Allow CORS requests from this origin (*: all)."),
+    ] = None  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOptions:
+    """The API keys of clients."""
+
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--api-key", metavar="KEY", help="Require this API key; may be repeated. "
+            "LOCALINFER_API_KEY keeps it out of the process list.",
+        ),
+    ] = None
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", metavar="FILE", help="Read API keys from a file, one per line.")
+    ] = None  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModelOptions:
+    """Further models to serve, and the name of the only one."""
+
+    alias: Annotated[
+        str | None, typer.Option("-a", "--alias", metavar="NAME", help="Model name in the API, with a single MODEL.")
+    ] = None
+    models_dir: Annotated[
+        Path | None, typer.Option("--models-dir", metavar="DIR", help="Also serve the GGUF files of a directory.")
+    ] = None
+    models_preset: Annotated[
+        Path | None,
+        typer.Option("--models-preset", metavar="FILE", help="Also serve the models of an INI file, with its options."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """The limits of the server."""
+
+    models_max: Annotated[
+        int, typer.Option("--models-max", min=1, metavar="N", help="Maximum number of models in memory.")
+    ] = DEFAULTS.models_max
+    queue: Annotated[
+        int, typer.Option("--queue", min=0, metavar="N", help="Maximum number of queued requests; more are rejected.")
+    ] = DEFAULTS.queue
+    timeout: Annotated[
+        float, typer.Option("-to", "--timeout", min=0.1, metavar="SECONDS", help="Maximum duration of a request.")
+    ] = DEFAULTS.timeout
+
+
+@with_options(
+    "model", "sampling", "generation", "structured", "speculative", "draft", "chat",
+    defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
+)  # fmt: skip
+def serve_command(
+    context: typer.Context,
+    given: Layer,
+    *,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="GGUF files or model names. [default: all on this machine]"),
+    ] = None,
+    served: ServedModelOptions,
+    pooling: PoolingOption = None,
+    network: NetworkOptions,
+    keys: KeyOptions,
+    limits: LimitOptions,
+) -> None:
+    """Run an OpenAI-compatible HTTP server.
+
+    The server also has the endpoints of llama-server and Ollama, and a web UI. With several models, each is loaded when
+    it is first requested. After Ctrl-C or SIGTERM, the server gives running requests three seconds to finish; a
+    second Ctrl-C stops them.
+
+    \b
+    Examples:
+      localinfer serve
+      localinfer serve smollm2 --port 8000
+      localinfer serve a.gguf b.gguf --api-key secret --host 0.0.0.0
+      curl localhost:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
+    """
+    require_extra()
+    models = [*(models or ()), *model_files(served.models_dir)]
+    if served.alias and len(models) != 1:
+        raise UsageError("--alias: requires exactly one MODEL")
+    presets = preset_loaders(served.models_preset, given, context)
+    given = with_defaults(given)
+    settings = Settings(
+        host=network.host, port=network.port, api_keys=read_api_keys(keys.api_key, keys.api_key_file),
+        allowed_hosts=tuple(network.allow_host or ()), allowed_origins=tuple(network.allow_origin or ()),
+        models_max=limits.models_max, parallel=int(str(given["parallel"])), queue=limits.queue, timeout=limits.timeout,
+        pooling=pooling or "",
+    )  # fmt: skip
+    from localinfer.server import run
+    from localinfer.server.app import create_app
+    from localinfer.server.model_cache import ModelCache
+
+    model_cache = ModelCache(models, model_loader(given), limits.models_max, served.alias, presets)
+    with run.listening(settings) as opened:
+        if models or presets:
+            model_cache.get(model_cache.served_models()[0])  # report a broken model before the server starts
+        port = 0 if settings.is_unix_socket else opened.getsockname()[1]
+        run.serve(create_app(model_cache, settings), opened, lambda: print_address(settings, port))
+
+
+def with_defaults(given: Layer, preset: Layer | None = None) -> Layer:
+    """Return the options of a model. Precedence, highest first: flags, the preset, environment variables, defaults."""
+    defaults: Layer = {"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL}
+    return {**defaults, **from_environment(os.environ), **(preset or {}), **given}
+
+
+def preset_loaders(path: Path | None, given: Layer, context: typer.Context) -> "dict[ServedModel, Load]":
+    """Return the models of a file of presets, each with the function that loads it.
+
+    All models of a server have the same number of slots.
+    """
+    if path is None:
+        return {}
+    from cli.server.presets import read_presets
+    from localinfer.server.model_cache import ServedModel
+
+    return {
+        ServedModel(each.name, each.model): model_loader(
+            with_defaults(given, {name: value for name, value in each.options.items() if name != "parallel"})
+        )
+        for each in read_presets(path, context)
+    }
+
+
+def read_api_keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
+    """Return the accepted API keys. Raises UsageError for an empty key, or a file that is unreadable or has no key."""
+    if given is None and file is None and "LOCALINFER_API_KEY" in os.environ:
+        given = [os.environ["LOCALINFER_API_KEY"]]
+    if not all(map(str.strip, given or ())):
+        raise UsageError("--api-key: is empty")
+    if file is None:
+        return tuple(given or ())
+    try:
+        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"--api-key-file: {printable(str(file))}: {what}") from None
+    if not any(lines):
+        raise UsageError(f"--api-key-file: {printable(str(file))}: contains no key")
+    return (*(given or ()), *filter(None, lines))
+
+
+def model_files(directory: Path | None) -> list[str]:
+    """Return the GGUF files of a directory, only the first one of each split model. Raises UsageError if none."""
+    if directory is None:
+        return []
+    split = (NAME.fullmatch(path.name) for path in directory.glob("*.gguf"))
+    further = {match[0] for match in split if match and match["number"] != "00001"}
+    files = sorted(str(path) for path in directory.glob("*.gguf") if path.name not in further)
+    if not files:
+        raise UsageError(f"--models-dir: {printable(str(directory))}: contains no GGUF file")
+    return files
+
+
+def url_host(host: str) -> str:
+    """Return the host as it is written in a URL: IPv6 addresses stand in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def require_extra() -> None:
+    missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"serve: requires {' and '.join(missing)}: python -m pip install {' '.join(missing)}")
+
+
+def print_address(settings: Settings, port: int) -> None:
+    host = settings.host
+    screen.note(f"listening on {f'unix:{host}' if settings.is_unix_socket else f'http://{url_host(host)}:{port}'}")
+    is_here = settings.is_unix_socket or settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+    if not is_here and not settings.api_keys:
+        screen.warn("anyone who can reach this port can use the server; --api-key requires a key")

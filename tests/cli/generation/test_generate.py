@@ -1,0 +1,78 @@
+"""`localinfer generate`: --prompt-cache with a model, and the statistics line."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import tiny_llama
+
+from cli import __main__
+from cli.generation.generate import as_object, statistics_line
+from localinfer import GenerationResult, Stats
+
+Run = Callable[..., Any]
+LONG = "Hello and the other one then and there"
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs `generate --json` on a tiny model: the JSON object, and stderr."""
+    model = tiny_llama(tmp_path / "m.gguf")
+
+    def generate(prompt: str, *more: str) -> tuple[dict[str, Any], str]:
+        words = f"generate {model} -t 1 -c 200 -n 3 --ignore-eos --temp 0 --json -q --no-stdin --prompt-cache"
+        assert __main__.run([*words.split(), str(tmp_path / "cache"), "-p", prompt, *more]) == 0
+        out, err = capsys.readouterr()
+        return json.loads(out), err
+
+    return generate
+
+
+def test_second_run_evaluates_only_new_tokens(run: Run, tmp_path: Path) -> None:
+    first, _ = run(LONG)
+    again, err = run(LONG)
+    assert again["tokens"] == first["tokens"]
+    assert again["timings"]["reused_tokens"] == again["timings"]["prompt_tokens"] - 1
+    assert err == ""
+    before = (tmp_path / "cache").read_bytes()
+    longer, _ = run(f"{LONG} and more", "--prompt-cache-ro")
+    assert longer["timings"]["reused_tokens"] >= first["timings"]["prompt_tokens"] - 1
+    assert (tmp_path / "cache").read_bytes() == before
+    run(f"{LONG} and more")
+    assert (tmp_path / "cache").read_bytes() != before
+
+
+def test_prompt_cache_all(run: Run, tmp_path: Path) -> None:
+    run(LONG)
+    size = (tmp_path / "cache").stat().st_size
+    run(LONG, "--prompt-cache-all")
+    assert (tmp_path / "cache").stat().st_size > size
+
+
+def test_damaged_cache_is_replaced(run: Run, tmp_path: Path) -> None:
+    first, _ = run(LONG)
+    whole = (tmp_path / "cache").read_bytes()
+    (tmp_path / "cache").write_bytes(whole[:-1])
+    again, err = run(LONG)
+    assert (again["tokens"], again["timings"]["reused_tokens"]) == (first["tokens"], 0)
+    assert err == f"warning: {tmp_path / 'cache'}: damaged; the file is ignored\n"
+    assert (tmp_path / "cache").read_bytes() == whole
+
+
+def test_unrelated_file_is_kept(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text(LONG * 9)
+    with pytest.raises(AssertionError):
+        run(LONG)
+    assert (tmp_path / "cache").read_text() == LONG * 9
+
+
+def test_statistics_of_speculative_decoding() -> None:
+    stats = Stats(generated_tokens=40, generate_seconds=2, drafted_tokens=36, accepted_tokens=27, speedup=3.456, seed=1)
+    assert "[ 40 tokens, 20.0 t/s (draft tokens accepted: 27 of 36, 3.46x the speed) | " in statistics_line(stats)
+    assert "(draft tokens accepted: 27 of 36, 0.50x the speed) | " in statistics_line(replace(stats, speedup=0.5))
+    assert "(draft tokens accepted: 0 of 36) | " in statistics_line(replace(stats, accepted_tokens=0))
+    line = as_object("m", GenerationResult.from_pieces([], stats))
+    assert line.count('"drafted_tokens": 36, "accepted_tokens": 27, "speedup": 3.456') == 1

@@ -1,0 +1,198 @@
+"""`localinfer inspect` on tiny files: the report, and escaping of control characters."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import malicious_files
+import pytest
+from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen3moe
+
+from cli.__main__ import dispatch
+from cli.models.inspect import inspect
+from localinfer.errors import LocalInferError, UsageError
+from localinfer.gguf.reader import open_gguf
+from localinfer.options import Options
+from localinfer.runtime.compiled_graph import memory_requirements
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "model.gguf"
+
+
+def report(path: Path, capsys: Capture, ctx_size: int = 0) -> str:
+    """Return the printed report; check that it has no control characters and that stderr is empty."""
+    inspect(path, Options(ctx_size=ctx_size), as_json=False)
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert all(line.isprintable() for line in out.split("\n"))
+    return out
+
+
+def json_report(path: Path, capsys: Capture, ctx_size: int = 0) -> Any:
+    inspect(path, Options(ctx_size=ctx_size), as_json=True)
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def line_of(out: str, start: str) -> str:
+    """Return the only line that starts with `start`, with single spaces."""
+    [line] = [line for line in out.splitlines() if line.strip().startswith(start)]
+    return " ".join(line.split())
+
+
+def test_shows_metadata_tensors_and_types(file: Path, capsys: Capture) -> None:
+    out = report(tiny_llama(file, **{"blk.0.attn_v.weight": "F16"}), capsys)
+    assert line_of(out, "general.architecture") == "general.architecture llama"
+    assert line_of(out, "tokenizer.ggml.add_bos_token") == "tokenizer.ggml.add_bos_token false"
+    assert line_of(out, "tokenizer.ggml.merges").endswith('21 strings: "h e", "Ġ t", "Ġt he", "i n", "e r", ...')
+    assert line_of(out, "tokenizer.ggml.token_type").endswith("280 int32: 3, 3, 3, 1, 1, ...")
+    assert line_of(out, "blk.0.attn_v.weight") == "blk.0.attn_v.weight 128 x 256 F16 65,536 bytes"
+    assert line_of(out, "F16") == "F16 1 tensors 65,536 bytes 16.00 bits a weight"
+    assert line_of(out, "Q8_0").startswith("Q8_0 14 tensors")
+    assert line_of(out, "Q8_0").endswith("8.50 bits a weight")
+
+
+def test_shows_the_memory_of_a_context(file: Path, capsys: Capture) -> None:
+    out = report(tiny_llama(file), capsys, ctx_size=96)
+    memory = memory_requirements(open_gguf(file), Options(ctx_size=96))
+    assert "memory for a context of 96 tokens\n" in out
+    for name, n_bytes in memory.items():
+        assert line_of(out, name) == f"{name} {n_bytes:,} bytes"
+    assert line_of(out, "together") == f"together {sum(memory.values()):,} bytes"
+
+
+def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) -> None:
+    tensors = open_gguf(tiny_qwen3moe(file)).tensors.values()
+    total, memory = sum(each.n_elements for each in tensors), memory_requirements(open_gguf(file), Options())
+    expert_tensors = [each for each in tensors if "_exps" in each.name]  # seven of ten experts are inactive
+    out = report(file, capsys)
+    assert line_of(out, "total") == f"total {total:,}"
+    assert line_of(out, "active") == f"active {total - sum(each.n_elements for each in expert_tensors) * 7 // 10:,}"
+    minimum = sum(memory.values()) - sum(each.nbytes for each in expert_tensors) * 7 // 10
+    assert line_of(out, "at least") == f"at least {minimum:,} bytes"
+    facts = json_report(file, capsys)
+    assert (facts["parameters"]["total"], facts["memory"]["least"]) == (total, minimum)
+
+
+def test_quantized_kv_cache_takes_less_memory(file: Path, capsys: Capture) -> None:
+    dispatch(["inspect", str(tiny_llama(file)), "-c", "128", "-ctk", "q8_0", "-ctv", "q4_0"])
+    n_vectors = 2 * 2 * 128  # layers, key heads, tokens
+    assert line_of(capsys.readouterr().out, "kv") == f"kv {n_vectors * 64 // 32 * (34 + 18):,} bytes"
+    with pytest.raises(UsageError, match="--cache-type-v: must be f32 or f16 or q8_0 or q4_0, not q5"):
+        dispatch(["inspect", str(file), "--cache-type-v", "q5"])
+
+
+def test_shows_the_chat_template_and_its_hash(file: Path, capsys: Capture) -> None:
+    template = CHATML + "\nsecond line\x1b[2J\r[red]"
+    out = report(tiny_llama(file, **{"tokenizer.chat_template": template}), capsys)
+    title, *lines = out[out.index("chat template, ") :].splitlines()
+    assert title == f"chat template, sha256 {sha256(template.encode()).hexdigest()}"
+    assert lines == [f"  {CHATML}", r"  second line\x1b[2J\r[red]"]
+
+
+def test_shows_named_templates(file: Path, capsys: Capture) -> None:
+    named = {"tokenizer.chat_template.rag": "{{ 1 }}", "tokenizer.chat_templates": Field("ARRAY", ["rag"], "STRING")}
+    out = report(tiny_llama(file, **named), capsys)
+    assert out.endswith(f"\nchat template rag, sha256 {sha256(b'{{ 1 }}').hexdigest()}\n  {{{{ 1 }}}}\n")
+
+
+def test_control_characters_are_escaped(file: Path, capsys: Capture) -> None:
+    """Escape sequences, markup, line breaks and invalid UTF-8 are shown and have no effect."""
+    unusual = {
+        "general.name": "\x1b]8;;http://x\x07[link=http://x][red]here[/]\n\u202eevil",
+        "general.author": b"\xff\xfe",
+        "general.\x9b31m": 1,
+        "general.tags": Field("ARRAY", ["a\nb", "\x1b[31m"], "STRING"),
+    }
+    out = report(tiny_llama(file, **unusual), capsys)
+    name = r"\x1b]8;;http://x\x07[link=http://x][red]here[/]\n\u202eevil"
+    assert line_of(out, "general.name") == f"general.name {name}"
+    assert line_of(out, "general.author") == r"general.author \xff\xfe"
+    assert line_of(out, r"general.\x9b31m") == r"general.\x9b31m 1"
+    assert line_of(out, "general.tags") == r'general.tags 2 strings: "a\nb", "\x1b[31m"'
+
+
+def test_json_has_the_same_facts(file: Path, capsys: Capture) -> None:
+    metadata = {
+        "odd.nan": float("nan"),
+        "odd.bytes": b"\xff\x1b",
+        "odd.list": Field("ARRAY", [0.5] * 9, "FLOAT32"),
+    }
+    facts = json_report(tiny_gemma3(file, **metadata), capsys, ctx_size=128)
+    f = open_gguf(file)
+    assert facts["metadata"]["gemma3.attention.sliding_window"] == 16
+    assert facts["metadata"]["odd.nan"] == "nan"
+    assert facts["metadata"]["odd.bytes"] == "\\xff\x1b"
+    assert facts["metadata"]["odd.list"] == {"array": "float32", "length": 9, "first": [0.5] * 5}
+    assert facts["metadata"]["tokenizer.ggml.tokens"]["first"] == [
+        "<pad>",
+        "<eos>",
+        "<bos>",
+        "<unk>",
+        "<start_of_turn>",
+    ]
+    assert facts["chat_template_sha256"] is None
+    assert [tensor["name"] for tensor in facts["tensors"]] == list(f.tensors)
+    assert facts["tensors"][0]["shape"] == list(next(iter(f.tensors.values())).shape)
+    assert sum(fraction["bytes"] for fraction in facts["types"].values()) == sum(t.nbytes for t in f.tensors.values())
+    memory = memory_requirements(f, Options(ctx_size=128))
+    assert facts["memory"] == {"ctx_size": 128, **memory, "total": sum(memory.values()), "least": sum(memory.values())}
+
+
+def test_bytes_after_the_data_are_reported(file: Path, capsys: Capture) -> None:
+    assert "after the last tensor" not in report(tiny_llama(file), capsys)
+    with file.open("ab") as stream:
+        stream.write(bytes(1 << 20))
+    assert "1,048,576 bytes after the last tensor are unused" in report(file, capsys)
+
+
+def test_unsupported_architecture_is_shown(file: Path, capsys: Capture) -> None:
+    tiny_llama(file, **{"general.architecture": "a new\x1b one"})
+    out = report(file, capsys)
+    assert r"general.architecture" in line_of(out, "not known")
+    assert line_of(out, "output_norm.weight") == "output_norm.weight 256 F32 1,024 bytes"
+    assert json_report(file, capsys)["memory"] is None
+
+
+@pytest.mark.parametrize("attack", malicious_files.REJECTED[::7], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_broken_file_prints_nothing(
+    attack: malicious_files.Rejected, as_json: bool, file: Path, capsys: Capture
+) -> None:
+    file.write_bytes(attack.content)
+    with pytest.raises(LocalInferError):
+        inspect(file, Options(), as_json)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_invalid_model_prints_nothing(file: Path, capsys: Capture) -> None:
+    tiny_llama(file, **{"llama.attention.head_count": 0})
+    with pytest.raises(LocalInferError, match=r"llama\.attention\.head_count"):
+        inspect(file, Options(), as_json=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_context_comes_from_flag_or_environment(
+    file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_llama(file)
+    monkeypatch.setenv("LOCALINFER_CTX_SIZE", "48")
+    dispatch(["inspect", str(file)])
+    assert "a context of 48 tokens" in capsys.readouterr().out
+    dispatch(["inspect", str(file), "--ctx-size", "32"])
+    assert "a context of 32 tokens" in capsys.readouterr().out
+    for wrong in ("-1", "1e3", "abc", "99999999999"):
+        with pytest.raises(UsageError, match="--ctx-size"):
+            dispatch(["inspect", str(file), "--ctx-size", wrong])
+
+
+def test_without_mmap_the_whole_file_takes_memory(file: Path, capsys: Capture) -> None:
+    size = tiny_qwen3moe(file).stat().st_size
+    dispatch(["inspect", str(file), "--no-mmap", "--json"])
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert memory["weights"] == size
+    assert memory["least"] == memory["total"]
