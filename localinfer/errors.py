@@ -46,17 +46,17 @@ class NotEnoughMemoryError(LocalInferError):
 
 
 class ContextOverflowError(LocalInferError):
-    """The context is full, and `--ctx-policy stop` forbids a context shift.
-
-    For a prompt that is too long, `n_prompt_tokens` is its length and `n_ctx` that of the context; else both are 0.
-    """
+    """The context is full, and `--ctx-policy stop` forbids a context shift."""
 
     exit_code = 5
 
-    def __init__(self, message: str, n_prompt_tokens: int = 0, n_ctx: int = 0) -> None:
-        super().__init__(message)
-        self.n_prompt_tokens = n_prompt_tokens
-        self.n_ctx = n_ctx
+
+class PromptTooLongError(ContextOverflowError):
+    """A prompt with more tokens than the context holds."""
+
+    def __init__(self, n_prompt: int, n_ctx: int, hint: str) -> None:
+        super().__init__(f"the prompt of {n_prompt} tokens exceeds the available context size of {n_ctx}; {hint}")
+        self.n_prompt, self.n_ctx = n_prompt, n_ctx
 
 
 class ConstraintError(LocalInferError):

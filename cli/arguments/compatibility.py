@@ -36,6 +36,10 @@ EQUIVALENTS = {  # flag: equivalent words
     "--draft-min": ("--spec-draft-n-min",),
     "--draft-n-min": ("--spec-draft-n-min",),
     "--spec-default": ("--spec-type", "ngram-mod"),
+    "--webui": ("--ui",),
+    "--no-webui": ("--no-ui",),
+    "--log-verbose": ("--verbose",),
+    "--cors-origins": ("--allow-origin",),
     "--memory-f32": ("--cache-type-k", "f32", "--cache-type-v", "f32"),
 }
 RESUME = ("--continue", "--session NAME")
@@ -247,7 +251,9 @@ UNSUPPORTED = (  # "... is not supported: <what happens instead>", where the ans
     ("use the environment variable HF_TOKEN or `hf auth login`", "-hft --hf-token", ""),
 )
 
-REFUSED = (  # an error, "... is not supported: <why>": without them, the answer would be another one
+# An error, "... is not supported: <why>": without them, the answer would be another one. A server starts in any case,
+# with the same text as a warning.
+REFUSED = (
     (
         "merge adapters into the weights first: `localinfer quantize MODEL OUT COPY --lora FILE`",
         "--lora --lora-scaled --lora-base",
@@ -308,6 +314,7 @@ NEUTRAL_VALUES = {  # refused flag: values with which it has no effect in llama.
     ),
 }
 
+MCP_PROXY_FLAGS = "--ui-mcp-proxy --webui-mcp-proxy --no-ui-mcp-proxy --no-webui-mcp-proxy"
 NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
     "chat": (
         (
@@ -317,17 +324,32 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
         ),
     ),
     "serve": (
-        ("all endpoints are available", "", "--embedding --embeddings --rerank --reranking --metrics --slots --props"),
-        ("all endpoints are available, with an API key if one is set", "", "--no-slots --no-metrics"),
-        ("the web UI is always available", "--ui-config --webui-config --ui-config-file", "--ui --webui"),
-        ("the web UI is part of the program", "--path --api-prefix", "--no-ui --no-webui"),
+        ("all endpoints are available", "", "--embedding --embeddings --rerank --reranking"),
+        ("the web UI has no settings file", "--ui-config --webui-config --ui-config-file --webui-config-file", ""),
+        ("the web UI is part of the program", "--path --api-prefix", ""),
+        ("the web UI sends requests to this server only", "", MCP_PROXY_FLAGS),
+        ("the server calls no tools itself", "--tools-runtime --mcp-servers-json", "-ag --agent -no-ag --no-agent"),
+        ("--allow-origin names the origins; methods and headers follow", "--cors-methods --cors-headers",
+         "--cors-credentials --no-cors-credentials"),
+        ("the models of --models-dir are loaded when they are requested", "", "--models-autoload"),
+        ("a model is loaded when it is requested", "", "--no-models-autoload"),
+        ("the model continues a last message of the assistant, unless the request says otherwise", "",
+         "--prefill-assistant --no-prefill-assistant"),
+        ("a port in use is an error", "", "--reuse-port"),
+        ("requests are JSON, which has its own escapes", "", "-e --escape --no-escape"),
+        ("statistics are part of every response", "", "--no-perf"),
+        ("models come from files and from the hub; use -hf", "-dr --docker-repo", ""),
+        ("sequences share KV cache pages automatically", "--kv-unified-per-slot -cms --checkpoint-min-step", ""),
+        ("a model runs without adapters", "", "--lora-init-without-apply"),
+        ("requests set it as embd_normalize", "--embd-normalize", ""),
+        ("special tokens are never part of the text", "", "-sp --special"),
+        ("files of the server are never part of a prompt", "--media-path", ""),
         ("one thread accepts requests, and the model runs in others", "--threads-http", ""),
         (
             "prompts share their common prefix automatically",
             "--cache-reuse -sps --slot-prompt-similarity",
-            "--cache-prompt --no-cache-prompt --cache-idle-slots --no-cache-idle-slots",
+            "--cache-idle-slots --no-cache-idle-slots",
         ),
-        ("the KV cache of a slot is not saved", "--slot-save-path", ""),
         ("an idle model stays loaded, unless a request has `keep_alive`", "--sleep-idle-seconds", ""),
         ("use a proxy for HTTPS", "--ssl-key-file --ssl-cert-file", ""),
     ),

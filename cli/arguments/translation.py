@@ -20,11 +20,13 @@ NO_MESSAGE = ("", "")
 OPTIONAL_VALUE = -1  # one value if the next word is in compatibility.SWITCHES, otherwise none
 VALUE_COUNTS = {"?": OPTIONAL_VALUE, "2": 2}  # by the suffix after the colon in compatibility
 NO_EFFECT_MESSAGE = ("has no effect", "have no effect")  # for one flag, for several
+UNSUPPORTED_MESSAGE = ("is not supported", "are not supported")
+NEVER_REFUSING = ("serve",)  # commands that start whatever llama.cpp's flags ask for
 REFUSED_MESSAGE = ("is not supported", "")  # an error, so there is one flag
 TABLES = (
     (compatibility.ALWAYS_ON, NO_MESSAGE),
     (compatibility.NO_EFFECT, NO_EFFECT_MESSAGE),
-    (compatibility.UNSUPPORTED, ("is not supported", "are not supported")),
+    (compatibility.UNSUPPORTED, UNSUPPORTED_MESSAGE),
     (compatibility.REFUSED, REFUSED_MESSAGE),
 )
 
@@ -165,8 +167,12 @@ class TranslatedLine:
         if values == OPTIONAL_VALUE:
             values = bool(self._rest) and self._rest[0].lower() in compatibility.SWITCHES
         typed = [self._value(name) for _ in range(max(values, has_value))]
-        if messages is REFUSED_MESSAGE and not set(typed) & set(compatibility.NEUTRAL_VALUES.get(name, ())):
-            raise UnsupportedError(f"{name} {messages[0]}: {why}")
+        if messages is REFUSED_MESSAGE:
+            messages = UNSUPPORTED_MESSAGE
+            if set(typed) & set(compatibility.NEUTRAL_VALUES.get(name, ())):
+                messages = NO_MESSAGE
+            elif self.command.name not in NEVER_REFUSING:
+                raise UnsupportedError(f"{name} {messages[0]}: {why}")
         flags = self._ignored.setdefault((messages, why), [])
         if name not in flags:
             flags.append(name)

@@ -33,8 +33,8 @@ class NetworkOptions:
     host: Annotated[
         str,
         typer.Option(
-            "--host", metavar="ADDRESS", help="Address to listen on. 0.0.0.0 accepts connections from the network; a "
-            "name that ends in .sock is the path of a Unix socket.",
+            "--host", metavar="ADDRESS,...", help="Addresses to listen on, separated by commas. 0.0.0.0 accepts "
+            "connections from the network; a name that ends in .sock is the path of a Unix socket.",
         ),
     ] = DEFAULTS.host
     port: Annotated[
@@ -83,6 +83,34 @@ class ServedModelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EndpointOptions:
+    """What the endpoints answer."""
+
+    slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer at /slots.")] = DEFAULTS.has_slots
+    metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", help="Answer at /metrics.")] = DEFAULTS.has_metrics
+    props: Annotated[
+        bool, typer.Option("--props", help="Answer at POST /props, which changes nothing, as in llama-server.")
+    ] = DEFAULTS.has_props
+    ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the web UI.")] = DEFAULTS.has_web_ui
+    tags: Annotated[
+        str, typer.Option("--tags", metavar="TAG,...", help="Tags of the models in /v1/models, without effect.")
+    ] = ""
+    slot_save_path: Annotated[
+        Path | None, typer.Option("--slot-save-path", metavar="DIR", help="Folder of the KV caches that clients save.")
+    ] = None
+    spm_infill: Annotated[
+        bool, typer.Option("--spm-infill", help="Put the suffix before the prefix in prompts of /infill.")
+    ] = DEFAULTS.suffix_first
+    sse_ping_interval: Annotated[
+        float, typer.Option(
+            "--sse-ping-interval", metavar="SECONDS", help="Time between comments in a silent stream (-1: none).")
+    ] = DEFAULTS.ping_interval
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Add __verbose, with the prompt, to answers of a chat.")
+    ] = DEFAULTS.is_verbose  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitOptions:
     """The limits of the server."""
 
@@ -114,6 +142,7 @@ def serve_command(
     network: NetworkOptions,
     keys: KeyOptions,
     limits: LimitOptions,
+    endpoints: EndpointOptions,
 ) -> None:
     """Run an OpenAI-compatible HTTP server.
 
@@ -132,24 +161,36 @@ def serve_command(
     models = [*(models or ()), *model_files(served.models_dir)]
     if served.alias and len(models) != 1:
         raise UsageError("--alias: requires exactly one MODEL")
+    if endpoints.slot_save_path is not None and not endpoints.slot_save_path.is_dir():
+        raise UsageError(f"--slot-save-path: {printable(str(endpoints.slot_save_path))}: is not a folder")
     presets = preset_loaders(served.models_preset, given, context)
     given = with_defaults(given)
     settings = Settings(
         host=network.host, port=network.port, api_keys=read_api_keys(keys.api_key, keys.api_key_file),
-        allowed_hosts=tuple(network.allow_host or ()), allowed_origins=tuple(network.allow_origin or ()),
+        allowed_hosts=tuple(network.allow_host or ()),
+        allowed_origins=tuple(origin.strip() for each in network.allow_origin or () for origin in each.split(",")),
         models_max=limits.models_max, parallel=int(str(given["parallel"])), queue=limits.queue, timeout=limits.timeout,
-        pooling=pooling or "",
+        pooling=pooling or "", has_slots=endpoints.slots, has_metrics=endpoints.metrics, has_props=endpoints.props,
+        has_web_ui=endpoints.ui, slot_save_path=str(endpoints.slot_save_path or ""),
+        suffix_first=endpoints.spm_infill, ping_interval=endpoints.sse_ping_interval, is_verbose=endpoints.verbose,
+        tags=names(endpoints.tags),
     )  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache
+    from localinfer.server.startup import Startup
 
-    model_cache = ModelCache(models, model_loader(given), limits.models_max, served.alias, presets)
+    model_cache = ModelCache(models, model_loader(given), limits.models_max, names(served.alias or ""), presets)
+    has_models = bool(models or presets)
+    startup = Startup((lambda: model_cache.get(model_cache.served_models()[0])) if has_models else None)
     with run.listening(settings) as opened:
-        if models or presets:
-            model_cache.get(model_cache.served_models()[0])  # report a broken model before the server starts
-        port = 0 if settings.is_unix_socket else opened.getsockname()[1]
-        run.serve(create_app(model_cache, settings), opened, lambda: print_address(settings, port))
+        port = 0 if settings.is_unix_socket else opened[0].getsockname()[1]
+        run.serve(create_app(model_cache, settings, startup), opened, startup, lambda: print_address(settings, port))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return comma-separated names, sorted, without empty ones."""
+    return tuple(sorted(filter(None, (each.strip() for each in text.split(",")))))
 
 
 def with_defaults(given: Layer, preset: Layer | None = None) -> Layer:
@@ -218,8 +259,10 @@ def require_extra() -> None:
 
 
 def print_address(settings: Settings, port: int) -> None:
-    host = settings.host
-    screen.note(f"listening on {f'unix:{host}' if settings.is_unix_socket else f'http://{url_host(host)}:{port}'}")
-    is_here = settings.is_unix_socket or settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+    if settings.is_unix_socket:
+        screen.note(f"listening on unix:{settings.host}")
+        return
+    screen.note(f"listening on {' '.join(f'http://{url_host(host)}:{port}' for host in settings.hosts)}")
+    is_here = all(host in ("localhost", "::1") or host.startswith("127.") for host in settings.hosts)
     if not is_here and not settings.api_keys:
         screen.warn("anyone who can reach this port can use the server; --api-key requires a key")

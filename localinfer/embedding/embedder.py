@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.embedding.classifier import Classifier
-from localinfer.embedding.pooling import pool_texts
+from localinfer.embedding.pooling import pool_texts, token_states
 from localinfer.errors import ContextOverflowError, UsageError
 from localinfer.graph.properties.pooling import POOLINGS
 from localinfer.runtime.batch import token_ids
@@ -52,6 +52,20 @@ class Embedder:
         """Return the score of each document, float32 (len(documents),): see `localinfer.Model.rerank`."""
         pairs = [self._tokenize_pair(number, query, document, truncate) for number, document in enumerate(documents, 1)]
         return self._pool([ids for ids, _ in pairs], "rank", [types for _, types in pairs], progress)[:, 0]
+
+    def embed_tokens(self, texts: Sequence[str | Sequence[int]]) -> list[Floats]:
+        """Return the hidden states of the tokens of each text: see `localinfer.Model.embed_tokens`."""
+        ids = [self._tokenize(number, text, truncate=False) for number, text in enumerate(texts, 1)]
+        with self._engine.lock:
+            self._engine.file.check_unchanged()
+            states = [token_states(self._engine, each) for each in ids]
+            self._engine.reset()
+            return states
+
+    def count_rerank_tokens(self, query: str, documents: Sequence[str]) -> int:
+        """Return the number of tokens of all pairs of query and document, as far as they fit in the context."""
+        pairs = (self._tokenize_pair(number, query, document, True) for number, document in enumerate(documents, 1))
+        return sum(len(ids) for ids, _ in pairs)
 
     # --- tokens ---
 

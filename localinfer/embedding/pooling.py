@@ -39,6 +39,22 @@ def pool_texts(
     return vectors
 
 
+def token_states(engine: Engine, text: Ids) -> Floats:
+    """Return the hidden states of all tokens of a text, float32 (len(text), embedding_length)."""
+    engine.reset()
+    states = []
+    is_whole = fits_in_batch(engine, [len(text)])
+    for batch in [text] if is_whole else split_batches(text, engine.graph.batch):
+        if is_whole:
+            engine.runner.evaluate_packed(engine.sequence, [batch], ())
+        else:
+            engine.runner.evaluate_segments([Segment(engine.sequence, batch)])
+        for first in range(0, len(batch), engine.graph.outputs):
+            rows = np.arange(first, min(first + engine.graph.outputs, len(batch)), dtype=np.int32)
+            states.append(engine.compiled_graph.hidden_states(rows).copy())
+    return np.concatenate(states)
+
+
 def batch_ranges(engine: Engine, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield (first, end) of consecutive texts that fit in one batch, or of one text that does not fit."""
     starts = [0]

@@ -87,11 +87,12 @@ class Stats:
     prompt_seconds: float = 0.0
     generated_tokens: int = 0
     generate_seconds: float = 0.0  # excludes the caller's time between pieces
+    drafts: int = 0  # lists of draft tokens that the model has verified
     drafted_tokens: int = 0  # draft tokens that the model has verified
     accepted_tokens: int = 0  # draft tokens that were accepted
     speedup: float = 1.0  # estimated speedup by speculative decoding
     finish_reason: FinishReason = "interrupted"
-    stop_string: str = ""
+    stop_string: str = ""  # the one that ended the text
     seed: int = 0
 
 
@@ -103,26 +104,25 @@ class StopStringFilter:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.stop_string = ""  # the one that was found
+        self.found = ""  # the stop string that the text contained
         self._stops = stops
         self._held: list[Piece] = []
 
     @property
     def is_stopped(self) -> bool:
-        return bool(self.stop_string)
+        return bool(self.found)
 
     def push(self, piece: Piece, *, is_incomplete: bool) -> list[Piece]:
         """Add a piece and return the pieces that are certain now.
 
-        When a stop string is complete, the returned pieces are the last ones, cut off before it, and `stop_string` is
-        set.
+        When a stop string is complete, it is `found`, and the returned pieces are the last ones, cut off before it.
         """
         self._held.append(piece)
         text = "".join(held_piece.text for held_piece in self._held)
         positions = {stop: position for stop in self._stops if (position := text.find(stop)) >= 0}
         if positions:
-            self.stop_string = min(positions, key=positions.__getitem__)
-            return self._truncate(positions[self.stop_string])
+            self.found = min(positions, key=positions.__getitem__)
+            return self._truncate(positions[self.found])
         certain = self._release(len(text) - self._n_ambiguous(text))
         if is_incomplete and not self._held:
             self._held = [certain.pop()]

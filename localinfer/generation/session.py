@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.errors import ContextOverflowError, LocalInferError, UsageError
+from localinfer.errors import ContextOverflowError, LocalInferError, PromptTooLongError, UsageError
 from localinfer.generation.pieces import FinishReason, Piece, Stats, StopStringFilter
 from localinfer.generation.reasoning import ReasoningTracker
 from localinfer.generation.sampling import SamplerChain, SequenceBreakers, resolve_seed
@@ -115,11 +115,7 @@ class GenerationSession:
             raise UsageError("the prompt is empty, and this model adds no BOS token")
         length = len(prompt) + len(answer_prefix)
         if length > self._engine.n_ctx and not self._engine.runner.uses_ring_buffer:
-            raise ContextOverflowError(
-                f"the prompt has {length} tokens, the context holds {self._engine.n_ctx}; {CONTEXT_HINT}",
-                n_prompt_tokens=length,
-                n_ctx=self._engine.n_ctx,
-            )
+            raise PromptTooLongError(length, self._engine.n_ctx, CONTEXT_HINT)
         if options.beams > 1 and (sampler or constraint or options.logprobs or answer_prefix):
             raise UsageError("beams: beam search excludes samplers, logprobs, constraints and answer prefixes")
         stats = Stats(prompt_tokens=length, seed=resolve_seed(options.seed))
@@ -205,8 +201,8 @@ class GenerationSession:
         for piece in tokens:
             text = decoder.push(piece.id)
             yield from stop_filter.push(replace(piece, text=text), is_incomplete=decoder.has_pending_bytes)
-            if stop_filter.is_stopped:
-                stats.finish_reason, stats.stop_string = "stop", stop_filter.stop_string
+            if stop_filter.found:
+                stats.finish_reason, stats.stop_string = "stop", stop_filter.found
                 return
         yield from stop_filter.flush(decoder.flush())
 
@@ -242,7 +238,7 @@ class GenerationSession:
         is_synchronous = not selector.runs_in_scheduler_thread
         loop = SamplingLoop(self._engine, choose, is_last, remaining, is_synchronous=is_synchronous)
         with self._engine.lock:
-            logits = self._prefill([*prompt, *answer_prefix], stats)
+            logits = self._prefill([*prompt, *answer_prefix], stats, options)
             with add_generate_seconds(stats):
                 loop.speculation = speculation = self._speculative_run(options, stats)
                 pieces = [loop.first(logits)]
@@ -303,7 +299,7 @@ class GenerationSession:
         n_free = max(1, self._engine.n_ctx - len(prompt) + 1)
         limit = min(n_free, options.n_predict) if options.n_predict > 0 else n_free
         with self._engine.lock:
-            self._prefill(prompt, stats)
+            self._prefill(prompt, stats, options)
 
         def logprobs_after(ids: Sequence[int]) -> NDArray[np.floating]:
             with self._engine.lock:
@@ -349,12 +345,12 @@ class GenerationSession:
 
     # --- the cache ---
 
-    def _prefill(self, prompt: Sequence[int], stats: Stats) -> Logits:
-        """Evaluate the prompt and return the logits after it. Cached tokens are reused."""
+    def _prefill(self, prompt: Sequence[int], stats: Stats, options: Options) -> Logits:
+        """Evaluate the prompt and return the logits after it. Reuse cached tokens, unless the options forbid it."""
         self._check_current(stats)
         start = perf_counter()
-        engine, store = self._engine, self._prefix_store
-        stats.reused_tokens = engine.reuse_prefix(prompt, len(prompt) - 1, self.progress)
+        engine, store = self._engine, self._prefix_store if options.cache_prompt else None
+        stats.reused_tokens = engine.reuse_prefix(prompt, len(prompt) - 1 if options.cache_prompt else 0, self.progress)
         if store:
             stats.reused_tokens = store.restore(engine, prompt, stats.reused_tokens)
         engine.checkpoint()

@@ -32,6 +32,7 @@ class ChatRequest(NamedTuple):
             tools=tools if tool_choice.mode != "none" else None,
             documents=options.pop("documents", None),
             template_kwargs=options.pop("template_kwargs", None) or {},
+            add_generation_prompt=options.pop("add_generation_prompt", True),
             continue_final_message=options.pop("continue_final_message", False),
         )
         return cls(

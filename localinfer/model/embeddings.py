@@ -33,6 +33,18 @@ class Embeddings(ModelBase):
         embedder = self._resources.embedder()
         return embedder.embed(texts, pooling, normalize=normalize, truncate=truncate, progress=progress)
 
+    def embed_tokens(self, texts: Sequence[str | Sequence[int]]) -> list[NDArray[np.float32]]:
+        """Return the embeddings of all tokens of each text or list of token ids, float32 (n_tokens, n_embd), not
+        normalized.
+
+        Raises what `embed` raises.
+        """
+        return self._resources.embedder().embed_tokens(texts)
+
+    def count_rerank_tokens(self, query: str, documents: Sequence[str]) -> int:
+        """Return the number of tokens of all pairs that `rerank` evaluates, cut to the context."""
+        return self._resources.embedder().count_rerank_tokens(query, documents)
+
     def rerank(self, query: str, documents: Sequence[str], *, truncate: bool = False,
                progress: Progress | None = None) -> "list[RankedDocument]":
         """Return the documents in the order of their relevance to a query, each with its `index` and `score`.

@@ -26,6 +26,7 @@ class ChatKeywords(RunKeywords, total=False):
     tools: Sequence[Mapping[str, object]] | None
     documents: Sequence[Mapping[str, object]] | None
     template_kwargs: Mapping[str, object] | None
+    add_generation_prompt: bool
     continue_final_message: bool
     parse_special: bool
     sampler: "SamplerFunction | None"

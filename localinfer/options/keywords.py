@@ -44,6 +44,7 @@ class OptionKeywords(TypedDict, total=False):
     beams: int
     logprobs: int
     ignore_eos: bool
+    cache_prompt: bool
     reasoning_budget: int
     reasoning_format: Literal["auto", "deepseek", "none"]
     json_schema: str

@@ -199,6 +199,10 @@ class Options:
         False, "--ignore-eos", section="generation",
         help="Ignore end-of-generation tokens, and continue generating.")
 
+    cache_prompt: bool = option(
+        True, "--cache-prompt", section="generation",
+        help="Reuse what the KV cache already has of the prompt; --no-cache-prompt evaluates the whole prompt.")
+
     reasoning_budget: int = option(
         -1, "--reasoning-budget", section="generation", minimum=-1, maximum=INT32_MAX,
         help="Maximum number of reasoning tokens before the answer (0: none, -1: no limit).")

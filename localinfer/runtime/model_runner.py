@@ -36,6 +36,7 @@ class ModelRunner:
         self.lock, self.page_table_lock = threading.RLock(), threading.RLock()
         self.evict: abc.Callable[[], bool] = lambda: False
         self.decode_seconds = deque[float](maxlen=DECODE_STEPS_KEPT)  # of batches of one token in a short context
+        self.n_batches = self.n_batched = 0  # batches so far, and the sequences in them
         self._closed, self._process = False, os.getpid()
 
     def new_sequence(self) -> Sequence:
@@ -61,6 +62,7 @@ class ModelRunner:
             if len(rows):
                 self.compiled_graph.require_output_layer()
             self.prepare(segments)
+            self.n_batches, self.n_batched = self.n_batches + 1, self.n_batched + len(segments)
             logits = self.compiled_graph.select_output_rows(rows)
             tokens, begin = sum(len(each.ids) for each in segments), time.perf_counter()
             try:
@@ -114,6 +116,7 @@ class ModelRunner:
             lengths = [len(text) for text in texts]
             with self.page_table_lock:
                 self.retry_after_eviction(lambda: sequence.pack(lengths))
+            self.n_batches, self.n_batched = self.n_batches + 1, self.n_batched + len(texts)
             positions = np.concatenate([np.arange(length) for length in lengths])
             self.compiled_graph.set_inputs(np.concatenate(texts), positions, np.concatenate(types) if types else 0)
             self.run(0, self.compiled_graph.output_layer_ops[0], len(positions))

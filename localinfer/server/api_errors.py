@@ -12,6 +12,7 @@ from localinfer.errors import (
     LocalInferError,
     ModelNotFoundError,
     NotEnoughMemoryError,
+    PromptTooLongError,
     UnsupportedError,
     UsageError,
 )
@@ -55,12 +56,13 @@ class APIError(Exception):
     message: str
     param: str | None = None
     code: str | None = None
-    details: Mapping[str, int] = field(default_factory=dict)
+    kind: str = ""  # the `type`, if it does not follow from the status
+    details: dict[str, int] = field(default_factory=dict)
 
     @property
     def error(self) -> dict[str, object]:
         """The error object of OpenAI's API."""
-        kind = ERROR_TYPES.get(self.status, "server_error")
+        kind = self.kind or ERROR_TYPES.get(self.status, "server_error")
         return {
             "message": printable(self.message, MAX_MESSAGE_CHARS),
             "type": kind,
@@ -102,17 +104,15 @@ def to_api_error(error: Exception, field_of: Mapping[str, str] = MappingProxyTyp
     """
     if isinstance(error, APIError):
         return error
+    if isinstance(error, PromptTooLongError):
+        counts = {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+        return APIError(
+            400, str(error), code="context_length_exceeded", kind="exceed_context_size_error", details=counts
+        )
     for kind, status, code in STATUSES:
         if isinstance(error, kind):
             message, param = without_directory(str(error)), None
             if isinstance(error, CONSTRAINT_ERRORS):
                 message, param = with_field(message, field_of)
-            return APIError(status, message, param, code, error_details(error))
+            return APIError(status, message, param, code)
     return APIError(500, f"unexpected {type(error).__name__}")
-
-
-def error_details(error: Exception) -> Mapping[str, int]:
-    """Return the numbers that clients need to shorten a prompt, named as in llama.cpp's server."""
-    if isinstance(error, ContextOverflowError) and error.n_prompt_tokens:
-        return {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
-    return {}

@@ -14,13 +14,15 @@ from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
 from localinfer.options import FLAGS
-from localinfer.server import llama_cpp, metrics, web_ui
+from localinfer.server import metrics, web_ui
 from localinfer.server.anthropic import models as anthropic_models
 from localinfer.server.anthropic import routes as anthropic_routes
 from localinfer.server.api_errors import APIError, to_api_error
 from localinfer.server.auth import AuthMiddleware
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.error_responses import error_response, uses_anthropic_api
+from localinfer.server.llama_cpp import completion, infill, properties, reranking, slots, tokenization
+from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
 from localinfer.server.model_cache import ModelCache
 from localinfer.server.ollama import chat as ollama_chat
 from localinfer.server.ollama import embeddings, unsupported
@@ -28,10 +30,12 @@ from localinfer.server.ollama import models as ollama_models
 from localinfer.server.openai import models, routes
 from localinfer.server.request_body import RequestBodyMiddleware
 from localinfer.server.settings import Settings
+from localinfer.server.startup import LoadingMiddleware, Startup
 
 if TYPE_CHECKING:
     from localinfer.model import Model
 
+RERANK_PATHS = ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
 GET, POST = ["GET"], ["POST"]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -61,17 +65,25 @@ ANTHROPIC_ROUTES = [
     Route("/v1/messages/count_tokens", anthropic_routes.count_tokens, methods=POST),
 ]
 LLAMA_CPP_ROUTES = [
-    *(Route(path, llama_cpp.health, methods=GET) for path in ("/health", "/v1/health")),
-    Route("/props", llama_cpp.props, methods=GET),
+    *(Route(path, properties.health, methods=GET) for path in ("/health", "/v1/health")),
+    Route("/props", properties.props, methods=GET),
+    Route("/props", properties.change_props, methods=POST),
     Route("/metrics", metrics.metrics_endpoint, methods=GET),
-    Route("/slots", llama_cpp.slots, methods=GET),
-    Route("/tokenize", llama_cpp.tokenize, methods=POST),
-    Route("/detokenize", llama_cpp.detokenize, methods=POST),
-    Route("/apply-template", llama_cpp.apply_template, methods=POST),
-    *(Route(path, llama_cpp.completion, methods=POST) for path in ("/completion", "/completions")),
+    Route("/slots", slots.slots, methods=GET),
+    Route("/slots/{number}", slots.act_on_slot, methods=POST),
+    Route("/tokenize", tokenization.tokenize, methods=POST),
+    Route("/detokenize", tokenization.detokenize, methods=POST),
+    Route("/apply-template", tokenization.apply_template, methods=POST),
+    *(Route(path, completion.completion, methods=POST) for path in ("/completion", "/completions")),
+    Route("/infill", infill.infill, methods=POST),
+    *(Route(path, llama_cpp_embeddings.embeddings, methods=POST) for path in ("/embedding", "/embeddings")),
+    *(Route(path, reranking.rerank, methods=POST) for path in RERANK_PATHS),
     Route("/chat/completions", routes.chat_completions, methods=POST),
+    *(Route(f"{prefix}/chat/completions/input_tokens", tokenization.count_chat_tokens, methods=POST)
+      for prefix in ("", "/v1")),
+    Route("/responses", routes.responses, methods=POST),
     Route("/models", models.list_models, methods=GET),
-]
+]  # fmt: skip
 OLLAMA_ROUTES = [
     Route("/api/chat", ollama_chat.chat, methods=POST),
     Route("/api/generate", ollama_chat.generate, methods=POST),
@@ -85,8 +97,10 @@ OLLAMA_ROUTES = [
 ]
 
 
-def create_app(model_cache: ModelCache, settings: Settings) -> Starlette:
-    """Return an ASGI application that serves the models of the cache. Its lifespan closes them at shutdown."""
+def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | None = None) -> Starlette:
+    """Return an ASGI application that serves the models of the cache. Its lifespan closes them at shutdown. Until
+    `startup` has loaded a model, it answers with status 503.
+    """
     dispatcher = Dispatcher(model_cache, settings)
     dispatcher.observer = observer = metrics.Metrics()
 
@@ -98,8 +112,13 @@ def create_app(model_cache: ModelCache, settings: Settings) -> Starlette:
             dispatcher.close()
 
     app = Starlette(
-        routes=[*OPENAI_ROUTES, *ANTHROPIC_ROUTES, *LLAMA_CPP_ROUTES, *OLLAMA_ROUTES, *web_ui.ROUTES],
-        middleware=[Middleware(AuthMiddleware, settings), Middleware(RequestBodyMiddleware, settings)],
+        routes=[
+            *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *LLAMA_CPP_ROUTES, *OLLAMA_ROUTES,
+            *(web_ui.ROUTES if settings.has_web_ui else ()),
+        ],
+        middleware=[
+            Middleware(kind, settings) for kind in (AuthMiddleware, LoadingMiddleware, RequestBodyMiddleware)
+        ],
         exception_handlers={
             HTTPException: handle_http_exception,
             **dict.fromkeys((APIError, LocalInferError, Exception), handle_error),
@@ -108,6 +127,7 @@ def create_app(model_cache: ModelCache, settings: Settings) -> Starlette:
     )
     app.state.dispatcher, app.state.metrics = dispatcher, observer
     app.state.default_sampling_options = default_sampling_options
+    app.state.startup = startup or Startup()
     return app
 
 

@@ -19,6 +19,7 @@ from localinfer.server.error_responses import error_response
 from localinfer.server.middleware import Middleware
 
 PUBLIC_PATHS = {"/health", "/v1/health"}  # no API key needed
+APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")  # of installed programs, never of web pages
 WEB_UI_PREFIX = "/page/"
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 
@@ -41,7 +42,7 @@ class AuthMiddleware(Middleware):
     def check(self, path: str, method: str, headers: Headers) -> APIError | None:
         """Return why the request is rejected, or None if it is allowed."""
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not is_allowed_host(hostname(f"//{host}"), (*self.settings.allowed_hosts, self.settings.host)):
+        if not is_allowed_host(hostname(f"//{host}"), (*self.settings.allowed_hosts, *self.settings.hosts)):
             return APIError(403, "Host: this host name is not allowed; --allow-host adds one", code="host")
         if origin is not None and not self.is_allowed_origin(origin, host):
             return APIError(
@@ -55,13 +56,14 @@ class AuthMiddleware(Middleware):
         return None
 
     def is_allowed_origin(self, origin: str, host: str) -> bool:
-        """Return whether pages of this origin may send requests: those of this server, of loopback hosts, and
-        `allowed_origins`.
+        """Return whether pages of this origin may send requests: those of this server, of loopback hosts, of desktop
+        apps and editors, and `allowed_origins`.
         """
         allowed = self.settings.allowed_origins
         if "*" in allowed or origin in allowed or origin == f"http://{host}":
             return True
-        return is_loopback(hostname(origin)) and urlsplit(origin).scheme in ("http", "https")
+        scheme = origin.partition("://")[0]
+        return scheme in APP_SCHEMES or (is_loopback(hostname(origin)) and scheme in ("http", "https"))
 
     def is_valid_key(self, key: str) -> bool:
         """Compare the key with all valid keys in constant time. Starlette decodes headers as Latin-1."""

@@ -15,12 +15,14 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from localinfer.errors import ContextOverflowError, IncompleteOutputError, UsageError
 from localinfer.server.answer_memory import AnswerMemory
 from localinfer.server.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
 from localinfer.server.model_cache import ModelCache, ServedModel
+from localinfer.server.prefill_reports import PrefillReport, PrefillReports
+from localinfer.server.request_fields import TEXT_BIASES
 from localinfer.server.settings import Settings
 from localinfer.server.slots import Slot, SlotPool, SlotStopped
 from localinfer.server.tool_fields import ToolFields
@@ -52,14 +54,19 @@ class Prompt(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A text to continue, or its token ids. `field_of` is what `to_api_error` needs."""
+    """A text to continue, or its token ids. With `parse_special`, the texts of control tokens become these tokens.
+    `field_of` is what `to_api_error` needs.
+    """
 
     prompt: str | Sequence[int]
+    parse_special: bool = False
     field_of: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, model: "Model", options: Options) -> "GenerationStream":
         if isinstance(self.prompt, str) and len(self.prompt) > MAX_PROMPT_CHARS:
             raise UsageError(f"prompt: {len(self.prompt)} characters (limit {MAX_PROMPT_CHARS})")
+        if isinstance(self.prompt, str) and self.parse_special:
+            return model.stream(model.tokenize(self.prompt, parse_special=True), **options)
         return model.stream(self.prompt, **options)
 
 
@@ -73,26 +80,36 @@ class ChatPrompt:
     tools: ToolFields = field(default_factory=ToolFields)
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     continue_final_message: bool = False
+    add_generation_prompt: bool = True
     field_of: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, model: "Model", options: Options) -> "GenerationStream":
         return model.stream_chat(
             self.messages, template_kwargs=self.template_kwargs,
-            continue_final_message=self.continue_final_message, **self.tools.keywords, **options)  # fmt: skip
+            continue_final_message=self.continue_final_message, add_generation_prompt=self.add_generation_prompt,
+            **self.tools.keywords, **options)  # fmt: skip
 
     def render(self, model: "Model", options: Options) -> "RenderedPrompt":
         """Return the prompt that `begin` evaluates."""
         return model.render(
             self.messages, tools=self.tools.tools, template_kwargs=self.template_kwargs,
-            continue_final_message=self.continue_final_message, **options)  # fmt: skip
+            continue_final_message=self.continue_final_message, add_generation_prompt=self.add_generation_prompt,
+            **options)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A running generation. `stats` are complete after the last piece."""
+    """A running generation. `events` are its pieces and, before them, the reports of its prefill. `stats` are complete
+    after the last one.
+    """
 
     stats: "Stats"
-    pieces: "AsyncGenerator[Piece, None]"
+    events: "AsyncGenerator[Piece | PrefillReport, None]"
+
+    @property
+    def pieces(self) -> "AsyncGenerator[Piece, None]":
+        """The pieces of a generation without reports of its prefill."""
+        return cast("AsyncGenerator[Piece, None]", self.events)
 
     @property
     def finish_reason(self) -> Literal["stop", "length"]:
@@ -110,6 +127,9 @@ class Observer(Protocol):
         """Record a finished generation. `time_to_first_token` is in seconds from the request's arrival; 0 without any
         token."""
 
+    def on_prompts_embedded(self, tokens: int, seconds: float) -> None:
+        """Record that so many tokens were evaluated for embeddings."""
+
 
 @dataclass(slots=True)
 class Lease:
@@ -126,7 +146,9 @@ class Lease:
     observer: Observer | None = None
 
     @asynccontextmanager
-    async def generate(self, prompt: Prompt, options: Options) -> AsyncIterator[Generation]:
+    async def generate(
+        self, prompt: Prompt, options: Options, *, reports_prefill: bool = False
+    ) -> AsyncIterator[Generation]:
         """Start a generation. It stops when the block ends, or at the deadline with the finish reason `length`.
 
         Errors of a constraint name the field of the request.
@@ -138,7 +160,9 @@ class Lease:
             raise to_api_error(error, prompt.field_of) from None
         timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
         try:
-            async with aclosing(self.slot.iterate(first_token_timer.watch(generation))) as stream:
+            pieces: Iterator[Piece | PrefillReport] = first_token_timer.watch(generation)
+            reports = PrefillReports(generation.stats) if reports_prefill else None
+            async with aclosing(self.slot.iterate(pieces, reports)) as stream:
                 yield Generation(generation.stats, stream)
         except CONSTRAINT_ERRORS as error:
             raise to_api_error(error, prompt.field_of) from None
@@ -161,11 +185,22 @@ class Lease:
 
     def _begin(self, prompt: Prompt, options: Options) -> "GenerationStream":
         """Start a generation. Raises SlotStopped if the slot was stopped meanwhile."""
-        generation = prompt.begin(self.model, options)
+        generation = prompt.begin(self.model, with_token_biases(options, self.model))
         if self.slot.is_stopped:
             generation.close()
             raise SlotStopped
         return generation
+
+
+def with_token_biases(options: Options, model: "Model") -> Options:
+    """Return options in which each bias of a text is a bias of the text's tokens."""
+    if TEXT_BIASES not in options:
+        return options
+    biases = list(options.get("logit_bias", ()))
+    for text, bias in options[TEXT_BIASES]:
+        biases += (f"{id}{bias:+}" for id in model.tokenize(text, add_special=False))
+    rest = {name: value for name, value in options.items() if name != TEXT_BIASES}
+    return rest | {"logit_bias": tuple(biases)}
 
 
 class FirstTokenTimer:
@@ -207,15 +242,16 @@ class Dispatcher:
         self._unload_tasks: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Lease]:
-        """Wait for a free slot, then for the model, and load the model if needed.
+    async def lease(self, name: str | None, slot_number: int = -1) -> AsyncIterator[Lease]:
+        """Wait for a free slot, then for the model, and load the model if needed. The slot is the one with this number
+        if it is free.
 
         Raises APIError if the queue is full, the wait exceeds `settings.timeout` or the model is unknown, and whatever
         loading raises.
         """
         served, arrival = self.model_cache.resolve(name), perf_counter()
         deadline = asyncio.get_running_loop().time() + self.settings.timeout
-        async with self.slots.acquire(self.settings.timeout) as slot:
+        async with self.slots.acquire(self.settings.timeout, slot_number) as slot:
             if self.observer:
                 self.observer.on_slot_acquired(perf_counter() - arrival)
             with self._in_use(await self._acquire_model(slot, served), slot) as model:

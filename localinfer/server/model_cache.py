@@ -26,6 +26,7 @@ class ServedModel:
 
     name: str
     source: str
+    aliases: Sequence[str] = ()
 
 
 class ModelCache:
@@ -40,11 +41,14 @@ class ModelCache:
         sources: Sequence[str],
         load: Load,
         max_loaded: int = 1,
-        alias: str | None = None,
+        aliases: Sequence[str] = (),
         presets: Mapping[ServedModel, Load] | None = None,
     ) -> None:
-        """`presets` are further models, each with the function that loads it."""
-        served = [ServedModel(alias or default_name(source), source) for source in sources]
+        """`aliases` are the names of a single model. `presets` are further models, with the functions that load them.
+        """
+        served = [
+            ServedModel(aliases[0] if aliases else default_name(source), source, tuple(aliases)) for source in sources
+        ]
         self._loads = {**dict.fromkeys(served, load), **(presets or {})}
         self._configured = {each.name: each for each in self._loads}
         self._load = load

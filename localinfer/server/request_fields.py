@@ -1,6 +1,7 @@
 """Parsing of request fields, and their translation into the options of `localinfer.options`."""
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,9 @@ from localinfer.server.api_errors import APIError, field_error
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+MAX_PING_INTERVAL = 1e6  # seconds
+IGNORED_SAMPLERS = ("infill",)  # llama.cpp's, in requests of editors; it only merges tokens that begin alike
+TEXT_BIASES = "text_biases"  # in a layer of options: (text, bias) pairs; the model's tokenizer finds their tokens
 T = TypeVar("T", bound="bool | int | float | str | list[Any] | dict[str, Any]")
 Fields = Mapping[str, Any]
 
@@ -35,7 +39,7 @@ SAMPLING = {  # field of a request, as OpenAI and llama.cpp name it -> field of 
         "top_k", "top_p", "min_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "repeat_penalty",
         "repeat_last_n", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length",
         "dry_penalty_last_n", "mirostat", "adaptive_target", "adaptive_decay", "seed", "stop", "ignore_eos",
-        "reasoning_budget", "grammar", "regex",
+        "reasoning_budget", "grammar", "regex", "cache_prompt",
     )
 }  # fmt: skip
 
@@ -77,19 +81,31 @@ def get_int(fields: Fields, name: str, default: int, low: int, high: int) -> int
     return value
 
 
-def sampling_options(fields: Fields, names: Mapping[str, str] = SAMPLING) -> Layer:
+def ping_interval(fields: Fields, default: float) -> float:
+    """Return the seconds between comments in a silent stream, which `sse_ping_interval` sets."""
+    value = fields.get("sse_ping_interval")
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1 <= value <= MAX_PING_INTERVAL:
+        raise field_error("sse_ping_interval", "must be a number of seconds, or -1 for no comments")
+    return float(value)
+
+
+def sampling_options(fields: Fields, names: Mapping[str, str] = SAMPLING) -> dict[str, Any]:
     """Return the sampling options that a request sets, validated."""
     values = {option: fields[name] for name, option in names.items() if fields.get(name) is not None}
+    texts: tuple[tuple[str, float], ...] = ()
     if fields.get("logit_bias") is not None:
-        values["logit_bias"] = parse_logit_bias(fields["logit_bias"])
+        values["logit_bias"], texts = parse_logit_bias(fields["logit_bias"])
     if (samplers := fields.get("samplers")) is not None:
         if not isinstance(samplers, (list, str)):
             raise field_error("samplers", "must be a list of names, or a string of names separated by semicolons")
-        values["samplers"] = samplers if isinstance(samplers, str) else ";".join(map(str, samplers))
+        names_of_samplers = samplers.split(";") if isinstance(samplers, str) else map(str, samplers)
+        values["samplers"] = ";".join(name for name in names_of_samplers if name not in IGNORED_SAMPLERS)
     if values.get("stop") == []:
         del values["stop"]
     field_of = {option: name for name, option in names.items()}
-    return check_options(values, field_of)
+    return check_options(values, field_of) | ({TEXT_BIASES: texts} if texts else {})
 
 
 def check_options(values: Mapping[str, object], field_by_option: Mapping[str, str]) -> Layer:
@@ -112,13 +128,30 @@ def length_options(fields: Fields, *names: str) -> Layer:
     return {}
 
 
-def parse_logit_bias(value: object) -> dict[str, float]:
-    """Parse OpenAI's object of token ids and biases, or llama.cpp's list of pairs, in which false bans a token."""
-    pairs = list(value.items()) if isinstance(value, dict) else value
+def parse_logit_bias(value: object) -> tuple[dict[str, float], tuple[tuple[str, float], ...]]:
+    """Return the biases of token ids, and those of texts, whose tokens all have the bias.
+
+    Parses OpenAI's object of ids and biases, whose keys may also be texts, and llama.cpp's list of pairs, in which
+    false bans a token.
+    """
+    pairs = [(int_or_text(key), bias) for key, bias in value.items()] if isinstance(value, dict) else value
+    ids, texts = {}, []
     try:
-        return {str(int(id)): float("-inf") if bias is False else float(bias) for id, bias in pairs}  # type: ignore[attr-defined]
+        for key, bias in pairs:  # type: ignore[attr-defined]
+            amount = float("-inf") if bias is False else float(bias)
+            if isinstance(key, str):
+                texts.append((key, amount))
+            else:
+                ids[str(int(key))] = amount
     except (TypeError, ValueError):
         raise field_error("logit_bias", 'must be an object such as {"15043": -1}') from None
+    if any(math.isnan(bias) for _, bias in texts):
+        raise field_error("logit_bias", "must have numbers as biases")
+    return ids, tuple(texts)
+
+
+def int_or_text(key: str) -> int | str:
+    return int(key) if key.isdecimal() else key
 
 
 def constraint_fields(fields: Fields) -> dict[str, str]:

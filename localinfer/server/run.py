@@ -17,6 +17,7 @@ from localinfer.errors import LocalInferError
 from localinfer.escaping import printable
 from localinfer.server.connection import Connection
 from localinfer.server.settings import Settings
+from localinfer.server.startup import Startup
 
 ANSWER_SECONDS = 3  # that running answers have after a signal
 EXIT_SECONDS = 4.5  # after the first signal, until the process ends in any case
@@ -55,46 +56,53 @@ class Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def listening(settings: Settings) -> Iterator[socket.socket]:
-    """Open and listen on the port or Unix socket. Raises LocalInferError if it is in use or cannot be opened."""
-    address = settings.host if settings.is_unix_socket else f"{settings.host}:{settings.port}"
-    bind = bind_unix_socket if settings.is_unix_socket else bind_port
+def listening(settings: Settings) -> Iterator[list[socket.socket]]:
+    """Open and listen on the Unix socket, or on the same port of all addresses. Raises LocalInferError if it is in use
+    or cannot be opened.
+    """
+    listeners: list[socket.socket] = []
     with contextlib.ExitStack() as stack:
-        try:
-            listener = stack.enter_context(bind(settings))
-            listener.listen(128)
-        except OSError as error:
-            raise LocalInferError(f"{printable(address)}: {error.strerror or error}") from None
-        yield listener
+        for host in settings.hosts:
+            port = listeners[0].getsockname()[1] if listeners else settings.port
+            try:
+                bound = bind_unix_socket(host) if settings.is_unix_socket else bind_port(host, port)
+                listeners.append(stack.enter_context(bound))
+                listeners[-1].listen(128)
+            except OSError as error:
+                address = host if settings.is_unix_socket else f"{host}:{port}"
+                raise LocalInferError(f"{printable(address)}: {error.strerror or error}") from None
+        yield listeners
 
 
 @contextlib.contextmanager
-def bind_port(settings: Settings) -> Iterator[socket.socket]:
-    """Bind a TCP socket to the host and port of the settings."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def bind_port(host: str, port: int) -> Iterator[socket.socket]:
+    """Bind a TCP socket to a host and a port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         # On Windows, SO_REUSEADDR would let a second server use the same port.
         exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if exclusive is None else exclusive, 1)
-        listener.bind((settings.host, settings.port))
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((host, port))
         yield listener
 
 
 @contextlib.contextmanager
-def bind_unix_socket(settings: Settings) -> Iterator[socket.socket]:
+def bind_unix_socket(host: str) -> Iterator[socket.socket]:
     """Bind a Unix socket that only this user can access.
 
     Replaces the stale socket of a killed server. Raises OSError if the path is in use or another kind of file.
     """
     if not hasattr(socket, "AF_UNIX"):
-        raise LocalInferError(f"{printable(settings.host)}: Python has no Unix sockets on this system")
-    path = Path(settings.host)
+        raise LocalInferError(f"{printable(host)}: Python has no Unix sockets on this system")
+    path = Path(host)
     with socket.socket(socket.AF_UNIX) as listener:
         if is_stale_socket(path):
             path.unlink()
         previous = os.umask(0o177)
         try:
-            listener.bind(settings.host)
+            listener.bind(host)
         finally:
             os.umask(previous)
         try:
@@ -111,10 +119,10 @@ def is_stale_socket(path: Path) -> bool:
         return client.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
-def serve(app: ASGIApp, listener: socket.socket, ready: Callable[[], None]) -> None:
+def serve(app: ASGIApp, listeners: list[socket.socket], startup: Startup, ready: Callable[[], None]) -> None:
     """Serve the application until SIGINT or SIGTERM, then let running responses finish for ANSWER_SECONDS.
 
-    Calls `ready` before serving.
+    Calls `ready` when the model is loaded, from another thread. Raises what loading has raised.
     """
     config = uvicorn.Config(
         app, http=Connection, log_level="error", access_log=False, lifespan="on", ws="none", server_header=False,
@@ -122,5 +130,11 @@ def serve(app: ASGIApp, listener: socket.socket, ready: Callable[[], None]) -> N
     )  # fmt: skip
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that disconnects
     server = Server(config)
-    ready()
-    server.run(sockets=[listener])
+
+
+    def stop() -> None:
+        server.should_exit = True
+
+    startup.begin(ready, stop)
+    server.run(sockets=listeners)
+    startup.require_success()

@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 
+from localinfer.version import VERSION
+
 LOOPBACK = "127.0.0.1"
+SYSTEM_FINGERPRINT = f"b{VERSION}-localinfer"  # clients of llama-server expect a build that begins with b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of `localinfer serve`. Times are in seconds, sizes in bytes."""
 
-    host: str = LOOPBACK  # an address, or the path of a Unix socket
+    host: str = LOOPBACK  # addresses, separated by commas, or the path of a Unix socket
     port: int = 8080
     api_keys: tuple[str, ...] = ()  # empty: no key needed
     allowed_hosts: tuple[str, ...] = ()  # accepted in Host besides localhost and numeric addresses
@@ -18,9 +21,23 @@ class Settings:
     parallel: int = 1  # slots: requests that are processed at the same time
     queue: int = 64  # requests that may wait for a slot; further ones are rejected
     timeout: float = 3600.0  # for one response, including the time in the queue
+    has_slots: bool = True  # whether /slots answers
+    has_metrics: bool = True  # whether /metrics answers
+    has_props: bool = False  # whether POST /props answers
+    has_web_ui: bool = True
+    slot_save_path: str = ""  # folder of saved slots; empty: they are not saved
+    suffix_first: bool = False  # in prompts of /infill
+    ping_interval: float = 30.0  # between comments in a silent stream; negative: none
+    tags: tuple[str, ...] = ()  # of the models, for clients
+    is_verbose: bool = False  # whether responses contain `__verbose`
     pooling: str = ""  # of embeddings; empty: that of the model file
     body_limit: int = 16 << 20  # largest request body
     body_timeout: float = 30.0  # for the whole request body to arrive
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses of `host`, which are separated by commas."""
+        return tuple(filter(None, (each.strip() for each in self.host.split(","))))
 
     @property
     def is_unix_socket(self) -> bool:

@@ -12,7 +12,7 @@ current prefill batch, is done. A thread that waits for a constraint stops at on
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -35,14 +35,18 @@ class SlotStopped(BaseException):
     """Raised in a slot's thread to abort a request. A BaseException, so that no `except Exception` catches it."""
 
 
-def stop_if_cancelled(stage: str, _done: int, _total: int) -> None:
+def stop_if_cancelled(stage: str, done: int, total: int) -> None:
     """Raise SlotStopped if the slot was stopped, between two prefill batches and while it waits for a constraint.
+    Pass the progress of prefill on to the slot.
 
     A `Progress` callback for a model.
     """
     slot: Slot | None = getattr(_thread_local, "slot", None)
-    if slot and stage in STOPPABLE_STAGES and slot.is_stopped:
-        raise SlotStopped
+    if slot and stage in STOPPABLE_STAGES:
+        if slot.is_stopped:
+            raise SlotStopped
+        if slot.on_prefill and stage == "prefill":
+            slot.on_prefill(done, total)
 
 
 class Slot:
@@ -53,6 +57,7 @@ class Slot:
         self._bridge = bridge
         self.is_busy = False
         self.model: Model | None = None  # the model that the slot currently uses
+        self.on_prefill: Callable[[int, int], None] | None = None  # called with evaluated tokens and all of them
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, f"slot-{number}", initializer=self._init_thread)
 
@@ -80,16 +85,26 @@ class Slot:
             done.exception()  # mark the exception as retrieved
             raise
 
-    async def iterate(self, items: Iterator[T]) -> AsyncGenerator[T, None]:
+    async def iterate(
+        self, items: Iterator[T], prefill_items: Callable[[int, int], Iterable[T]] | None = None
+    ) -> AsyncGenerator[T, None]:
         """Iterate over `items` in the slot's thread and yield each item in the event loop.
 
-        Raises what the iterator raises. Call it after `call`, which clears the stop flag.
+        `prefill_items` is called while a prompt is evaluated, with the number of evaluated tokens and of all of them;
+        it returns further items. Raises what the iterator raises. Call it after `call`, which clears the stop flag.
         """
         loop = self._bridge.loop = asyncio.get_running_loop()
         queue = ItemQueue[T | _End]()
 
+        put = partial(self._bridge.put, queue.put)
+
+        def on_prefill(done: int, total: int) -> None:
+            for item in prefill_items(done, total) if prefill_items else ():
+                put(item)
+            self._bridge.wake(now=True)
+
         def produce() -> None:
-            put = partial(self._bridge.put, queue.put)
+            self.on_prefill = on_prefill if prefill_items else None
             try:
                 for item in items:
                     put(item)
@@ -98,6 +113,7 @@ class Slot:
             except SlotStopped:
                 pass
             finally:
+                self.on_prefill = None
                 put(END)
                 self._bridge.wake(now=True)
 
@@ -197,13 +213,14 @@ class SlotPool:
         self._free = asyncio.Semaphore(count)
 
     @asynccontextmanager
-    async def acquire(self, timeout: float) -> AsyncIterator[Slot]:
-        """Wait for a free slot, in order of arrival.
+    async def acquire(self, timeout: float, preferred: int = -1) -> AsyncIterator[Slot]:
+        """Wait for a free slot, in order of arrival: the one with the number `preferred` if it is free.
 
         Raises APIError (503) if the queue is full or no slot becomes free within `timeout` seconds.
         """
         await self._wait(timeout)
-        slot = next(each for each in self.all if not each.is_busy)
+        free = [each for each in self.all if not each.is_busy]
+        slot = next((each for each in free if each.number == preferred), free[0])
         slot.is_busy = True
         try:
             yield slot

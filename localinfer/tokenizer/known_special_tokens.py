@@ -86,6 +86,16 @@ def classify(
     return frozenset(eog)
 
 
+def fill_in_the_middle_tokens(id_by_text: Mapping[str, int], roles: Mapping[str, int]) -> dict[str, int]:
+    """Return the fill-in-the-middle tokens by role: those that the file names, else those with known texts."""
+    known = {
+        role: next(id_by_text[text] for text in texts if text in id_by_text)
+        for role, texts in FIM_TEXTS.items()
+        if not id_by_text.keys().isdisjoint(texts)
+    }
+    return known | dict(roles)
+
+
 def _remove_non_eog(id_by_text: Mapping[str, int], types: NDArray[np.int32], eog: set[int]) -> None:
     """Remove ids that end one message of an answer, but not the whole answer."""
     calls = "<|call|>" in id_by_text or "<|calls|>" in id_by_text

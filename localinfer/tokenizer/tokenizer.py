@@ -5,7 +5,7 @@ ids = tokenizer.encode("Hello <|im_end|>")            # the text of a control to
 tokenizer.decode(ids)                                 # the original text
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from localinfer.errors import UsageError
 from localinfer.gguf.reader import GGUF
@@ -37,6 +37,11 @@ class Tokenizer:
     def add_bos(self) -> bool:
         """Whether `encode` puts `bos` in front of a text."""
         return bool(self._segmenter.bos_eos.first)
+
+    @property
+    def fim(self) -> Mapping[str, int]:
+        """The fill-in-the-middle tokens by role: pre, suf, mid, pad, rep (repository), sep (file)."""
+        return self._vocabulary.fim
 
     @property
     def eos_suffix(self) -> list[int]:

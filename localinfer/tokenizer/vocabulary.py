@@ -45,6 +45,7 @@ class Vocabulary:
     unk: int | None
     sep: int | None
     eog: frozenset[int]
+    fim: Mapping[str, int]  # fill-in-the-middle tokens by role: pre, suf, mid, pad, rep, sep
     relabelled: list[int]  # NORMAL in the file, but known to be special tokens
 
     def __len__(self) -> int:
@@ -73,10 +74,13 @@ def read_vocabulary(f: GGUF, defaults: Mapping[str, int] = NO_DEFAULTS) -> Vocab
     ids = named("bos", "eos", "unknown", "seperator")  # sic: the name of GGUF's key
     ends = [*named("eos", "eot", "eom").values()]
     roles = {role: id for key, role in known_special_tokens.FIM_ROLE_BY_KEY.items() for id in named(key).values()}
-    eog = known_special_tokens.classify(known_special_tokens.find_tokens(tokens), types, ends, roles)
+    known = known_special_tokens.find_tokens(tokens)
+    eog = known_special_tokens.classify(known, types, ends, roles)
+    fim = known_special_tokens.fill_in_the_middle_tokens(known, roles)
     relabelled = np.flatnonzero(normal & (types == CONTROL)).tolist()
     return Vocabulary(
-        tokens, types, ids.get("bos"), ids.get("eos"), ids.get("unknown"), ids.get("seperator"), eog, relabelled
+        tokens, types, ids.get("bos"), ids.get("eos"), ids.get("unknown"), ids.get("seperator"), eog, fim,
+        relabelled,
     )
 
 

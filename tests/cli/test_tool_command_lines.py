@@ -34,8 +34,6 @@ MODEL_USERS = {  # module: its function that loads, finds, downloads or removes 
     models: "confirm",
 }  # fmt: skip
 REFUSED = {  # part of a command line: exit code; docs/command-line.md has the reasons
-    "--mmproj mmproj.gguf": 3,
-    "--models-preset": 3,
     "--ppl-stride 512": 3,
     "-f prompt.txt --kl-divergence-base": 3,
     "--kl-divergence-base logits.bin --kl-divergence": 3,

@@ -55,6 +55,7 @@ def inspect(model: Model) -> None:
     print([piece.logprob for piece in model.score("Hello", ids)], model.metadata.get("general.name"))
     weights = localinfer.dequantize(model.tensors["token_embd.weight"])
     ranked: list[RankedDocument] = model.rerank("panda", ["a bear", "a fish"])
+    print([rows.shape for rows in model.embed_tokens(["a"])], model.count_rerank_tokens("panda", ["a bear"]))
     print(weights.shape, model.embed(["a", "b"], pooling="mean").shape, ranked[0].document, ranked[0].score)
     model.save_cache("prompt.cache")
     print(model.load_cache("prompt.cache"))

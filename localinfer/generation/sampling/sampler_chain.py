@@ -121,7 +121,11 @@ class SamplerChain:
             best = int(logits.argmax())  # the first NaN, if there is one
             if best not in self._biased_ids and math.isfinite(logits[best]):
                 return best
-        return self.final_sampler(self.candidates(logits, ids), self._random.random())
+        return self.draw(self.candidates(logits, ids))
+
+    def draw(self, candidates: Candidates) -> int:
+        """Return one of the candidates that the chain has left."""
+        return self.final_sampler(candidates, self._random.random())
 
     def candidates(self, logits: NDArray[np.float32], ids: Sequence[int]) -> Candidates:
         """Return the candidates that the chain leaves to draw from."""

@@ -118,6 +118,7 @@ class SpeculativeRun:
             self._length_model.update_rejected(n_accepted, len(self._recomputed))
         self._seconds += ended - self._started_at
         self._stats.drafted_tokens += len(draft)
+        self._stats.drafts += bool(draft)
         return pieces
 
     def count_piece(self, *, is_draft: bool) -> None:

@@ -70,7 +70,7 @@ async def generate(request: Request) -> Response:
         raise field_error("images", "images are not supported")
     prompt: Prompt | None = None
     if text and get(fields, "raw", bool, False):
-        prompt = TextPrompt(text, FIELD_OF)
+        prompt = TextPrompt(text, field_of=FIELD_OF)
     elif text:
         system_messages = [{"role": "system", "content": system}] if system else []
         messages = [*system_messages, {"role": "user", "content": text}]

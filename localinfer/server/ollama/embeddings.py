@@ -5,8 +5,9 @@ from time import perf_counter_ns
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
 from localinfer.server.ollama.keep_alive import parse_keep_alive
-from localinfer.server.openai.embeddings import embed_inputs, parse_inputs
+from localinfer.server.openai.embeddings import embed_inputs
 from localinfer.server.openai.routes import get_dispatcher
 from localinfer.server.request_fields import get, read_json_object
 from localinfer.server.streaming import JSONResponse
@@ -16,7 +17,7 @@ async def embed(request: Request) -> Response:
     """`/api/embed`: the embeddings of one or several texts."""
     start, fields = perf_counter_ns(), await read_json_object(request)
     dispatcher, seconds = get_dispatcher(request), parse_keep_alive(fields)
-    name, vectors, n_tokens = await embed_inputs(fields, parse_inputs(fields, "input"), dispatcher)
+    name, vectors, n_tokens = await embed_inputs(fields, parse_prompts(fields.get("input"), "input"), dispatcher)
     dispatcher.keep_alive(name, seconds)
     counts = {"total_duration": perf_counter_ns() - start, "load_duration": 0, "prompt_eval_count": n_tokens}
     return JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]} | counts)
@@ -26,6 +27,6 @@ async def embed_legacy(request: Request) -> Response:
     """`/api/embeddings`: the embedding of one text."""
     fields = await read_json_object(request)
     dispatcher, seconds = get_dispatcher(request), parse_keep_alive(fields)
-    name, [vector], _ = await embed_inputs(fields, [get(fields, "prompt", str, "")], dispatcher)
+    name, [vector], _ = await embed_inputs(fields, [MixedPrompt((get(fields, "prompt", str, ""),))], dispatcher)
     dispatcher.keep_alive(name, seconds)
     return JSONResponse({"embedding": vector.tolist()})

@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +15,9 @@ from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Lease
 from localinfer.server.json_output import EncodedEvent, EventTemplate
 from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
 from localinfer.server.openai.logprobs import chat_logprob
-from localinfer.server.openai.usage import timings, usage
+from localinfer.server.openai.usage import prefill_timings, timings, usage
 from localinfer.server.parallel_choices import run_choices
+from localinfer.server.prefill_reports import PrefillReport
 from localinfer.server.request_fields import (
     Fields,
     constraint_fields,
@@ -26,6 +27,7 @@ from localinfer.server.request_fields import (
     length_options,
     sampling_options,
 )
+from localinfer.server.settings import SYSTEM_FINGERPRINT
 from localinfer.server.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
@@ -73,14 +75,32 @@ def parse_chat_prompt(fields: Fields) -> ChatPrompt:
     messages = get(fields, "messages", list, [])
     if not messages:
         raise field_error("messages", "must be a list of at least one message")
-    last = messages[-1]
-    continues_last = isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_calls")
+    continues_last = parse_continuation(fields, messages)
     kwargs = get(fields, "chat_template_kwargs", dict, {})
     if effort := get(fields, "reasoning_effort", str, ""):
         kwargs = {"reasoning_effort": effort, "enable_thinking": effort != "none"} | kwargs
     tools = replace(parse_tool_fields(fields), is_streamed=get(fields, "stream", bool, False))
-    field_of = constraint_fields(fields) | tools.field_of
-    return ChatPrompt(messages, tools, kwargs, continue_final_message=continues_last, field_of=field_of)
+    return ChatPrompt(
+        messages, tools, kwargs, continue_final_message=continues_last,
+        add_generation_prompt=get(fields, "add_generation_prompt", bool, True),
+        field_of=constraint_fields(fields) | tools.field_of)  # fmt: skip
+
+
+def parse_continuation(fields: Fields, messages: Sequence[Any]) -> bool:
+    """Return whether the model continues the last message: one of the assistant, unless the request says otherwise."""
+    is_answer = is_assistant(messages[-1]) and not messages[-1].get("tool_calls")
+    if get(fields, "continue_final_message", bool, False):
+        if fields.get("add_generation_prompt"):
+            raise field_error("continue_final_message", "excludes add_generation_prompt")
+        if not is_answer:
+            raise field_error("continue_final_message", "the last message must be one of the assistant")
+    if is_answer and len(messages) > 1 and is_assistant(messages[-2]) and not messages[-2].get("tool_calls"):
+        raise field_error("messages", "two messages of the assistant cannot be the last ones")
+    return get(fields, "continue_final_message", bool, is_answer)
+
+
+def is_assistant(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "assistant"
 
 
 # --- response ---
@@ -97,23 +117,30 @@ async def chunks(chat_request: ChatRequest, dispatcher: Dispatcher) -> AsyncGene
         def event(delta: Mapping[str, Any], *more: Any) -> dict[str, Any]:
             return head | {"choices": [chunk_choice(index, delta, *more)]}
 
-        template = EventTemplate(lambda text: event({"content": text}))
-        async with lease.generate(chat_request.prompt, chat_request.common.options_for(index)) as generation:
-            yield event({"role": "assistant", "content": ""})
+        common, template = chat_request.common, EventTemplate(lambda text: event({"content": text}))
+        is_plain = chat_request.top_logprobs is None and not common.timings_per_token
+        async with lease.generate(
+            chat_request.prompt, common.options_for(index), reports_prefill=common.reports_prefill
+        ) as generation:
+            yield event({"role": "assistant", "content": None})
             tool_calls: list[ToolCall] = []
             streamed_calls: set[int] = set()
-            async for piece in generation.pieces:
-                if piece.kind == "text" and piece.text and not piece.calls and chat_request.top_logprobs is None:
+            async for piece in generation.events:
+                if isinstance(piece, PrefillReport):
+                    yield event({}) | {"prompt_progress": piece.as_fields(), "timings": prefill_timings(piece)}
+                    continue
+                if piece.kind == "text" and piece.text and not piece.calls and is_plain:
                     yield template.render(piece.text)
                 elif delta := piece_delta(piece, len(tool_calls), streamed_calls):
-                    yield event(delta, choice_logprobs([piece], chat_request, lease.model))
+                    times = {"timings": timings(generation.stats)} if common.timings_per_token else {}
+                    yield event(delta, choice_logprobs([piece], chat_request, lease.model)) | times
                 tool_calls += piece.calls
         all_stats.append(generation.stats)
         yield event({}, None, "tool_calls" if tool_calls else generation.finish_reason) | {
             "timings": timings(generation.stats)
         }
 
-    async with dispatcher.lease(chat_request.common.model_name) as lease:
+    async with dispatcher.lease(chat_request.common.model_name, chat_request.common.slot) as lease:
         head = response_head("chat.completion.chunk", lease)
         head |= {"usage": None} if chat_request.common.include_usage else {}
         choices = [partial(generate_choice, index) for index in range(chat_request.common.n)]
@@ -121,7 +148,7 @@ async def chunks(chat_request: ChatRequest, dispatcher: Dispatcher) -> AsyncGene
             async for chunk in events:
                 yield chunk
     if chat_request.common.include_usage:
-        yield head | {"choices": [], "usage": usage(all_stats)}
+        yield head | {"choices": [], "usage": usage(all_stats), "timings": timings(all_stats[-1])}
 
 
 def piece_delta(piece: "Piece", n_tool_calls: int, streamed_calls: set[int]) -> dict[str, Any]:
@@ -175,11 +202,19 @@ async def completion(chat_request: ChatRequest, dispatcher: Dispatcher) -> dict[
             "finish_reason": "tool_calls" if "tool_calls" in message else generation.finish_reason,
         }
 
-    async with dispatcher.lease(chat_request.common.model_name) as lease:
+    async with dispatcher.lease(chat_request.common.model_name, chat_request.common.slot) as lease:
         generators = [partial(generate_choice, index) for index in range(chat_request.common.n)]
         choices = [choice async for choice in run_choices(generators, lease, dispatcher)]
         counts = {"usage": usage(all_stats), "timings": timings(all_stats[-1])}
+        if chat_request.common.is_verbose or dispatcher.settings.is_verbose:
+            counts |= {"__verbose": {"prompt": await render_prompt(chat_request.prompt, lease)}}
         return response_head("chat.completion", lease) | {"choices": sorted(choices, key=itemgetter("index"))} | counts
+
+
+async def render_prompt(chat: ChatPrompt, lease: Lease) -> str:
+    """Return the text of the prompt, with its special tokens."""
+    prompt = await lease.slot.call(lambda: chat.render(lease.model, {}))
+    return lease.model.detokenize(prompt.ids, special=True)
 
 
 def build_message(pieces: "list[Piece]") -> dict[str, Any]:
@@ -201,5 +236,10 @@ def choice_logprobs(pieces: "list[Piece]", chat_request: ChatRequest, model: "Mo
 
 
 def response_head(kind: str, lease: Lease, prefix: str = "chatcmpl-") -> dict[str, Any]:
-    id = f"{prefix}{uuid.uuid4().hex}"
-    return {"id": id, "object": kind, "created": int(time.time()), "model": lease.name}
+    return {
+        "id": f"{prefix}{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": lease.name,
+        "system_fingerprint": SYSTEM_FINGERPRINT,
+    }

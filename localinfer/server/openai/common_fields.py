@@ -18,6 +18,10 @@ class CommonFields:
     n: int
     stream: bool
     include_usage: bool
+    slot: int  # the preferred one; negative: any
+    reports_prefill: bool
+    timings_per_token: bool
+    is_verbose: bool
 
     def options_for(self, choice: int) -> Layer:
         """Return the options of a choice. Each choice has its own seed, so that they differ."""
@@ -39,4 +43,8 @@ def parse_common_fields(fields: Fields, options: Layer) -> CommonFields:
         n=n,
         stream=get(fields, "stream", bool, False),
         include_usage=bool(streaming.get("include_usage")),
+        slot=get(fields, "id_slot", int, -1),
+        reports_prefill=get(fields, "return_progress", bool, False),
+        timings_per_token=get(fields, "timings_per_token", bool, False),
+        is_verbose=get(fields, "verbose", bool, False),
     )

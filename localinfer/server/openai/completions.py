@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import Dispatcher, Lease, TextPrompt
+from localinfer.server.infill_prompt import InfillPrompt
 from localinfer.server.json_output import EncodedEvent, EventTemplate
+from localinfer.server.mixed_prompts import MixedPrompt
 from localinfer.server.openai.chat import MAX_LOGPROBS, MAX_TOKENS_FIELDS, response_head
 from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
 from localinfer.server.openai.logprobs import completion_logprobs
@@ -37,11 +39,11 @@ class CompletionRequest:
     """A parsed request with `n` choices for each prompt."""
 
     common: CommonFields
-    prompts: list[TextPrompt]
+    prompts: "list[TextPrompt | InfillPrompt]"
     logprobs: int | None
     echo: bool
 
-    def choices(self) -> list[tuple[int, TextPrompt, int]]:
+    def choices(self) -> "list[tuple[int, TextPrompt | InfillPrompt, int]]":
         """Return (index of the choice, prompt, index among the choices of this prompt) for all choices."""
         n = self.common.n
         return [(n * i + k, prompt, k) for i, prompt in enumerate(self.prompts) for k in range(n)]
@@ -49,8 +51,6 @@ class CompletionRequest:
 
 def parse_completion_request(fields: Fields) -> CompletionRequest:
     """Parse a request. Raises APIError (400) that names the first invalid field."""
-    if fields.get("suffix"):
-        raise field_error("suffix", "fill-in-the-middle is not supported")
     options = (
         {"n_predict": DEFAULT_MAX_TOKENS}
         | sampling_options(fields)
@@ -60,9 +60,19 @@ def parse_completion_request(fields: Fields) -> CompletionRequest:
     logprobs = get_int(fields, "logprobs", 0, 0, MAX_LOGPROBS) if fields.get("logprobs") is not None else None
     if logprobs is not None:
         options |= {"logprobs": max(logprobs, 1)}
+    prompts: list[TextPrompt | InfillPrompt] = list(parse_prompts(fields))
+    if suffix := get(fields, "suffix", str, ""):
+        prompts = [with_suffix(prompt, suffix) for prompt in prompts]
     return CompletionRequest(
-        parse_common_fields(fields, options), parse_prompts(fields), logprobs, get(fields, "echo", bool, False)
+        parse_common_fields(fields, options), prompts, logprobs, get(fields, "echo", bool, False)
     )
+
+
+def with_suffix(prompt: TextPrompt | InfillPrompt, suffix: str) -> InfillPrompt:
+    """Return the prompt for the text between a prompt, which must be a text, and a suffix."""
+    if isinstance(prompt, InfillPrompt) or not isinstance(prompt.prompt, str):
+        raise field_error("prompt", "must be a text if there is a suffix")
+    return InfillPrompt(MixedPrompt((prompt.prompt,)), MixedPrompt((suffix,)), field_of=prompt.field_of)
 
 
 def parse_prompts(fields: Fields) -> list[TextPrompt]:
@@ -75,14 +85,16 @@ def parse_prompts(fields: Fields) -> list[TextPrompt]:
     for prompt in prompts:
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_token_id, prompt))):
             raise field_error("prompt", "must be a string, a list of token ids, or a list of these")
-    return [TextPrompt(prompt, constraint_fields(fields)) for prompt in prompts]
+    return [TextPrompt(prompt, parse_special=True, field_of=constraint_fields(fields)) for prompt in prompts]
 
 
 def is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def prompt_text(prompt: TextPrompt, lease: Lease) -> str:
+def prompt_text(prompt: TextPrompt | InfillPrompt, lease: Lease) -> str:
+    if isinstance(prompt, InfillPrompt):
+        return "".join(map(str, prompt.prefix.parts))
     return prompt.prompt if isinstance(prompt.prompt, str) else lease.model.detokenize(prompt.prompt, special=True)
 
 
@@ -90,7 +102,7 @@ async def chunks(completion_request: CompletionRequest, dispatcher: Dispatcher) 
     all_stats: dict[int, Stats] = {}
 
     async def generate_choice(
-        index: int, prompt: TextPrompt, choice_index: int, lease: Lease
+        index: int, prompt: TextPrompt | InfillPrompt, choice_index: int, lease: Lease
     ) -> AsyncGenerator[EncodedEvent, None]:
         def event(text: str, pieces: "Sequence[Piece]" = (), finish_reason: str | None = None) -> dict[str, Any]:
             return head | {
@@ -109,7 +121,7 @@ async def chunks(completion_request: CompletionRequest, dispatcher: Dispatcher) 
         all_stats[index] = generation.stats
         yield event("", [], generation.finish_reason) | {"timings": timings(generation.stats)}
 
-    async with dispatcher.lease(completion_request.common.model_name) as lease:
+    async with dispatcher.lease(completion_request.common.model_name, completion_request.common.slot) as lease:
         head = response_head("text_completion", lease, "cmpl-")
         head |= {"usage": None} if completion_request.common.include_usage else {}
         async with aclosing(
@@ -118,14 +130,15 @@ async def chunks(completion_request: CompletionRequest, dispatcher: Dispatcher) 
             async for event_item in events:
                 yield event_item
     if completion_request.common.include_usage:
-        yield head | {"choices": [], "usage": total_usage(completion_request, all_stats)}
+        times = {"timings": timings(all_stats[max(all_stats)])}
+        yield head | {"choices": [], "usage": total_usage(completion_request, all_stats)} | times
 
 
 async def completion(completion_request: CompletionRequest, dispatcher: Dispatcher) -> dict[str, Any]:
     all_stats: dict[int, Stats] = {}
 
     async def generate_choice(
-        index: int, prompt: TextPrompt, choice_index: int, lease: Lease
+        index: int, prompt: TextPrompt | InfillPrompt, choice_index: int, lease: Lease
     ) -> AsyncGenerator[dict[str, Any], None]:
         async with lease.generate(prompt, completion_request.common.options_for(choice_index)) as generation:
             pieces = [piece async for piece in generation.pieces]
@@ -134,7 +147,7 @@ async def completion(completion_request: CompletionRequest, dispatcher: Dispatch
         all_stats[index] = generation.stats
         yield choice_object(index, text, pieces, completion_request, lease, len(echo), generation.finish_reason)
 
-    async with dispatcher.lease(completion_request.common.model_name) as lease:
+    async with dispatcher.lease(completion_request.common.model_name, completion_request.common.slot) as lease:
         runs = completion_request.choices()
         choices = [
             each async for each in run_choices([partial(generate_choice, *run) for run in runs], lease, dispatcher)

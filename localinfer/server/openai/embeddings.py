@@ -1,19 +1,24 @@
 """`/v1/embeddings`: compute the embeddings of texts."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localinfer.server.api_errors import field_error
+from localinfer.embedding.embedder import normalize_vectors
+from localinfer.server.api_errors import APIError, field_error
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.request_fields import Fields, get
+from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
+from localinfer.server.request_fields import Fields, get, get_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_INPUTS = 2048  # per request
+    from localinfer.model import Model
+
+MAX_DIMENSIONS = 1 << 20
 
 
 async def embeddings(fields: Fields, dispatcher: Dispatcher) -> dict[str, Any]:
@@ -21,29 +26,39 @@ async def embeddings(fields: Fields, dispatcher: Dispatcher) -> dict[str, Any]:
     encode = ENCODERS.get(get(fields, "encoding_format", str, "float"))
     if encode is None:
         raise field_error("encoding_format", f"must be {' or '.join(ENCODERS)}")
-    name, vectors, n_tokens = await embed_inputs(fields, parse_inputs(fields, "input"), dispatcher)
+    name, vectors, n_tokens = await embed_inputs(fields, parse_prompts(fields.get("input"), "input"), dispatcher)
     data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     return {"object": "list", "data": data, "model": name, "usage": usage}
 
 
-def parse_inputs(fields: Fields, name: str) -> list[Any]:
-    """Return the inputs of a request, each a string or a list of token ids. Raises APIError (400) for anything else."""
-    value = fields.get(name)
-    is_single = isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int))
-    texts = [value] if is_single else value
-    if not isinstance(texts, list) or not 0 < len(texts) <= MAX_INPUTS:
-        raise field_error(name, f"must be a string, or a list of up to {MAX_INPUTS} strings")
-    return texts
-
-
 async def embed_inputs(
-    fields: Fields, texts: list[Any], dispatcher: Dispatcher
+    fields: Fields, prompts: "Sequence[MixedPrompt]", dispatcher: Dispatcher, normalize: float = 2.0
 ) -> "tuple[str, NDArray[np.float32], int]":
-    """Return the model's name, the embeddings, float32 (len(texts), embedding_length), and the number of tokens."""
+    """Return the model's name, the embeddings, float32 (len(prompts), n), and the number of tokens.
+
+    With `dimensions`, each embedding is cut to so many values before it is normalized, which models that were trained
+    for it allow.
+    """
+    dimensions = get_int(fields, "dimensions", 0, 0, MAX_DIMENSIONS)
+    pooling = dispatcher.settings.pooling
+    if pooling == "none":
+        raise APIError(400, "pooling none: has no embedding of a whole text; use /embeddings", code="pooling")
+
+    def embed(model: "Model") -> "tuple[NDArray[np.float32], int]":
+        ids = [prompt.ids(model, parse_special=False) for prompt in prompts]
+        vectors = model.embed(ids, pooling=pooling, normalize=False if dimensions else normalize)
+        if dimensions:
+            if dimensions > vectors.shape[1]:
+                raise field_error("dimensions", f"must be at most {vectors.shape[1]}, the size of the embeddings")
+            vectors = normalize_vectors(vectors[:, :dimensions], normalize)
+        return vectors, sum(map(len, ids))
+
     async with dispatcher.lease(get(fields, "model", str, "") or None) as lease:
-        vectors = await lease.slot.call(lambda: lease.model.embed(texts, pooling=dispatcher.settings.pooling))
-        n_tokens = sum(len(lease.model.tokenize(text)) if isinstance(text, str) else len(text) for text in texts)
+        start = perf_counter()
+        vectors, n_tokens = await lease.slot.call(lambda: embed(lease.model))
+        if dispatcher.observer:
+            dispatcher.observer.on_prompts_embedded(n_tokens, perf_counter() - start)
     return lease.name, vectors, n_tokens
 
 

@@ -29,6 +29,7 @@ def model_object(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:
     file = model_file(served)
     created = int(file.stat().st_mtime) if file else 0
     result: dict[str, Any] = {"id": served.name, "object": "model", "created": created, "owned_by": "localinfer"}
+    result |= {"aliases": list(served.aliases), "tags": list(dispatcher.settings.tags)}
     if model := dispatcher.model_cache.loaded.get(served.name):
         result["meta"] = {"n_ctx": model.n_ctx, "n_vocab": model.n_vocab}
     return result

@@ -9,25 +9,27 @@ from localinfer.server.openai import chat
 from localinfer.server.openai import completions as completion_api
 from localinfer.server.openai import embeddings as embedding_api
 from localinfer.server.openai import responses as response_api
-from localinfer.server.request_fields import get, read_json_object
+from localinfer.server.request_fields import Fields, get, ping_interval, read_json_object
 from localinfer.server.streaming import JSONResponse
 
 
 async def chat_completions(request: Request) -> Response:
     """`/v1/chat/completions`"""
-    chat_request = chat.parse_chat_request(await read_json_object(request))
+    fields = await read_json_object(request)
+    chat_request = chat.parse_chat_request(fields)
     if chat_request.common.stream:
         chunks = chat.chunks(chat_request, get_dispatcher(request))
-        return await streaming.stream_response(chunks, streaming.OPENAI_EVENTS)
+        return await streaming.stream_response(chunks, streaming.OPENAI_EVENTS, pings(fields, request))
     return JSONResponse(await chat.completion(chat_request, get_dispatcher(request)))
 
 
 async def completions(request: Request) -> Response:
     """`/v1/completions`"""
-    completion_request = completion_api.parse_completion_request(await read_json_object(request))
+    fields = await read_json_object(request)
+    completion_request = completion_api.parse_completion_request(fields)
     if completion_request.common.stream:
         chunks = completion_api.chunks(completion_request, get_dispatcher(request))
-        return await streaming.stream_response(chunks, streaming.OPENAI_EVENTS)
+        return await streaming.stream_response(chunks, streaming.OPENAI_EVENTS, pings(fields, request))
     return JSONResponse(await completion_api.completion(completion_request, get_dispatcher(request)))
 
 
@@ -37,13 +39,18 @@ async def responses(request: Request) -> Response:
     response_request = response_api.parse_response_request(fields)
     if get(fields, "stream", bool, False):
         events = response_api.events(response_request, get_dispatcher(request))
-        return await streaming.stream_response(events, streaming.NAMED_EVENTS)
+        return await streaming.stream_response(events, streaming.NAMED_EVENTS, pings(fields, request))
     return JSONResponse(await response_api.response(response_request, get_dispatcher(request)))
 
 
 async def embeddings(request: Request) -> Response:
     """`/v1/embeddings`"""
     return JSONResponse(await embedding_api.embeddings(await read_json_object(request), get_dispatcher(request)))
+
+
+def pings(fields: Fields, request: Request) -> float:
+    """Return the seconds between comments in a silent stream."""
+    return ping_interval(fields, get_dispatcher(request).settings.ping_interval)
 
 
 def get_dispatcher(request: Request) -> Dispatcher:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Stats
+    from localinfer.server.prefill_reports import PrefillReport
 
 
 def usage(all_stats: "Sequence[Stats]") -> dict[str, Any]:
@@ -21,7 +22,8 @@ def usage(all_stats: "Sequence[Stats]") -> dict[str, Any]:
 
 
 def timings(stats: "Stats") -> dict[str, Any]:
-    """Return llama.cpp's timings of one generation, in milliseconds."""
+    """Return llama.cpp's timings of one generation, in milliseconds. The first token needs no decode step."""
+    n_steps = max(stats.generated_tokens - 1, 0)
     n_computed = stats.prompt_tokens - stats.reused_tokens
     drafts = {"draft_n": stats.drafted_tokens, "draft_n_accepted": stats.accepted_tokens}
     return {
@@ -32,7 +34,15 @@ def timings(stats: "Stats") -> dict[str, Any]:
         "prompt_per_second": n_computed / max(stats.prompt_seconds, 1e-9),
         "predicted_n": stats.generated_tokens,
         "predicted_ms": 1000 * stats.generate_seconds,
-        "predicted_per_token_ms": 1000 * stats.generate_seconds / max(stats.generated_tokens, 1),
-        "predicted_per_second": stats.generated_tokens / max(stats.generate_seconds, 1e-9),
+        "predicted_per_token_ms": 1000 * stats.generate_seconds / n_steps if n_steps else 0.0,
+        "predicted_per_second": n_steps / max(stats.generate_seconds, 1e-9),
         **(drafts if stats.drafted_tokens else {}),
     }
+
+
+def prefill_timings(report: "PrefillReport") -> dict[str, Any]:
+    """Return the timings of a prompt of which a part is evaluated."""
+    from localinfer.generation.pieces import Stats
+
+    return timings(Stats(
+        prompt_tokens=report.processed, reused_tokens=report.cached, prompt_seconds=report.seconds))  # fmt: skip

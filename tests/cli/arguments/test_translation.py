@@ -115,7 +115,7 @@ REFUSED = sorted({flag for row in compatibility.REFUSED for flag in f"{row[1]} {
 
 
 @pytest.mark.parametrize("typed", REFUSED)
-@pytest.mark.parametrize("command", ["chat", "generate", "serve", "embed", "batch"])
+@pytest.mark.parametrize("command", ["chat", "generate", "embed", "batch"])
 def test_flags_that_change_the_answer_are_errors(typed: str, command: str) -> None:
     name, _, values = typed.partition(":")
     with pytest.raises(UnsupportedError, match=f"^{name} is not supported: .{{10}}"):
@@ -199,7 +199,7 @@ def test_own_flags_are_not_listed_as_ignored(name: str) -> None:
 
 
 MEANT_OTHERWISE = {  # flags of one command; the others ignore or refuse them
-    "--override-kv", "--display-prompt", "--truncate", "--lora", "--lora-scaled",
+    "--override-kv", "--display-prompt", "--truncate", "--lora", "--lora-scaled", "-v",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ def filtered(texts: list[str], stops: list[str], remaining: str = "") -> tuple[l
     filter_, shown = StopStringFilter(stops), []
     for id, text in enumerate(texts):
         shown.append([piece.text for piece in filter_.push(Piece(text, id), is_incomplete=False)])
-        if filter_.is_stopped:
+        if filter_.found:
             return shown, [], True
     return shown, [piece.text for piece in filter_.flush(remaining)], False
 
@@ -65,10 +65,10 @@ def test_result_is_independent_of_tokenization() -> None:
         for id, token in enumerate(tokens):
             pieces += filter_.push(Piece(token, id), is_incomplete=False)
             observed += token
-            if filter_.is_stopped:
+            if filter_.found:
                 break
         pieces += filter_.flush()
         positions = [observed.find(stop) for stop in stops if stop in observed]
-        assert filter_.is_stopped == any(stop in text for stop in stops)
+        assert bool(filter_.found) == any(stop in text for stop in stops)
         assert "".join(piece.text for piece in pieces) == observed[: min(positions, default=len(observed))]
         assert [piece.id for piece in pieces] == list(range(len(pieces)))

@@ -129,7 +129,7 @@ class TestAuth:
         assert before.status == 204
 
     @pytest.mark.parametrize(
-        "origin", ["http://evil.example", "http://localhost.evil.com", "http://notlocalhost", "null", "file://", "x",
+        "origin", ["http://evil.example", "http://localhost.evil.com", "http://notlocalhost", "null", "x",
                    "http://[", "http://[::1", "https://[x]", "http://a]b"],
     )  # fmt: skip
     def test_foreign_origins(self, server: ServerProcess, origin: str) -> None:
@@ -137,6 +137,11 @@ class TestAuth:
             answer = server.request(method, path, SHORT, origin=origin)
             assert answer.status == 403
             assert "access-control-allow-origin" not in answer.headers
+
+    @pytest.mark.parametrize("origin", ["app://obsidian.md", "tauri://localhost", "vscode-webview://abc", "file://"])
+    def test_origins_of_programs(self, server: ServerProcess, origin: str) -> None:
+        answer = server.get("/v1/models", origin=origin)
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, origin)
 
     def test_allowed_hosts_and_origins(self, tiny: Path) -> None:
         allowed = ["--allow-host", "box.lan", "--allow-origin", "https://chat.example"]

@@ -16,8 +16,11 @@ def test_health_props_and_slots(server: ServerProcess, tiny: Path) -> None:
     assert props["total_slots"] == 1
     assert props["default_generation_settings"]["n_ctx"] == 16384
     assert props["model_path"] == str(tiny)
+    assert props["default_generation_settings"]["params"]["temperature"] == 0.8
+    assert (props["bos_token"], props["modalities"]) == ("<|im_start|>", {"vision": False, "audio": False})
+    assert not props["chat_template_caps"]["supports_tools"]
     assert "im_start" in props["chat_template"]
-    assert server.get("/slots").body == [{"id": 0, "is_processing": False, "waiting": 0}]
+    assert server.get("/slots").body == [{"id": 0, "is_processing": False, "waiting": 0, "n_ctx": 16384}]
 
 
 def test_tokenize_and_detokenize(server: ServerProcess, tiny: Path) -> None:
@@ -79,7 +82,7 @@ def test_apply_template(server: ServerProcess) -> None:
 
 
 def test_completion(server: ServerProcess) -> None:
-    request = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
+    request = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True, "return_tokens": True}
     whole = server.post("/completion", request).body
     *chunks, last = server.events("/completion", request | {"stream": True})
     assert "".join(chunk["content"] for chunk in chunks) == whole["content"]
@@ -94,7 +97,7 @@ def test_timings_count_draft_tokens() -> None:
 
 
 def test_speculative_decoding_can_be_disabled(server: ServerProcess) -> None:
-    request = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
+    request = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True, "return_tokens": True}
     text = server.post("/completion", request).body["content"]
     assert server.post("/completion", request | {"speculative.type": "none"}).body["content"] == text
     assert server.post("/completion", request | {"speculative.n_max": 3}).body["content"] == text

@@ -41,8 +41,8 @@ class TestChat:
         whole = server.post(CHAT, REQUEST).body
         chunks = server.events(CHAT, REQUEST | {"stream": True, "stream_options": {"include_usage": True}})
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
-        assert deltas[0] == {"role": "assistant", "content": ""}
-        assert "".join(delta.get("content", "") for delta in deltas) == content(whole)
+        assert deltas[0] == {"role": "assistant", "content": None}
+        assert "".join(delta.get("content") or "" for delta in deltas) == content(whole)
         *before, end, last = chunks
         assert end["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
         assert last["choices"] == []
@@ -63,7 +63,7 @@ class TestChat:
         streamed = server.events(CHAT, REQUEST | {"n": 3, "stream": True})
         for index, text in enumerate(texts):
             chunks_of_choice = [chunk["choices"][0] for chunk in streamed if chunk["choices"][0]["index"] == index]
-            assert "".join(choice["delta"].get("content", "") for choice in chunks_of_choice) == text
+            assert "".join(choice["delta"].get("content") or "" for choice in chunks_of_choice) == text
 
     def test_stop(self, server: ServerProcess) -> None:
         text = content(server.post(CHAT, REQUEST).body)
@@ -169,7 +169,7 @@ class TestErrors:
             ({"stream": "yes"}, "stream"),
             ({"top_logprobs": 3}, "top_logprobs"),
             ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-            ({"logit_bias": {"a": 1}}, "logit_bias"),
+            ({"logit_bias": {"a": "b"}}, "logit_bias"),
             ({"samplers": 5}, "samplers"),
             ({"samplers": {"top_k": 1}}, "samplers"),
             ({"response_format": {"type": "poem"}}, "response_format"),

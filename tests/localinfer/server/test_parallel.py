@@ -89,7 +89,7 @@ class TestChoices:
         events = server.events("/v1/chat/completions", streamed)
         for number, choice in enumerate(whole["choices"]):
             deltas = [event["choices"][0] for event in events if event["choices"]]
-            text = "".join(each["delta"].get("content", "") for each in deltas if each["index"] == number)
+            text = "".join(each["delta"].get("content") or "" for each in deltas if each["index"] == number)
             assert (number, text) == (choice["index"], choice["message"]["content"])
         assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
 

@@ -277,3 +277,13 @@ class TestEndOfGeneration:
         assert self.ends(load, "<|end|>", "<|return|>", "<|call|>") == ["<|call|>", "<|return|>"]
         assert self.ends(load, "<|end|>", "<|return|>") == ["<|end|>", "<|return|>"]
         assert self.ends(load, "</s>", "<|tool_response>") == ["<|tool_response>"]
+
+
+def test_fill_in_the_middle_tokens(tmp_path: Path) -> None:
+    """Those that the file names, else those with known texts."""
+    replaced = {"in": "<|fim_prefix|>", "on": "<|fim_suffix|>", "er": "<|fim_middle|>", "an": "<|file_sep|>"}
+    ids = {token: id for id, token in enumerate(TINY["spm"][1]()[KEY + "tokens"].value)}
+    known = tiny_tokenizer(tmp_path / "known.gguf", "spm", replaced)
+    assert known.fim == {"pre": ids["in"], "suf": ids["on"], "mid": ids["er"], "sep": ids["an"]}
+    named = tiny_tokenizer(tmp_path / "named.gguf", "spm", replaced, fim_pre_token_id=Field("UINT32", ids["he"]))
+    assert named.fim == known.fim | {"pre": ids["he"]}

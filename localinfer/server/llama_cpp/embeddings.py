@@ -1,0 +1,48 @@
+"""`/embedding` and `/embeddings`: embeddings in llama.cpp's own format, a list with the vectors of each text.
+
+With `--pooling none`, a text has a vector for each of its tokens, which is not normalized.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localinfer.server.api_errors import field_error
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
+from localinfer.server.openai.embeddings import embed_inputs
+from localinfer.server.request_fields import Fields, get, read_json_object
+from localinfer.server.streaming import JSONResponse
+
+if TYPE_CHECKING:
+    from localinfer.model import Model
+
+EUCLIDEAN = 2
+
+
+async def embeddings(request: Request) -> Response:
+    """`/embedding` and `/embeddings`"""
+    fields, dispatcher = await read_json_object(request), request.app.state.dispatcher
+    name = "input" if fields.get("input") is not None else "content"
+    prompts = parse_prompts(fields.get(name), name)
+    normalize = get(fields, "embd_normalize", int, EUCLIDEAN)
+    if not -1 <= normalize <= 1000:
+        raise field_error("embd_normalize", "must be an integer from -1 to 1000")
+    if dispatcher.settings.pooling == "none":
+        vectors = await embed_tokens(fields, prompts, dispatcher)
+    else:
+        _, pooled, _ = await embed_inputs(fields, prompts, dispatcher, normalize)
+        vectors = [[vector.tolist()] for vector in pooled]
+    return JSONResponse([{"index": index, "embedding": rows} for index, rows in enumerate(vectors)])
+
+
+async def embed_tokens(fields: Fields, prompts: list[MixedPrompt], dispatcher: Dispatcher) -> list[Any]:
+    """Return the vectors of the tokens of each text."""
+
+    def embed(model: "Model") -> list[Any]:
+        ids = [prompt.ids(model, parse_special=False) for prompt in prompts]
+        return [rows.tolist() for rows in model.embed_tokens(ids)]
+
+    async with dispatcher.lease(get(fields, "model", str, "") or None) as lease:
+        return await lease.slot.call(lambda: embed(lease.model))

@@ -1,0 +1,73 @@
+"""`/health` and `/props`: the state of the server, and the properties of a model."""
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localinfer.server.api_errors import APIError
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.llama_cpp.generation_settings import generation_settings
+from localinfer.server.request_fields import read_json_object
+from localinfer.server.settings import SYSTEM_FINGERPRINT
+from localinfer.server.streaming import JSONResponse
+
+if TYPE_CHECKING:
+    from localinfer.model import Model
+
+
+async def health(_: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def props(request: Request) -> Response:
+    """`/props`: properties of the server and of the requested model, or else of the default model."""
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    served, model = await dispatcher.find_model(request.query_params.get("model"))
+    params = request.app.state.default_sampling_options(model) | generation_settings(model.options, model)
+    return JSONResponse({
+        "default_generation_settings": {"n_ctx": model.n_ctx, "params": params},
+        "total_slots": len(dispatcher.slots.all),
+        "model_alias": served.name,
+        "model_path": str(model.file.path),
+        "modalities": {"vision": False, "audio": False},
+        "endpoint_slots": dispatcher.settings.has_slots,
+        "endpoint_metrics": dispatcher.settings.has_metrics,
+        "endpoint_props": True,
+        "webui": dispatcher.settings.has_web_ui,
+        "chat_template": template_text(model),
+        "chat_template_caps": template_capabilities(template_text(model)),
+        "bos_token": special_token(model, model.tokenizer.bos),
+        "eos_token": special_token(model, model.tokenizer.eos),
+        "build_info": SYSTEM_FINGERPRINT,
+        "is_sleeping": False,
+    })  # fmt: skip
+
+
+def template_text(model: "Model") -> str:
+    """Return the chat template that the options select, or else that of the file."""
+    return model.options.chat_template or model.file.get("tokenizer.chat_template", str, "")
+
+
+def template_capabilities(template: str) -> dict[str, bool]:
+    """Return what a chat template can render, as far as its variables show it."""
+    return {
+        "supports_tools": "tools" in template,
+        "supports_tool_calls": "tool_calls" in template,
+        "supports_parallel_tool_calls": "tool_calls" in template,
+        "supports_system_role": "system" in template,
+        "supports_preserve_reasoning": "reasoning_content" in template,
+        "supports_string_content": True,
+    }
+
+
+def special_token(model: "Model", id: int | None) -> str:
+    return "" if id is None else model.tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
+
+
+async def change_props(request: Request) -> Response:
+    """`POST /props`: llama.cpp's server has no property that can be changed, either."""
+    if not request.app.state.dispatcher.settings.has_props:
+        raise APIError(501, "POST /props: the server was not started with --props")
+    await read_json_object(request)
+    return JSONResponse({"success": True})

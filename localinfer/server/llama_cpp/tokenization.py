@@ -1,0 +1,77 @@
+"""`/tokenize`, `/detokenize`, `/apply-template`, and the counts of tokens of chats."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localinfer.server.api_errors import APIError
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.openai.chat import parse_chat_prompt
+from localinfer.server.request_fields import get, read_json_object
+from localinfer.server.streaming import JSONResponse
+
+MAX_TOKENIZE = 1 << 20  # characters of a text, or token ids
+
+
+async def tokenize(request: Request) -> Response:
+    """`/tokenize`: text to token ids, with `with_pieces` also the text of each token."""
+    fields = await read_json_object(request)
+    content = get(fields, "content", str, "")
+    require_size("content", content)
+    add_special, parse_special = get(fields, "add_special", bool, False), get(fields, "parse_special", bool, True)
+    with_pieces = get(fields, "with_pieces", bool, False)
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    _, model = await dispatcher.find_model(get(fields, "model", str, ""))
+
+    def respond() -> Response:
+        ids = model.tokenize(content, add_special=add_special, parse_special=parse_special)
+        if not with_pieces:
+            return JSONResponse({"tokens": ids})
+        pieces = (decode_piece(model.tokenizer.token_bytes(id, special=True)) for id in ids)
+        return JSONResponse({"tokens": [{"id": id, "piece": piece} for id, piece in zip(ids, pieces, strict=True)]})
+
+    return await dispatcher.run_in_background(respond)
+
+
+def require_size(field: str, value: str | list[Any]) -> None:
+    """Raise APIError (413) for a text or a list that would take more than about a second, and much memory."""
+    if len(value) > MAX_TOKENIZE:
+        raise APIError(413, f"{field}: {len(value):,} are too many, at most {MAX_TOKENIZE:,}", param=field)
+
+
+def decode_piece(token_bytes: bytes) -> str | list[int]:
+    """Return the token's text, or a list of its bytes if they are not valid UTF-8 on their own."""
+    try:
+        return token_bytes.decode()
+    except UnicodeDecodeError:
+        return list(token_bytes)
+
+
+async def detokenize(request: Request) -> Response:
+    """`/detokenize`: token ids to text."""
+    fields = await read_json_object(request)
+    tokens = get(fields, "tokens", list, [])
+    require_size("tokens", tokens)
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    _, model = await dispatcher.find_model(get(fields, "model", str, ""))
+    return await dispatcher.run_in_background(
+        lambda: JSONResponse({"content": model.detokenize(tokens, special=True)}))  # fmt: skip
+
+
+async def apply_template(request: Request) -> Response:
+    """`/apply-template`: messages to a prompt, rendered with the chat template."""
+    fields = await read_json_object(request)
+    chat = parse_chat_prompt(fields)
+    async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
+        prompt = await lease.slot.call(lambda: chat.render(lease.model, {}))
+    return JSONResponse({"prompt": prompt.text})
+
+
+async def count_chat_tokens(request: Request) -> Response:
+    """`/v1/chat/completions/input_tokens`: the number of tokens of the prompt of a chat."""
+    fields = await read_json_object(request)
+    chat = parse_chat_prompt(fields)
+    async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
+        prompt = await lease.slot.call(lambda: chat.render(lease.model, {}))
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.ids)})

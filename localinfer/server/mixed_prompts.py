@@ -1,0 +1,87 @@
+"""Prompts in every form that llama.cpp's server accepts: texts, token ids, both mixed, and objects with a text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from localinfer.errors import UsageError
+from localinfer.server.api_errors import APIError, field_error
+from localinfer.server.dispatcher import MAX_PROMPT_CHARS
+
+if TYPE_CHECKING:
+    from localinfer.model import Model
+
+MAX_PROMPTS = 2048  # per request
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrompt:
+    """A prompt made of texts and token ids."""
+
+    parts: tuple[str | int, ...]
+
+    def ids(self, model: "Model", *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Return the token ids. With `add_special`, they begin with BOS if the model expects it and the prompt begins
+        with a text.
+
+        Raises UsageError for too much text, or a token id that does not exist.
+        """
+        n_chars = sum(len(part) for part in self.parts if isinstance(part, str))
+        if n_chars > MAX_PROMPT_CHARS:
+            raise UsageError(f"prompt: {n_chars} characters (limit {MAX_PROMPT_CHARS})")
+        ids: list[int] = []
+        for index, part in enumerate(self.parts):
+            if isinstance(part, str):
+                is_start = add_special and index == 0
+                ids += model.tokenize(part, add_special=is_start, parse_special=parse_special)
+            elif 0 <= part < model.n_vocab:
+                ids.append(part)
+            else:
+                raise UsageError(f"prompt: there is no token {part}, the vocabulary has {model.n_vocab}")
+        return ids
+
+
+def parse_prompts(value: object, field: str) -> list[MixedPrompt]:
+    """Return the prompts of a field, which may be a single one: see `is_single`. Raises APIError (400)."""
+    if is_single(value):
+        return [parse_prompt(value, field)]
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_PROMPTS:
+        raise field_error(field, f"must be a text, a list of token ids, or a list of up to {MAX_PROMPTS} of these")
+    return [parse_prompt(each, f"{field}[{index}]") for index, each in enumerate(value)]
+
+
+def is_single(value: object) -> bool:
+    """Return whether this is one prompt: a text, an object, or a list with a token id. A list of texts is several."""
+    return isinstance(value, str | Mapping) or (isinstance(value, list) and any(map(is_token_id, value)))
+
+
+def is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def parse_prompt(value: object, field: str) -> MixedPrompt:
+    """Parse one prompt. Raises APIError (400) for another type, and (501) for images and audio."""
+    if isinstance(value, str):
+        return MixedPrompt((value,))
+    if isinstance(value, Mapping):
+        return MixedPrompt((object_text(value, field),))
+    if isinstance(value, list) and value and all(isinstance(part, str) or is_token_id(part) for part in value):
+        return MixedPrompt(tuple(value))
+    raise field_error(field, "must be a text, or a list of token ids and texts")
+
+
+def object_text(value: Mapping[str, Any], field: str) -> str:
+    """Return the text of `{"prompt_string": ...}` or of `{"content": [{"type": "text", "text": ...}]}`."""
+    if value.get("multimodal_data"):
+        raise APIError(501, f"{field}.multimodal_data: this model reads text only", param=field)
+    if isinstance(text := value.get("prompt_string"), str):
+        return text
+    content = value.get("content")
+    if not isinstance(content, list) or not content:
+        raise field_error(field, "must have a prompt_string, or a content with a list of parts")
+    texts = []
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise field_error(f"{field}.content", "must have parts of type text only")
+        texts.append(part["text"])
+    return "".join(texts)
