@@ -30,12 +30,15 @@ class AuthMiddleware(Middleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        if error := self.check(scope["path"], scope["method"], headers):
+        error = self.check(scope["path"], scope["method"], headers)
+        if error and error.code == "origin" and scope["method"] == "OPTIONS":
+            await Response()(scope, receive, send)  # without the headers, the browser sends no further request
+        elif error:
             await error_response(scope, error)(scope, receive, send)
         elif origin is None:
             await self.app(scope, receive, send)
         elif scope["method"] == "OPTIONS":
-            await Response(status_code=204, headers=dict(cors_headers(origin)))(scope, receive, send)
+            await Response(headers=dict(cors_headers(origin)))(scope, receive, send)
         else:
             await self.app(scope, receive, with_headers(send, cors_headers(origin)))
 
