@@ -132,10 +132,13 @@ def make_models(folder: Path) -> None:
 
     sys.path[:0] = PYTHONPATH
     import reference_models
+    import tiny
     from checkpoints import as_f32
     from documented_files import split_model
     from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen2
 
+    merges = trained_merges(folder, (THIS_FILE.parents[3] / "README.md").read_text(encoding="utf-8"))
+    tiny.MERGES = (*tiny.MERGES, *(merge for merge in merges if merge not in tiny.MERGES))
     sizes = {"n_ctx": 4096, "tokenizer.chat_template": Field("STRING", CHATML)}
     tiny_llama(folder / "llama.gguf", **sizes, **{"tokenizer.ggml.add_bos_token": Field("BOOL", True)})
     infill = {f"tokenizer.ggml.{name}_token_id": Field("UINT32", id) for name, id in INFILL_TOKENS.items()}
@@ -146,6 +149,19 @@ def make_models(folder: Path) -> None:
     as_f32(with_more_positions(bert), folder / "bert.gguf")
     reranker = Path(shutil.copytree(DATA / "reranker", folder / "reranker"))
     as_f32(with_more_positions(reranker), folder / "reranker.gguf")
+
+
+def trained_merges(folder: Path, text: str) -> list[str]:
+    """Return merges of byte-level BPE that give tokens about as long as those of the suite's models."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=512, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([text], trainer)
+    tokenizer.model.save(str(folder))
+    return (folder / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
 
 
 def with_more_positions(checkpoint: Path) -> Path:
