@@ -117,6 +117,11 @@ class LimitOptions:
     models_max: Annotated[
         int, typer.Option("--models-max", min=1, metavar="N", help="Maximum number of models in memory.")
     ] = DEFAULTS.models_max
+    sleep_idle_seconds: Annotated[
+        float, typer.Option(
+            "--sleep-idle-seconds", metavar="SECONDS", help="Unload a model after this time without requests; the next "
+            "one loads it again (-1: never).")
+    ] = -1.0  # fmt: skip
     queue: Annotated[
         int, typer.Option("--queue", min=0, metavar="N", help="Maximum number of queued requests; more are rejected.")
     ] = DEFAULTS.queue
@@ -173,7 +178,7 @@ def serve_command(
         pooling=pooling or "", has_slots=endpoints.slots, has_metrics=endpoints.metrics, has_props=endpoints.props,
         has_web_ui=endpoints.ui, slot_save_path=str(endpoints.slot_save_path or ""),
         suffix_first=endpoints.spm_infill, ping_interval=endpoints.sse_ping_interval, is_verbose=endpoints.verbose,
-        tags=names(endpoints.tags),
+        tags=names(endpoints.tags), sleep_idle_seconds=max(0.0, limits.sleep_idle_seconds),
     )  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app

@@ -84,7 +84,7 @@ class Embedder:
         n_ctx = self._engine.n_ctx
         if len(ids) <= n_ctx:
             return ids
-        message = f"text {number}: has {len(ids)} tokens, more than the context length {n_ctx}"
+        message = f"text {number}: is too large: {len(ids)} tokens, more than the context length {n_ctx}"
         if not truncate:
             hint = "truncate (--truncate) drops its end, ctx_size (--ctx-size) sets a larger context"
             raise ContextOverflowError(f"{message}; {hint}")

@@ -1,9 +1,8 @@
 """The ASGI application: all routes, the middleware and the error handlers."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
-from localinfer.options import FLAGS
 from localinfer.server import metrics, web_ui
 from localinfer.server.anthropic import models as anthropic_models
 from localinfer.server.anthropic import routes as anthropic_routes
@@ -23,7 +21,7 @@ from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.error_responses import error_response, uses_anthropic_api
 from localinfer.server.llama_cpp import completion, infill, properties, reranking, slots, tokenization
 from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
-from localinfer.server.model_cache import ModelCache
+from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.ollama import chat as ollama_chat
 from localinfer.server.ollama import embeddings, unsupported
 from localinfer.server.ollama import models as ollama_models
@@ -32,10 +30,8 @@ from localinfer.server.request_body import RequestBodyMiddleware
 from localinfer.server.settings import Settings
 from localinfer.server.startup import LoadingMiddleware, Startup
 
-if TYPE_CHECKING:
-    from localinfer.model import Model
-
 RERANK_PATHS = ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
+POLL_SECONDS = 0.1
 GET, POST = ["GET"], ["POST"]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -82,6 +78,7 @@ LLAMA_CPP_ROUTES = [
     *(Route(f"{prefix}/chat/completions/input_tokens", tokenization.count_chat_tokens, methods=POST)
       for prefix in ("", "/v1")),
     Route("/responses", routes.responses, methods=POST),
+    *(Route(f"{prefix}/responses/input_tokens", routes.count_input_tokens, methods=POST) for prefix in ("", "/v1")),
     Route("/models", models.list_models, methods=GET),
 ]  # fmt: skip
 OLLAMA_ROUTES = [
@@ -101,15 +98,26 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
     """Return an ASGI application that serves the models of the cache. Its lifespan closes them at shutdown. Until
     `startup` has loaded a model, it answers with status 503.
     """
-    dispatcher = Dispatcher(model_cache, settings)
+    dispatcher, startup = Dispatcher(model_cache, settings), startup or Startup()
     dispatcher.observer = observer = metrics.Metrics()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        sleeper = asyncio.create_task(sleep_after_startup()) if settings.sleep_idle_seconds else None
         try:
             yield
         finally:
+            if sleeper:
+                sleeper.cancel()
             dispatcher.close()
+
+    async def sleep_after_startup() -> None:
+        """Let a model that nobody requests sleep, too."""
+        while startup.is_loading:
+            await asyncio.sleep(POLL_SECONDS)
+        for name, model in dispatcher.model_cache.loaded.items():
+            properties.describe(ServedModel(name, name), model, dispatcher)
+            dispatcher.sleep_when_idle(name)
 
     app = Starlette(
         routes=[
@@ -126,14 +134,8 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
         lifespan=lifespan,
     )
     app.state.dispatcher, app.state.metrics = dispatcher, observer
-    app.state.default_sampling_options = default_sampling_options
-    app.state.startup = startup or Startup()
+    app.state.startup = startup
     return app
-
-
-def default_sampling_options(model: "Model") -> dict[str, Any]:
-    """Return the sampling options that apply where a request sets none."""
-    return {name: value for name, value in asdict(model.options).items() if FLAGS[name].section == "sampling"}
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:

@@ -238,6 +238,7 @@ class Dispatcher:
         self._background = ThreadPoolExecutor(1, "background")
         self._model_lock = asyncio.Lock()  # held while a request waits for its model: first come, first served
         self._released = asyncio.Event()  # set when a slot stops using its model
+        self.properties: dict[str, dict[str, Any]] = {}  # of models by name, as `/props` returns them
         self.unload_times: dict[str, datetime] = {}  # when each idle model will be unloaded
         self._unload_tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -256,7 +257,15 @@ class Dispatcher:
                 self.observer.on_slot_acquired(perf_counter() - arrival)
             with self._in_use(await self._acquire_model(slot, served), slot) as model:
                 self._cancel_unload(served.name)
-                yield Lease(slot, model, served.name, deadline, arrival, self.observer)
+                try:
+                    yield Lease(slot, model, served.name, deadline, arrival, self.observer)
+                finally:
+                    self.sleep_when_idle(served.name)
+
+    def sleep_when_idle(self, name: str) -> None:
+        """Unload a model after `sleep_idle_seconds`, unless a request has set another time for it."""
+        if self.settings.sleep_idle_seconds and name not in self.unload_times:
+            self.keep_alive(name, self.settings.sleep_idle_seconds)
 
     def can_lease_another(self, lease: Lease) -> bool:
         """Return whether a further slot and a further sequence of the lease's model are free and no other request

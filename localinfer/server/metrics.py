@@ -148,8 +148,10 @@ async def metrics_endpoint(request: Request) -> Response:
 
 def llama_cpp_lines(metrics: Metrics, dispatcher: Dispatcher) -> Iterator[str]:
     """Yield the metrics of llama.cpp's server, under its names."""
-    runners = [model.engine.runner for model in dispatcher.model_cache.loaded.values()]
-    n_batches, n_sequences = sum(each.n_batches for each in runners), sum(each.n_batched for each in runners)
+    unloaded = dispatcher.model_cache
+    runners = [model.engine.runner for model in unloaded.loaded.values()]
+    n_batches = unloaded.n_batches + sum(each.n_batches for each in runners)
+    n_sequences = unloaded.n_batched + sum(each.n_batched for each in runners)
     n_busy = sum(slot.is_busy for slot in dispatcher.slots.all)
     for kind, name, help_text, value in (
         ("counter", "prompt_tokens_total", "Prompt tokens evaluated.", metrics.prompt_tokens - metrics.cached_tokens),
@@ -157,7 +159,7 @@ def llama_cpp_lines(metrics: Metrics, dispatcher: Dispatcher) -> Iterator[str]:
         ("counter", "prompt_seconds_total", "Time spent in prefill.", metrics.prompt_seconds),
         ("counter", "tokens_predicted_total", "Generated tokens.", metrics.generated_tokens),
         ("counter", "tokens_predicted_seconds_total", "Time spent in decoding.", metrics.generate_seconds),
-        ("counter", "n_decode_total", "Batches evaluated by the loaded models.", n_batches),
+        ("counter", "n_decode_total", "Batches evaluated.", n_batches),
         ("counter", "n_tokens_max", "Tokens of the longest sequence.", metrics.longest_sequence),
         ("counter", "spec_decode_num_drafts_total", "Drafts verified.", metrics.drafts),
         ("counter", "spec_decode_num_draft_tokens_total", "Draft tokens verified.", metrics.drafted_tokens),

@@ -56,6 +56,7 @@ class ModelCache:
         self._lock = threading.Lock()
         self.loaded: dict[str, Model] = {}  # in order of use, the most recent last
         self.used_at: dict[str, float] = {}  # Unix time of the last use
+        self.n_batches = self.n_batched = 0  # of models that were unloaded: see ModelRunner
 
     def served_models(self) -> list[ServedModel]:
         """Return all models that a client can request."""
@@ -109,6 +110,8 @@ class ModelCache:
     def _evict(self, name: str) -> None:
         """Close a model if it is loaded. The garbage collection frees its reference cycles at once."""
         if model := self.loaded.pop(name, None):
+            self.n_batches += model.engine.runner.n_batches
+            self.n_batched += model.engine.runner.n_batched
             model.close()
             del model
             gc.collect()

@@ -19,6 +19,7 @@ class Settings:
     allowed_origins: tuple[str, ...] = ()  # origins of web pages besides those on loopback; * allows all
     models_max: int = 1  # models that are loaded at the same time
     parallel: int = 1  # slots: requests that are processed at the same time
+    sleep_idle_seconds: float = 0.0  # until an idle model is unloaded; 0: it stays
     queue: int = 64  # requests that may wait for a slot; further ones are rejected
     timeout: float = 3600.0  # for one response, including the time in the queue
     has_slots: bool = True  # whether /slots answers

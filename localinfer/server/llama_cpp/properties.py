@@ -1,13 +1,16 @@
 """`/health` and `/props`: the state of the server, and the properties of a model."""
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localinfer.options import FLAGS
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.llama_cpp.generation_settings import generation_settings
+from localinfer.server.model_cache import ServedModel
 from localinfer.server.request_fields import read_json_object
 from localinfer.server.settings import SYSTEM_FINGERPRINT
 from localinfer.server.streaming import JSONResponse
@@ -21,11 +24,22 @@ async def health(_: Request) -> Response:
 
 
 async def props(request: Request) -> Response:
-    """`/props`: properties of the server and of the requested model, or else of the default model."""
+    """`/props`: properties of the server and of the requested model, or else of the default model. They do not wake a
+    model that sleeps.
+    """
     dispatcher: Dispatcher = request.app.state.dispatcher
-    served, model = await dispatcher.find_model(request.query_params.get("model"))
-    params = request.app.state.default_sampling_options(model) | generation_settings(model.options, model)
-    return JSONResponse({
+    name = request.query_params.get("model")
+    known = dispatcher.properties.get(dispatcher.model_cache.resolve(name).name)
+    if known and known["model_alias"] not in dispatcher.model_cache.loaded and dispatcher.settings.sleep_idle_seconds:
+        return JSONResponse(known | {"is_sleeping": True})
+    served, model = await dispatcher.find_model(name)
+    return JSONResponse(describe(served, model, dispatcher))
+
+
+def describe(served: ServedModel, model: "Model", dispatcher: Dispatcher) -> dict[str, Any]:
+    """Return the properties of a loaded model, and keep them for the time when it sleeps."""
+    params = default_sampling_options(model) | generation_settings(model.options, model)
+    properties = {
         "default_generation_settings": {"n_ctx": model.n_ctx, "params": params},
         "total_slots": len(dispatcher.slots.all),
         "model_alias": served.name,
@@ -41,7 +55,14 @@ async def props(request: Request) -> Response:
         "eos_token": special_token(model, model.tokenizer.eos),
         "build_info": SYSTEM_FINGERPRINT,
         "is_sleeping": False,
-    })  # fmt: skip
+    }
+    dispatcher.properties[served.name] = properties
+    return properties
+
+
+def default_sampling_options(model: "Model") -> dict[str, Any]:
+    """Return the sampling options that apply where a request sets none."""
+    return {name: value for name, value in asdict(model.options).items() if FLAGS[name].section == "sampling"}
 
 
 def template_text(model: "Model") -> str:

@@ -1,15 +1,18 @@
 """`/tokenize`, `/detokenize`, `/apply-template`, and the counts of tokens of chats."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.openai.chat import parse_chat_prompt
+from localinfer.server.openai.chat import parse_chat_prompt, render
 from localinfer.server.request_fields import get, read_json_object
 from localinfer.server.streaming import JSONResponse
+
+if TYPE_CHECKING:
+    from localinfer.model import Model
 
 MAX_TOKENIZE = 1 << 20  # characters of a text, or token ids
 
@@ -64,8 +67,16 @@ async def apply_template(request: Request) -> Response:
     fields = await read_json_object(request)
     chat = parse_chat_prompt(fields)
     async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
-        prompt = await lease.slot.call(lambda: chat.render(lease.model, {}))
-    return JSONResponse({"prompt": prompt.text})
+        prompt = await render(chat, lease)
+    return JSONResponse({"prompt": without_bos(prompt.text, lease.model)})
+
+
+def without_bos(text: str, model: "Model") -> str:
+    """Return a prompt without the text of BOS if the model adds that token, as `/completion` would add another one."""
+    tokenizer = model.tokenizer
+    if not tokenizer.add_bos or tokenizer.bos is None:
+        return text
+    return text.removeprefix(tokenizer.token_bytes(tokenizer.bos, special=True).decode("utf-8", "replace"))
 
 
 async def count_chat_tokens(request: Request) -> Response:
@@ -73,5 +84,5 @@ async def count_chat_tokens(request: Request) -> Response:
     fields = await read_json_object(request)
     chat = parse_chat_prompt(fields)
     async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
-        prompt = await lease.slot.call(lambda: chat.render(lease.model, {}))
+        prompt = await render(chat, lease)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.ids)})

@@ -31,6 +31,7 @@ from localinfer.server.settings import SYSTEM_FINGERPRINT
 from localinfer.server.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
+    from localinfer.chat_template.prompt import Prompt
     from localinfer.generation.pieces import Piece, Stats, ToolCall
     from localinfer.model import Model
 
@@ -207,14 +208,14 @@ async def completion(chat_request: ChatRequest, dispatcher: Dispatcher) -> dict[
         choices = [choice async for choice in run_choices(generators, lease, dispatcher)]
         counts = {"usage": usage(all_stats), "timings": timings(all_stats[-1])}
         if chat_request.common.is_verbose or dispatcher.settings.is_verbose:
-            counts |= {"__verbose": {"prompt": await render_prompt(chat_request.prompt, lease)}}
+            ids = (await render(chat_request.prompt, lease)).ids
+            counts |= {"__verbose": {"prompt": lease.model.detokenize(ids, special=True)}}
         return response_head("chat.completion", lease) | {"choices": sorted(choices, key=itemgetter("index"))} | counts
 
 
-async def render_prompt(chat: ChatPrompt, lease: Lease) -> str:
-    """Return the text of the prompt, with its special tokens."""
-    prompt = await lease.slot.call(lambda: chat.render(lease.model, {}))
-    return lease.model.detokenize(prompt.ids, special=True)
+async def render(chat: ChatPrompt, lease: Lease) -> "Prompt":
+    """Return the prompt without generating anything."""
+    return await lease.slot.call(lambda: chat.render(lease.model, {}))
 
 
 def build_message(pieces: "list[Piece]") -> dict[str, Any]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Generation
-from localinfer.server.openai.chat import tool_call_object
+from localinfer.server.openai.chat import render, tool_call_object
+from localinfer.server.openai.usage import prefill_timings, timings
+from localinfer.server.prefill_reports import PrefillReport
 from localinfer.server.request_fields import (
     Fields,
     constraint_options,
@@ -35,6 +37,8 @@ class ResponseRequest:
     prompt: ChatPrompt
     options: Mapping[str, Any]
     echoed_fields: Item  # fields of the request that the response repeats
+    reports_prefill: bool
+    timings_per_token: bool
 
 
 # --- request ---
@@ -62,7 +66,10 @@ def parse_response_request(fields: Fields) -> ResponseRequest:
     }
     field_of = json_constraint_fields("text.format.schema") | tools.field_of
     prompt = ChatPrompt(parse_messages(fields), tools, kwargs, field_of=field_of)
-    return ResponseRequest(get(fields, "model", str, "") or None, prompt, options, echoed_fields)
+    return ResponseRequest(
+        get(fields, "model", str, "") or None, prompt, options, echoed_fields,
+        reports_prefill=get(fields, "return_progress", bool, False),
+        timings_per_token=get(fields, "timings_per_token", bool, False))  # fmt: skip
 
 
 def parse_messages(fields: Fields) -> list[Item]:
@@ -123,7 +130,9 @@ async def events(response_request: ResponseRequest, dispatcher: Dispatcher) -> A
 
     async with (
         dispatcher.lease(response_request.model_name) as lease,
-        lease.generate(response_request.prompt, response_request.options) as generation,
+        lease.generate(
+            response_request.prompt, response_request.options, reports_prefill=response_request.reports_prefill
+        ) as generation,
     ):
         head = {"id": new_id("resp"), "object": "response", "created_at": int(time.time()), "model": lease.name}
         head |= response_request.echoed_fields | {"error": None, "incomplete_details": None}
@@ -131,7 +140,11 @@ async def events(response_request: ResponseRequest, dispatcher: Dispatcher) -> A
         yield event("created", response=initial)
         yield event("in_progress", response=initial)
         output = OutputItems()
-        async for piece in generation.pieces:
+        async for piece in generation.events:
+            if isinstance(piece, PrefillReport):
+                times = {"prompt_progress": piece.as_fields(), "timings": prefill_timings(piece)}
+                yield event("in_progress", response=initial, **times)
+                continue
             output.reasoning += piece.text if piece.kind == "reasoning" else ""
             output.tool_calls += piece.calls
             if piece.kind == "text" and piece.text:
@@ -139,14 +152,23 @@ async def events(response_request: ResponseRequest, dispatcher: Dispatcher) -> A
                     yield event("output_item.added", output_index=0, item=output.message("in_progress"))
                     yield event("content_part.added", **output.position, part=content_part(""))
                 output.text += piece.text
-                yield event("output_text.delta", **output.position, delta=piece.text, logprobs=[])
+                times = {"timings": timings(generation.stats)} if response_request.timings_per_token else {}
+                yield event("output_text.delta", **output.position, delta=piece.text, logprobs=[], **times)
         if generation.finish_reason == "length":
             output.status = "incomplete"
             head["incomplete_details"] = {"reason": "max_output_tokens"}
         for item in output.done_events(event):
             yield item
         end = head | {"status": output.status, "output": output.items, "usage": usage(generation)}
-        yield event(output.status, response=end)
+        yield event(output.status, response=end, timings=timings(generation.stats))
+
+
+async def count_input_tokens(fields: Fields, dispatcher: Dispatcher) -> Item:
+    """Return the number of tokens of the prompt of a request."""
+    response_request = parse_response_request(fields)
+    async with dispatcher.lease(response_request.model_name) as lease:
+        prompt = await render(response_request.prompt, lease)
+    return {"object": "response.input_tokens", "input_tokens": len(prompt.ids)}
 
 
 class OutputItems:

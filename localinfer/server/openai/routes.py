@@ -43,6 +43,11 @@ async def responses(request: Request) -> Response:
     return JSONResponse(await response_api.response(response_request, get_dispatcher(request)))
 
 
+async def count_input_tokens(request: Request) -> Response:
+    """`/v1/responses/input_tokens`"""
+    return JSONResponse(await response_api.count_input_tokens(await read_json_object(request), get_dispatcher(request)))
+
+
 async def embeddings(request: Request) -> Response:
     """`/v1/embeddings`"""
     return JSONResponse(await embedding_api.embeddings(await read_json_object(request), get_dispatcher(request)))

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 from server_process import ServerProcess
+from tiny import Field, tiny_llama
 
 from localinfer import LocalInferError, Stats, UsageError, load
 from localinfer.server.api_errors import to_api_error
@@ -79,6 +80,46 @@ def raw(piece: str | list[int]) -> bytes:
 def test_apply_template(server: ServerProcess) -> None:
     prompt = server.post("/apply-template", {"messages": [{"role": "user", "content": "Hi"}]}).body["prompt"]
     assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_template_without_the_generation_prompt(server: ServerProcess) -> None:
+    request = {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": False}
+    assert server.post("/apply-template", request).body["prompt"] == "<|im_start|>user\nHi<|im_end|>\n"
+
+
+def test_prompts_have_one_bos(tmp_path: Path) -> None:
+    """A rendered prompt lacks the BOS that the tokenizer adds to it in a completion."""
+    keys = {
+        "tokenizer.ggml.add_bos_token": Field("BOOL", True), "tokenizer.ggml.bos_token_id": Field("UINT32", 0),
+        "tokenizer.chat_template": Field("STRING", "{{ bos_token }}{{ messages[0].content }}"),
+    }  # fmt: skip
+    with ServerProcess(tiny_llama(tmp_path / "bos.gguf", **keys)) as served:
+        messages = {"messages": [{"role": "user", "content": "Hi"}]}
+        prompt = served.post("/apply-template", messages).body["prompt"]
+        assert prompt == "Hi"
+        completed = served.post("/completion", {"prompt": prompt, "n_predict": 1}).body
+        assert completed["prompt"] == "<|endoftext|>Hi"
+        verbose = served.post("/v1/chat/completions", messages | {"max_tokens": 1, "verbose": True}).body["__verbose"]
+        assert verbose["prompt"] == "<|endoftext|>Hi"
+
+
+def test_continued_messages(server: ServerProcess) -> None:
+    question, answer = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
+    request = {"messages": [question, answer], "max_tokens": 1, "verbose": True}
+
+    def prompt(**fields: object) -> str:
+        body = server.post("/v1/chat/completions", request | fields).body
+        return str(body["__verbose"]["prompt"])
+
+    assert prompt().endswith("assistant\nHello")
+    assert prompt(continue_final_message=True, add_generation_prompt=False) == prompt()
+    assert prompt(continue_final_message=False).endswith("Hello<|im_end|>\n<|im_start|>assistant\n")
+    for wrong in (
+        {"continue_final_message": True, "add_generation_prompt": True},
+        {"continue_final_message": True, "messages": [question]},
+        {"messages": [question, answer, answer]},
+    ):
+        assert server.post("/v1/chat/completions", request | wrong).status == 400, wrong
 
 
 def test_completion(server: ServerProcess) -> None:

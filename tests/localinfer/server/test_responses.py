@@ -14,6 +14,16 @@ def text_of(answer: dict[str, Any]) -> str:
     return str(message["content"][0]["text"])
 
 
+def test_progress_and_timings(server: ServerProcess) -> None:
+    request = {"input": "progress of a response " * 40, "max_output_tokens": 4, "stream": True}
+    events = server.events("/v1/responses", request | {"return_progress": True, "timings_per_token": True})
+    reports = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+    assert reports[-1]["processed"] == reports[-1]["total"]
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert all(event["timings"]["prompt_n"] for event in deltas)
+    assert events[-1]["timings"]["predicted_n"] == events[-1]["response"]["usage"]["output_tokens"]
+
+
 def test_equals_chat_completion(server: ServerProcess) -> None:
     chat = server.post("/v1/chat/completions", CHAT).body
     answer = server.post("/v1/responses", REQUEST).body
