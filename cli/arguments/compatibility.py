@@ -350,7 +350,6 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
             "--cache-reuse -sps --slot-prompt-similarity",
             "--cache-idle-slots --no-cache-idle-slots",
         ),
-        ("use a proxy for HTTPS", "--ssl-key-file --ssl-cert-file", ""),
     ),
     "perplexity": (("there is one result, and no output per chunk", "--ppl-output-type", ""),),
     "imatrix": (

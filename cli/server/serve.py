@@ -83,6 +83,18 @@ class ServedModelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CertificateOptions:
+    """The files for HTTPS."""
+
+    ssl_cert_file: Annotated[
+        Path | None, typer.Option("--ssl-cert-file", metavar="FILE", help="Certificate (PEM): the server speaks HTTPS.")
+    ] = None
+    ssl_key_file: Annotated[
+        Path | None, typer.Option("--ssl-key-file", metavar="FILE", help="Private key of the certificate (PEM).")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EndpointOptions:
     """What the endpoints answer."""
 
@@ -148,6 +160,7 @@ def serve_command(
     keys: KeyOptions,
     limits: LimitOptions,
     endpoints: EndpointOptions,
+    certificate: CertificateOptions,
 ) -> None:
     """Run an OpenAI-compatible HTTP server.
 
@@ -168,6 +181,8 @@ def serve_command(
         raise UsageError("--alias: requires exactly one MODEL")
     if endpoints.slot_save_path is not None and not endpoints.slot_save_path.is_dir():
         raise UsageError(f"--slot-save-path: {printable(str(endpoints.slot_save_path))}: is not a folder")
+    if bool(certificate.ssl_cert_file) != bool(certificate.ssl_key_file):
+        raise UsageError("--ssl-cert-file: needs --ssl-key-file, and the other way round")
     presets = preset_loaders(served.models_preset, given, context)
     given = with_defaults(given)
     settings = Settings(
@@ -179,18 +194,21 @@ def serve_command(
         has_web_ui=endpoints.ui, slot_save_path=str(endpoints.slot_save_path or ""),
         suffix_first=endpoints.spm_infill, ping_interval=endpoints.sse_ping_interval, is_verbose=endpoints.verbose,
         tags=names(endpoints.tags), sleep_idle_seconds=max(0.0, limits.sleep_idle_seconds),
+        ssl_cert_file=str(certificate.ssl_cert_file or ""), ssl_key_file=str(certificate.ssl_key_file or ""),
     )  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache
     from localinfer.server.startup import Startup
 
+    run.require_certificate(settings)
     model_cache = ModelCache(models, model_loader(given), limits.models_max, names(served.alias or ""), presets)
     has_models = bool(models or presets)
     startup = Startup((lambda: model_cache.get(model_cache.served_models()[0])) if has_models else None)
     with run.listening(settings) as opened:
         port = 0 if settings.is_unix_socket else opened[0].getsockname()[1]
-        run.serve(create_app(model_cache, settings, startup), opened, startup, lambda: print_address(settings, port))
+        app = create_app(model_cache, settings, startup)
+        run.serve(app, opened, settings, startup, lambda: print_address(settings, port))
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -267,7 +285,8 @@ def print_address(settings: Settings, port: int) -> None:
     if settings.is_unix_socket:
         screen.note(f"listening on unix:{settings.host}")
         return
-    screen.note(f"listening on {' '.join(f'http://{url_host(host)}:{port}' for host in settings.hosts)}")
+    scheme = "https" if settings.ssl_cert_file else "http"
+    screen.note(f"listening on {' '.join(f'{scheme}://{url_host(host)}:{port}' for host in settings.hosts)}")
     is_here = all(host in ("localhost", "::1") or host.startswith("127.") for host in settings.hosts)
     if not is_here and not settings.api_keys:
         screen.warn("anyone who can reach this port can use the server; --api-key requires a key")

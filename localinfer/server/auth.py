@@ -63,7 +63,7 @@ class AuthMiddleware(Middleware):
         apps and editors, and `allowed_origins`.
         """
         allowed = self.settings.allowed_origins
-        if "*" in allowed or origin in allowed or origin == f"http://{host}":
+        if "*" in allowed or origin in allowed or origin in (f"http://{host}", f"https://{host}"):
             return True
         scheme = origin.partition("://")[0]
         return scheme in APP_SCHEMES or (is_loopback(hostname(origin)) and scheme in ("http", "https"))

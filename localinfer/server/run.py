@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,7 +120,20 @@ def is_stale_socket(path: Path) -> bool:
         return client.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
-def serve(app: ASGIApp, listeners: list[socket.socket], startup: Startup, ready: Callable[[], None]) -> None:
+def require_certificate(settings: Settings) -> None:
+    """Raise LocalInferError if the files of certificate and key cannot be used."""
+    if settings.ssl_cert_file:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                settings.ssl_cert_file, settings.ssl_key_file)  # fmt: skip
+        except (OSError, ssl.SSLError) as error:
+            problem = "not a certificate and its key" if isinstance(error, ssl.SSLError) else error.strerror
+            raise LocalInferError(f"{printable(settings.ssl_cert_file)}: {problem}") from None
+
+
+def serve(
+    app: ASGIApp, listeners: list[socket.socket], settings: Settings, startup: Startup, ready: Callable[[], None]
+) -> None:
     """Serve the application until SIGINT or SIGTERM, then let running responses finish for ANSWER_SECONDS.
 
     Calls `ready` when the model is loaded, from another thread. Raises what loading has raised.
@@ -127,6 +141,7 @@ def serve(app: ASGIApp, listeners: list[socket.socket], startup: Startup, ready:
     config = uvicorn.Config(
         app, http=Connection, log_level="error", access_log=False, lifespan="on", ws="none", server_header=False,
         timeout_graceful_shutdown=ANSWER_SECONDS, timeout_keep_alive=KEEP_ALIVE, limit_concurrency=MAX_CONNECTIONS,
+        ssl_certfile=settings.ssl_cert_file or None, ssl_keyfile=settings.ssl_key_file or None,
     )  # fmt: skip
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that disconnects
     server = Server(config)

@@ -14,6 +14,8 @@ class Settings:
 
     host: str = LOOPBACK  # addresses, separated by commas, or the path of a Unix socket
     port: int = 8080
+    ssl_cert_file: str = ""  # certificate and key of HTTPS; empty: HTTP
+    ssl_key_file: str = ""
     api_keys: tuple[str, ...] = ()  # empty: no key needed
     allowed_hosts: tuple[str, ...] = ()  # accepted in Host besides localhost and numeric addresses
     allowed_origins: tuple[str, ...] = ()  # origins of web pages besides those on loopback; * allows all

@@ -15,8 +15,9 @@ from localinfer.server.mixed_prompts import MixedPrompt
 from localinfer.server.openai.chat import MAX_LOGPROBS, MAX_TOKENS_FIELDS, response_head
 from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
 from localinfer.server.openai.logprobs import completion_logprobs
-from localinfer.server.openai.usage import timings, usage
+from localinfer.server.openai.usage import prefill_timings, timings, usage
 from localinfer.server.parallel_choices import run_choices
+from localinfer.server.prefill_reports import PrefillReport
 from localinfer.server.request_fields import (
     Fields,
     constraint_fields,
@@ -111,12 +112,20 @@ async def chunks(completion_request: CompletionRequest, dispatcher: Dispatcher) 
 
         offset = 0
         template = EventTemplate(event)
-        async with lease.generate(prompt, completion_request.common.options_for(choice_index)) as generation:
+        common = completion_request.common
+        is_plain = completion_request.logprobs is None and not common.timings_per_token
+        async with lease.generate(
+            prompt, common.options_for(choice_index), reports_prefill=common.reports_prefill
+        ) as generation:
             text = prompt_text(prompt, lease) if completion_request.echo else ""
             yield event(text)
             offset = len(text)
-            async for piece in generation.pieces:
-                yield template.render(piece.text) if completion_request.logprobs is None else event(piece.text, [piece])
+            async for piece in generation.events:
+                if isinstance(piece, PrefillReport):
+                    yield event("") | {"prompt_progress": piece.as_fields(), "timings": prefill_timings(piece)}
+                    continue
+                times = {"timings": timings(generation.stats)} if common.timings_per_token else {}
+                yield template.render(piece.text) if is_plain else event(piece.text, [piece]) | times
                 offset += len(piece.text)
         all_stats[index] = generation.stats
         yield event("", [], generation.finish_reason) | {"timings": timings(generation.stats)}

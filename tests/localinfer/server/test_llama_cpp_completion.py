@@ -127,6 +127,21 @@ def test_timings_and_progress_in_a_stream(server: ServerProcess) -> None:
     assert all(event["timings"]["prompt_n"] > 0 for event in tokens)
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_timings_and_progress_in_openai_streams(server: ServerProcess, path: str) -> None:
+    text = f"progress of {path} " * 60
+    prompt = {"prompt": text} if path == "/v1/completions" else {"messages": [{"role": "user", "content": text}]}
+    fields = {"max_tokens": 6, "return_progress": True, "timings_per_token": True, "stream": True, "ignore_eos": True}
+    events = server.events(path, prompt | fields)
+    reports = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+    assert reports[0]["processed"] == reports[0]["cache"]
+    assert reports[-1]["processed"] == reports[-1]["total"]
+    counts = [event["timings"]["predicted_n"] for event in events if "timings" in event]
+    assert counts == sorted(counts)
+    assert counts[-1] == 6
+    assert sum(count > 0 for count in counts) >= 6
+
+
 def test_progress_reports_begin_with_the_cached_tokens() -> None:
     reports = PrefillReports(Stats(prompt_tokens=100, reused_tokens=40))
     assert reports(0, 60) == []
