@@ -7,6 +7,7 @@ with PromptBuilder(f, tokenizer) as builder:
 import threading
 import warnings
 from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +15,7 @@ from localinfer.chat_template.conversation import Conversation, check_template_k
 from localinfer.chat_template.prompt import Prompt, build_prompt, special_token_text
 from localinfer.chat_template.template import ChatTemplate
 from localinfer.chat_template.template_selection import TemplateSource, select_template
-from localinfer.chat_template.template_variables import references, supports_tools, thinking_variables
+from localinfer.chat_template.template_variables import date_variables, references, supports_tools, thinking_variables
 from localinfer.chat_template.tool_call_tokens import MessageSpans
 from localinfer.gguf.reader import GGUF
 from localinfer.options import Options
@@ -54,6 +55,7 @@ class PromptBuilder:
         if conversation.tools and not supports_tools(template.source):
             warnings.warn(f"{template.name}: does not support tools: the model cannot see them", stacklevel=3)
         variables = {
+            **date_variables(template.source, datetime.now()),
             **thinking_variables(template.source, options.think),
             **({"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}),
             **parse_template_kwargs(options.chat_template_kwargs),

@@ -1,8 +1,10 @@
 """Detection of the variables that a chat template uses: switches for reasoning, and tools."""
 
 import re
+from datetime import datetime
 
 THINKING_VARIABLES = ("enable_thinking", "thinking")  # Qwen 3, SmolLM 3, GLM 4.5, ...; Granite, DeepSeek V3.1
+DATE_VARIABLES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y"}  # of Llama 3.1 and later, and Firefunction
 VARIABLE = r"(?<![\w.'\"\[]){}(?![\w'\"(])"  # not an attribute, a string or a function call
 
 
@@ -11,6 +13,11 @@ def thinking_variables(source: str, think: str) -> dict[str, bool]:
     if think == "auto":
         return {}
     return {name: think == "on" for name in THINKING_VARIABLES if references(source, name)}
+
+
+def date_variables(source: str, now: datetime) -> dict[str, str]:
+    """Return the variables with today's date that the template uses; without them, Llama 3's assume a day in 2024."""
+    return {name: now.strftime(format) for name, format in DATE_VARIABLES.items() if references(source, name)}
 
 
 def supports_tools(source: str) -> bool:

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,14 @@ def test_reasoning_effort(llama: PromptBuilder) -> None:
     assert llama.build(Conversation(messages=HELLO), options).text == "low"
     stronger = Conversation(messages=HELLO, template_kwargs={"reasoning_effort": "high"})
     assert llama.build(stronger, options).text == "high"
+
+
+def test_today(llama: PromptBuilder) -> None:
+    """Templates such as Llama 3.3's assume a day in 2024 if they get none."""
+    source = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }}"
+    assert datetime.strptime(text_of(llama, source), "%d %b %Y").year >= 2025
+    given = Conversation(messages=HELLO, template_kwargs={"date_string": "1 May"})
+    assert llama.build(given, Options(chat_template=source)).text == "1 May"
 
 
 @pytest.mark.parametrize("reasoning_options", [{"think": "off"}, {"reasoning_effort": "low"}])

@@ -1,8 +1,10 @@
 """Detection of the template variables that enable or disable reasoning, and of tools."""
 
+from datetime import datetime
+
 import pytest
 
-from localinfer.chat_template.template_variables import supports_tools, thinking_variables
+from localinfer.chat_template.template_variables import date_variables, supports_tools, thinking_variables
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,16 @@ def test_thinking_variables(source: str, names: list[str]) -> None:
 def test_supports_tools() -> None:
     assert supports_tools("{% if tools %}{{ tools | tojson }}{% endif %}")
     assert not supports_tools("{{ message.tools }}{{ xml_tools }}{{ 'tools' }}")
+
+
+@pytest.mark.parametrize(
+    ("source", "variables"),
+    [
+        ("{% if not date_string is defined %}x{% endif %}{{ date_string }}", {"date_string": "05 Mar 2026"}),
+        ("{{ 'Today is ' + datetime + '.' }}", {"datetime": "Mar 05 2026"}),
+        ("{{ strftime_now('%d %b %Y') }}", {}),
+        ("{{ message.date_string }}", {}),
+    ],
+)
+def test_date_variables(source: str, variables: dict[str, str]) -> None:
+    assert date_variables(source, datetime(2026, 3, 5)) == variables
