@@ -74,7 +74,8 @@ class ServerProcess:
         content = answer.read()
         connection.close()
         is_json = answer.getheader("content-type", "").startswith("application/json")
-        return Response(answer.status, json.loads(content) if is_json else content, dict(answer.getheaders()))
+        received = {name.lower(): value for name, value in answer.getheaders()}
+        return Response(answer.status, json.loads(content) if is_json else content, received)
 
     def get(self, path: str, **headers: str) -> Response:
         return self.request("GET", path, **headers)

@@ -137,10 +137,7 @@ def make_models(folder: Path) -> None:
     from documented_files import split_model
     from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen2
 
-    merges = trained_merges(folder, (THIS_FILE.parents[3] / "README.md").read_text(encoding="utf-8"))
-    tiny.MERGES = (*tiny.MERGES, *(merge for merge in merges if merge not in tiny.MERGES))
     sizes = {"n_ctx": 4096, "tokenizer.chat_template": Field("STRING", CHATML)}
-    tiny_llama(folder / "llama.gguf", **sizes, **{"tokenizer.ggml.add_bos_token": Field("BOOL", True)})
     infill = {f"tokenizer.ggml.{name}_token_id": Field("UINT32", id) for name, id in INFILL_TOKENS.items()}
     tiny_qwen2(folder / "infill.gguf", **sizes, **infill)
     tiny_gemma3(folder / "gemma3.gguf", **sizes)
@@ -149,19 +146,36 @@ def make_models(folder: Path) -> None:
     as_f32(with_more_positions(bert), folder / "bert.gguf")
     reranker = Path(shutil.copytree(DATA / "reranker", folder / "reranker"))
     as_f32(with_more_positions(reranker), folder / "reranker.gguf")
+    tiny.bpe_vocabulary = lambda: sentencepiece_vocabulary(DATA / "varied.txt")
+    tiny_llama(folder / "llama.gguf", **sizes)
 
 
-def trained_merges(folder: Path, text: str) -> list[str]:
-    """Return merges of byte-level BPE that give tokens about as long as those of the suite's models."""
+INFILL_TOKENS = {"fim_pre": 4, "fim_suf": 5, "fim_mid": 6}  # any tokens: the model's weights are random
+
+
+def sentencepiece_vocabulary(text: Path) -> dict[str, Any]:
+    """Return a vocabulary of the kind and size that the suite's models have: SentencePiece with 512 tokens."""
+    from tiny import BYTE, CONTROL, NORMAL, UNKNOWN, Field
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=512, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([text], trainer)
-    tokenizer.model.save(str(folder))
-    return (folder / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    ascii_characters = ["▁", *map(chr, range(0x21, 0x7F))]
+    trainer = trainers.BpeTrainer(vocab_size=250, initial_alphabet=ascii_characters, limit_alphabet=96)
+    tokenizer.train_from_iterator([text.read_text(encoding="utf-8")], trainer)
+    pieces = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    types = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * len(pieces)
+    scores = [0.0] * 259 + [-float(rank) for rank in range(len(pieces))]
+    return {
+        "tokenizer.ggml.model": Field("STRING", "llama"),
+        "tokenizer.ggml.tokens": Field("ARRAY", tokens, "STRING"),
+        "tokenizer.ggml.scores": Field("ARRAY", scores, "FLOAT32"),
+        "tokenizer.ggml.token_type": Field("ARRAY", types, "INT32"),
+        "tokenizer.ggml.bos_token_id": Field("UINT32", 1),
+        "tokenizer.ggml.eos_token_id": Field("UINT32", 2),
+        "tokenizer.ggml.unknown_token_id": Field("UINT32", 0),
+    }
 
 
 def with_more_positions(checkpoint: Path) -> Path:
