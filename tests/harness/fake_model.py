@@ -37,7 +37,13 @@ class FakeModel:
     """The part of `Model`'s interface that the commands use."""
 
     n_ctx_train = 2048
-    engine = SimpleNamespace(sequence=[], compiled_graph=SimpleNamespace(kv_bytes=3 << 20))
+    metadata = {"general.architecture": "llama"}  # noqa: RUF012
+    engine = SimpleNamespace(
+        sequence=[],
+        compiled_graph=SimpleNamespace(
+            kv_bytes=3 << 20, model_graph=SimpleNamespace(context=SimpleNamespace(causal=True))
+        ),
+    )
     tokenizer = SimpleNamespace(eog=[102], encode=lambda text, **how: [len(text)])
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:

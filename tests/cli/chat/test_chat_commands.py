@@ -70,7 +70,7 @@ def test_more_commands(terminal: OpenTerminal, fake_model: str, tmp_path: Path) 
         ("/set repeat-penalty 1.5", "repeat_penalty is 1.5"),
         ("/set parameter num_ctx 512", "512 tokens"),
         ("/set num_predict -1", "n_predict is -1"),
-        ("/set c 0", "context 2,048"),
+        ("/set c 0", "2,048 tokens"),
         ("/set c x", "error: ctx_size: must be an integer"),
         ("/set nothink", "think is off"),
         ("/show", "seed"),

@@ -47,7 +47,6 @@ def test_sections(read: Read) -> None:
         ("[a]\nmodel = a.gguf\nctx-sze = 3\n", "[a]: --ctx-sze: no such option"),
         ("[a]\nmodel = a.gguf\nctx-size = many\n", "[a]: --ctx-size: "),
         ("[a]\nmodel = a.gguf\njinja = perhaps\n", "[a]: jinja: must be true or false, not perhaps"),
-        ("[a]\nmodel = a.gguf\nmmproj = b.gguf\n", "[a]: --mmproj is not supported"),
     ],
 )
 def test_mistakes(read: Read, text: str, message: str) -> None:

@@ -52,4 +52,4 @@ def test_what_would_change_answers_is_a_warning(serve: CommandSpec) -> None:
     line = translate(["-m", "model.gguf", "--lora", "a.gguf", "--rope-freq-base", "0"], serve)
     assert line.words == ["model.gguf"]
     [warning] = line.warnings
-    assert warning.startswith("--lora is not supported: a model runs without adapters")
+    assert warning.startswith("--lora is not supported: merge adapters into the weights first")
