@@ -60,14 +60,23 @@ def granite_experts(config: JsonObject, hp: HParams) -> Fields:
     return experts(config, hp) | (shared if config.values.get("shared_expert_intermediate_size") else {})
 
 
+def ernie_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Set which of Ernie's layers have experts: every n-th one of a range, whose end is -1 for the last layer."""
+    end = config.get("moe_layer_end_index", int, -1)
+    if not -1 <= end < hp.n_layer:
+        raise config.error("moe_layer_end_index", f"is {end}; it must be -1 to {hp.n_layer - 1}")
+    step = config.positive_int("moe_layer_interval", DEFAULT_MAXIMUM, 1)
+    after = range(hp.n_layer if end == -1 else end + 1, hp.n_layer)
+    hp = replace(hp, moe_interleave=step, mlp_only_layers=frozenset(after))
+    if not any(hp.has_experts(layer) for layer in range(hp.n_layer)):
+        raise config.error("moe_layer_interval", "leaves no layer with experts", UnsupportedError)
+    return hp
+
+
 def ernie_experts(config: JsonObject, hp: HParams) -> Fields:
-    """Return Ernie's expert metadata; all layers after the leading dense ones must have experts."""
-    if config.get("moe_layer_end_index", int, -1) not in (-1, hp.n_layer - 1):
-        raise config.error(
-            "moe_layer_end_index", "dense layers after layers with experts are not supported", UnsupportedError
-        )
+    """Return Ernie's expert metadata. llama.cpp does not know dense layers after layers with experts."""
     more = {
-        "interleave_moe_layer_step": Field.uint32(1),
+        "interleave_moe_layer_step": Field.uint32(hp.moe_interleave),
         "expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared),
     }
     return experts(config, hp) | more

@@ -18,6 +18,7 @@ COMMAND_R = Architecture(
 COHERE2 = Architecture(
     name="cohere2",
     layer_tensors=COMMAND_R.layer_tensors,
+    optional_layer_tensors=biases(*SEPARATE_QKV),
     norm="layer",
     window_period=4,
     float_keys={"logit_scale": "logit_scale"},

@@ -61,8 +61,9 @@ ERNIE4_5_MOE = Architecture(
     ignored_tensors=r"model\.mtp_(block|emb_norm|hidden_norm|linear_proj)\..*",
     tensor_names={"mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias"},
     int_keys={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count"},
+    read_hparams=expert_metadata.ernie_hparams,
     metadata=expert_metadata.ernie_experts,
-    required_values={"moe_layer_interval": 1, "use_bias": False},
+    required_values={"use_bias": False},
     defaults={"tie_word_embeddings": True},
 )
 HUNYUAN_MOE = Architecture(

@@ -15,6 +15,7 @@ from localinfer.conversion.architectures.common import (
     SEPARATE_QKV,
     SHARED_EXPERTS,
     SPLIT_EXPERTS,
+    biases,
 )
 from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.architectures.mamba import MAMBA2, SSM_TENSORS
@@ -42,7 +43,7 @@ GRANITE = Architecture(
 GRANITEMOE = Architecture(
     name="granitemoe",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *EXPERTS),
-    optional_layer_tensors=SHARED_EXPERTS,
+    optional_layer_tensors=(*biases(*SEPARATE_QKV), *SHARED_EXPERTS),
     shapes=FUSED_EXPERT_SHAPES,
     fused_sources={**FUSED_EXPERTS, **dict.fromkeys(("ffn_gate_shexp", "ffn_up_shexp"), "ffn_gate_up_shexp")},
     reorder={

@@ -88,8 +88,7 @@ HUNYUAN_DENSE = Architecture(
 SEED_OSS = Architecture(
     name="seed_oss",
     layer_tensors=("attn_norm", "post_attention_norm", *SEPARATE_QKV, *GATED_FFN),
-    optional_layer_tensors=biases("attn_q", "attn_k", "attn_v"),
-    required_values={"attention_out_bias": False, "mlp_bias": False},
+    optional_layer_tensors=LLAMA.optional_layer_tensors,
 )
 BY_CLASS = {
     "LlamaForCausalLM": LLAMA,

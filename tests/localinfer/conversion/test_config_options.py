@@ -105,6 +105,15 @@ def as_transformers_5_saves_it(config: Config, tensors: Tensors) -> None:
     }  # fmt: skip
 
 
+def with_empty_dense_layer(config: Config, tensors: Tensors) -> None:
+    """Replace the experts of the last layer by a feed-forward network that adds nothing."""
+    removed("layers.2.mlp.")(tensors)
+    config["moe_layer_end_index"] = 1
+    n, n_ff = config["hidden_size"], config["intermediate_size"]
+    for name, shape in (("gate", (n_ff, n)), ("up", (n_ff, n)), ("down", (n, n_ff))):
+        tensors[f"model.layers.2.mlp.{name}_proj.weight"] = np.zeros(shape, np.float32)
+
+
 BIASES = [f"{each}.bias" for each in ATTENTION]
 EQUIVALENT: dict[str, tuple[str, Change, Change]] = {
     "glm4moe without biases": (
@@ -121,6 +130,11 @@ EQUIVALENT: dict[str, tuple[str, Change, Change]] = {
         "ernie4_5-moe",
         option(removed("shared_experts"), moe_num_shared_experts=0),
         option(multiplied(0, SHARED_DOWN)),
+    ),
+    "ernie4_5-moe with a dense last layer": (
+        "ernie4_5-moe",
+        with_empty_dense_layer,
+        option(multiplied(0, "layers.2.mlp.")),
     ),
     "gptneox without biases": (
         "gptneox",
@@ -152,6 +166,21 @@ EQUIVALENT: dict[str, tuple[str, Change, Change]] = {
     ),
     "qwen3 with biases": (
         "qwen3",
+        option(with_biases(0, *ATTENTION), attention_bias=True),
+        unchanged,
+    ),
+    "seed_oss with all biases": (
+        "seed_oss",
+        option(with_biases(0, "o_proj", "gate_proj", "up_proj", "down_proj"), attention_out_bias=True, mlp_bias=True),
+        unchanged,
+    ),
+    "cohere2 with biases": (
+        "cohere2",
+        option(with_biases(0, *ATTENTION), attention_bias=True),
+        unchanged,
+    ),
+    "granitemoe with biases": (
+        "granitemoe",
         option(with_biases(0, *ATTENTION), attention_bias=True),
         unchanged,
     ),
@@ -212,6 +241,7 @@ def test_exact_gelu_differs_from_its_approximation(tmp_path: Path) -> None:
         ("gemma3", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping: 5.0 is not supported"),
         ("qwen3moe", {"mlp_only_layers": [0, 1]}, "mlp_only_layers: leave no layer with experts"),
         ("qwen2moe", {"decoder_sparse_step": 3}, "mlp_only_layers: leave no layer with experts"),
+        ("ernie4_5-moe", {"moe_layer_interval": 9}, "moe_layer_interval: leaves no layer with experts"),
         ("qwen3next", {"mlp_only_layers": [1]}, r"mlp_only_layers: \[1\] is not supported"),
         ("mamba2", {"time_step_limit": [0.001, 0.1]}, r"time_step_limit: \[0.001, 0.1\] is not supported: GGUF has no"),
         ("nemotron_h", {"time_step_limit": [0.01, inf]}, r"time_step_limit: \[0.01, inf\] is not supported"),
