@@ -81,9 +81,10 @@ def retrieve_command(
     passages, status = options.read(), screen.Status()
     with closing(open_model(model, given, status)) as opened:
         note_default_pooling(opened, pooling)
-        embeddings = opened.embed([each.text for each in passages], pooling=pooling or "", progress=status)
+        texts = [each.text for each in passages]
+        embeddings = opened.embed(texts, pooling=pooling or "", truncate=True, progress=status)
         for query in queries(prompt):
-            [embedding] = opened.embed([query], pooling=pooling or "")
+            [embedding] = opened.embed([query], pooling=pooling or "", truncate=True)
 
             from localinfer.embedding.passages import most_similar
 

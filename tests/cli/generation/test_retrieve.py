@@ -54,6 +54,14 @@ def test_retrieve(run: Run, encoder: Path, tmp_path: Path) -> None:
     assert found[1]["similarity"] == pytest.approx(float(a @ b), abs=1e-4)
 
 
+def test_long_passage(run: Run, encoder: Path, tmp_path: Path) -> None:
+    """A passage that does not fit in the context is compared by its beginning."""
+    (tmp_path / "a.txt").write_text("Dogs run. " * 500)
+    code, out, err = run("retrieve", encoder, "--context-file", tmp_path / "a.txt", "-p", "Dogs run.")
+    assert (code, out.count("\n")) == (0, 1)
+    assert "its end is dropped" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
