@@ -53,7 +53,7 @@ def test_commands(terminal: OpenTerminal, fake_model: str) -> None:
 
 def test_more_commands(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
     (tmp_path / "some notes.txt").write_text("a note")
-    t = terminal("chat", fake_model)
+    t = terminal("chat", fake_model, columns=200)
     t.expect("> ")
     for typed, shown in [
         ("/undo", "there is nothing to undo"),
@@ -68,9 +68,9 @@ def test_more_commands(terminal: OpenTerminal, fake_model: str, tmp_path: Path) 
         ("/set --max-tokens 41", "n_predict is 41"),
         ("/set max_tokns 41", "max_tokns: no such option; did you mean max_tokens?"),
         ("/set repeat-penalty 1.5", "repeat_penalty is 1.5"),
-        ("/set parameter num_ctx 512", "512 tokens"),
+        ("/set parameter num_ctx 512", "context 512 tokens"),
         ("/set num_predict -1", "n_predict is -1"),
-        ("/set c 0", "2,048 tokens"),
+        ("/set c 0", "context 2,048 tokens"),
         ("/set c x", "error: ctx_size: must be an integer"),
         ("/set nothink", "think is off"),
         ("/show", "seed"),
