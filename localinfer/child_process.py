@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 HAS_CPU_TIMER = hasattr(signal, "setitimer")  # otherwise the parent limits the wall time
 HAS_MEMORY_LIMIT = sys.platform not in ("darwin", "win32")  # otherwise the parent measures the memory of the child
@@ -86,6 +87,22 @@ def kill_above_limit(child: Child, max_resident: int, done: threading.Event) -> 
             if sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]) > max_resident:
                 child.kill()
                 return
+
+
+def write_frame(stream: IO[bytes], *parts: bytes) -> None:
+    """Write a frame: a length of four bytes and so many bytes."""
+    content = b"".join(parts)
+    stream.write(len(content).to_bytes(4, "little") + content)
+    stream.flush()
+
+
+def read_frame(stream: IO[bytes]) -> bytes:
+    """Return the content of the next frame. Raises EOFError at the end of the stream."""
+    size = stream.read(4)
+    content = stream.read(int.from_bytes(size, "little"))
+    if len(size) < 4 or len(content) < int.from_bytes(size, "little"):
+        raise EOFError
+    return content
 
 
 def terminate(child: Child) -> None:

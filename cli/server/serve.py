@@ -165,7 +165,7 @@ def serve_command(
     """Run an OpenAI-compatible HTTP server.
 
     The server also has the endpoints of llama-server and Ollama, and a web UI. With several models, each is loaded when
-    it is first requested. After Ctrl-C or SIGTERM, the server gives running requests three seconds to finish; a
+    it is first requested. After Ctrl-C or SIGTERM, the server gives running requests two seconds to finish; a
     second Ctrl-C stops them.
 
     \b

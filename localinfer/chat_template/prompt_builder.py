@@ -6,12 +6,14 @@ with PromptBuilder(f, tokenizer) as builder:
 
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 from localinfer.chat_template.conversation import Conversation, check_template_kwargs, parse_template_kwargs
+from localinfer.chat_template.long_prompts import build_in_child, can_run_in_child, is_long
 from localinfer.chat_template.prompt import Prompt, build_prompt, special_token_text
 from localinfer.chat_template.template import ChatTemplate
 from localinfer.chat_template.template_selection import TemplateSource, select_template
@@ -43,8 +45,13 @@ class PromptBuilder:
         self._spans = MessageSpans()
         self._lock = threading.RLock()
 
-    def build(self, conversation: Conversation, options: Options, *, parse_special: bool = False) -> Prompt:
+    def build(
+        self, conversation: Conversation, options: Options, *, parse_special: bool = False,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> Prompt:  # fmt: skip
         """Return the prompt of a conversation, with the options' system prompt unless the conversation has one.
+
+        While a child process builds a long prompt, `on_wait` is called several times a second; it may raise.
 
         Raises the errors of `template` and `build_prompt`.
         """
@@ -62,6 +69,11 @@ class PromptBuilder:
             **conversation.template_kwargs,
         }
         complete = replace(conversation, messages=messages, template_kwargs=variables)
+        is_in_child = is_long([messages, conversation.tools, conversation.documents, variables])
+        if is_in_child and can_run_in_child(self._file):
+            prompt = build_in_child(self._file, template, complete, on_wait, parse_special=parse_special)
+            if prompt is not None:
+                return prompt
         with self._lock:
             return build_prompt(template, self._tokenizer, complete, parse_special=parse_special, spans=self._spans)
 

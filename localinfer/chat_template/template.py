@@ -48,7 +48,7 @@ class ChatTemplate:
         self.name = name
         self.source = source
         self._lock = threading.Lock()  # the child handles one request at a time
-        self._tokens = tokens
+        self.tokens = tokens
         self._start()
 
     def render(
@@ -64,7 +64,7 @@ class ChatTemplate:
     def try_render(self, variables: Mapping[str, object]) -> Rendering:
         """Render with exactly these variables. Raises LocalInferError if the child process fails or times out."""
         with self._lock:
-            reply = self._request({"variables": {**self._tokens, **variables}, "seconds": MAX_SECONDS})
+            reply = self._request({"variables": {**self.tokens, **variables}, "seconds": MAX_SECONDS})
         return Rendering(str(reply.get("text", "")), str(reply.get("error", "")))
 
     def require_text(self, rendering: Rendering) -> str:

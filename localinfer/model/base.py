@@ -1,7 +1,7 @@
 """The base class of `Model`: its components, and what can be read without evaluating anything."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from operator import index
 
@@ -68,14 +68,33 @@ class ModelBase:
         """The number of tokens in the vocabulary."""
         return self.engine.n_vocab
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False,
+        on_wait: Callable[[], None] | None = None,
+    ) -> list[int]:  # fmt: skip
         """Return the token ids of a text.
 
         With `add_special`, the ids begin with BOS if the model expects it, but never with two. With `parse_special`,
         the texts of control tokens become control tokens.
+
+        With `on_wait`, a child process tokenizes a long text. Meanwhile `on_wait` is called several times a second; it
+        may raise, which ends the process.
         """
-        ids = self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+        ids = self._encode(text, on_wait, add_special=add_special, parse_special=parse_special)
         return ids[1:] if ids[:2] == [self.tokenizer.bos] * 2 else ids
+
+    def _encode(self, text: str, on_wait: Callable[[], None] | None, **keywords: bool) -> list[int]:
+        if on_wait is not None:
+            from localinfer.chat_template.long_prompts import can_run_in_child, encode_in_child, is_long
+
+            if is_long(text) and can_run_in_child(self.file):
+                return encode_in_child(self.file, text, on_wait, **keywords)
+        return self.tokenizer.encode(text, **keywords)
+
+    def _report_prompt(self) -> None:
+        """Report that a prompt is being rendered or tokenized. The progress function may raise, which stops that."""
+        if progress := self._session.progress:
+            progress("prompt", 0, 0)
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return the text of token ids; with `special`, it includes the texts of control tokens."""

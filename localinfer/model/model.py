@@ -72,7 +72,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         """
         self.engine.compiled_graph.require_output_layer()
         run_options = self._run_options(options)
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._check_ids(prompt)
+        tokens = self._prompt_ids(prompt)
         return self._run(tokens, run_options, sampler)
 
     def score(self, prompt: str | Sequence[int], ids: Sequence[int], *, logprobs: int = 1) -> list[Piece]:
@@ -115,7 +115,8 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
         run_options, tools, sampler = self._run_options(request.options), request.conversation.tools, request.sampler
         prompt_builder = self._resources.prompt_builder()
-        prompt = prompt_builder.build(request.conversation, run_options, parse_special=request.parse_special)
+        prompt = prompt_builder.build(
+            request.conversation, run_options, parse_special=request.parse_special, on_wait=self._report_prompt)
         template = prompt_builder.template(run_options, with_tools=tools is not None).source
         prefix = self._check_ids(request.prefix_ids)
         is_constrained = bool(tools) and not has_constraint(run_options) and run_options.beams == 1
@@ -142,6 +143,11 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
     def sampler(self, **options: Unpack[RunKeywords]) -> SamplerChain:
         """Return the sampler chain that the options describe, which can be passed to `generate`."""
         return self._session.sampler(self._run_options(options))
+
+    def _prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            return self.tokenize(prompt, on_wait=self._report_prompt)
+        return self._check_ids(prompt)
 
     def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> GenerationStream:
         constraint = self._constraint(options)

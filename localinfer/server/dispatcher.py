@@ -9,6 +9,7 @@ This module does not depend on HTTP. All API endpoints and `localinfer.batch` us
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from localinfer.model import Model
 
 UNLOAD_RETRY_SECONDS = 1.0  # delay between attempts to unload a model that is in use
-MAX_PROMPT_CHARS = 4 << 20  # tokenizing cannot be interrupted; messages have the limit of the chat template
+MAX_PROMPT_CHARS = 4 << 20  # messages have the limit of the chat template
 MAX_KEEP_SECONDS = 1e8  # about three years; a longer keep_alive means that the model is never unloaded
 T = TypeVar("T")
 Message = Mapping[str, object]
@@ -351,9 +352,31 @@ class Dispatcher:
         async with self.lease(served.name) as lease:
             return served, lease.model
 
-    async def run_in_background(self, work: Callable[[], T]) -> T:
-        """Run work without evaluation in a thread, one at a time, so that its memory is bounded."""
-        return await asyncio.get_running_loop().run_in_executor(self._background, work)
+    async def run_in_background(self, work: Callable[[Callable[[], None]], T]) -> T:
+        """Run work without evaluation in a thread, one at a time, so that its memory is bounded.
+
+        `work` receives a function, which it calls often: that raises if the request has ended. Raises APIError (503) if
+        the work takes longer than `settings.timeout`.
+        """
+        is_stopped = threading.Event()
+
+        def stop_if_ended() -> None:
+            if is_stopped.is_set():
+                raise SlotStopped
+
+        def work_unless_ended() -> T:
+            stop_if_ended()
+            return work(stop_if_ended)
+
+        done = asyncio.get_running_loop().run_in_executor(self._background, work_unless_ended)
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await asyncio.shield(done)
+        except TimeoutError:
+            raise APIError(503, "the request took too long", code="timeout") from None
+        finally:
+            is_stopped.set()
+            done.add_done_callback(lambda each: each.cancelled() or each.exception())  # it has been retrieved
 
     def close(self) -> None:
         self._background.shutdown(wait=False, cancel_futures=True)

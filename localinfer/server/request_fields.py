@@ -1,8 +1,9 @@
 """Parsing of request fields, and their translation into the options of `localinfer.options`."""
 
+import asyncio
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from localinfer.errors import UsageError
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
 MAX_PING_INTERVAL = 1e6  # seconds
 IGNORED_SAMPLERS = ("infill",)  # llama.cpp's, in requests of editors; it only merges tokens that begin alike
 TEXT_BIASES = "text_biases"  # in a layer of options: (text, bias) pairs; the model's tokenizer finds their tokens
+R = TypeVar("R")
 T = TypeVar("T", bound="bool | int | float | str | list[Any] | dict[str, Any]")
 Fields = Mapping[str, Any]
 
+LONG = 1000  # elements of a list, such as messages, that is parsed in another thread
+LARGE = 1 << 16  # bytes of a request body that is parsed in another thread
 JSON_NAME = "JSON"  # ConstraintSource.name of constraints of JSON
 TYPE_NAMES = {bool: "true or false", int: "an integer", str: "a string", list: "a list", dict: "an object"}
 
@@ -46,7 +50,8 @@ SAMPLING = {  # field of a request, as OpenAI and llama.cpp name it -> field of 
 
 async def read_json_object(request: "Request") -> dict[str, Any]:
     """Return the request body as a JSON object. Raises APIError (400) for anything else."""
-    fields = parse_json(await request.body() or b"{}")
+    content = await request.body() or b"{}"
+    fields = await asyncio.to_thread(parse_json, content) if len(content) > LARGE else parse_json(content)
     if not isinstance(fields, dict):
         raise APIError(400, "the request body must be a JSON object")
     return fields
@@ -55,11 +60,33 @@ async def read_json_object(request: "Request") -> dict[str, Any]:
 def parse_json(content: bytes) -> Any:
     """Parse JSON. Raises APIError (400) if it is invalid."""
     try:
-        value = json.loads(content)
+        # With a hook, the decoder lets other threads run after each object.
+        value = json.loads(content, object_hook=unchanged if len(content) > LARGE else None)
         if b"\\ud" in content.lower():  # possibly a lone surrogate, which UTF-8 cannot encode
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+            value = without_surrogates(value)
     except (ValueError, RecursionError) as error:
         raise APIError(400, f"invalid JSON: {error}") from None
+    return value
+
+
+async def parse_fields(parse: Callable[[Fields], R], fields: Fields) -> R:
+    """Return what `parse` makes of the fields of a request, in another thread if a list is long."""
+    is_long = any(isinstance(each, list) and len(each) > LONG for each in fields.values())
+    return await asyncio.to_thread(parse, fields) if is_long else parse(fields)
+
+
+def unchanged(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+def without_surrogates(value: Any) -> Any:
+    """Return a JSON value with a question mark in place of each surrogate."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return list(map(without_surrogates, value))
+    if isinstance(value, dict):
+        return {without_surrogates(name): without_surrogates(each) for name, each in value.items()}
     return value
 
 

@@ -20,9 +20,9 @@ from localinfer.server.connection import Connection
 from localinfer.server.settings import Settings
 from localinfer.server.startup import Startup
 
-ANSWER_SECONDS = 3  # that running answers have after a signal
-EXIT_SECONDS = 4.5  # after the first signal, until the process ends in any case
-FORCED_EXIT_SECONDS = 1.0  # the same after the second signal
+ANSWER_SECONDS = 2  # that running answers have after a signal
+EXIT_SECONDS = 2.8  # after the first signal, until the process ends in any case
+FORCED_EXIT_SECONDS = 0.2  # the same after the second signal
 KEEP_ALIVE = 30  # seconds until an idle connection is closed
 MAX_CONNECTIONS = 1000
 STOP_SIGNALS = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]

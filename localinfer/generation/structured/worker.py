@@ -25,7 +25,7 @@ from functools import cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, BinaryIO
 
-from localinfer.child_process import limit_resources, limit_time
+from localinfer.child_process import limit_resources, limit_time, read_frame, write_frame
 from localinfer.errors import ConstraintError
 
 from .answer_check import answer_problem, validator_of
@@ -44,8 +44,6 @@ from .frames import (
     STOPPED,
     TEXT,
     TOKEN,
-    read_frame,
-    write_frame,
 )
 from .json_schema import rewrite
 from .schema_references import has_endless_reference

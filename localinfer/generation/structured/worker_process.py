@@ -10,10 +10,18 @@ from contextlib import suppress
 from time import monotonic
 from typing import BinaryIO, TypeVar, cast
 
-from localinfer.child_process import HAS_CPU_TIMER, Child, limited_memory, start_child, terminate
+from localinfer.child_process import (
+    HAS_CPU_TIMER,
+    Child,
+    limited_memory,
+    read_frame,
+    start_child,
+    terminate,
+    write_frame,
+)
 from localinfer.errors import ConstraintError, LocalInferError
 
-from .frames import QUESTION, read_frame, write_frame
+from .frames import QUESTION
 
 CODE = "from localinfer.generation.structured.worker import main; main()"
 PACKAGES = (

@@ -8,7 +8,7 @@ from localinfer.server.anthropic import messages as message_api
 from localinfer.server.anthropic.errors import error_body
 from localinfer.server.anthropic.request import parse_message_request
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.request_fields import read_json_object
+from localinfer.server.request_fields import parse_fields, read_json_object
 from localinfer.server.streaming import JSONResponse
 
 EVENTS = streaming.NAMED_EVENTS._replace(format_error=error_body)
@@ -16,7 +16,7 @@ EVENTS = streaming.NAMED_EVENTS._replace(format_error=error_body)
 
 async def messages(request: Request) -> Response:
     """`/v1/messages`"""
-    message_request = parse_message_request(await read_json_object(request))
+    message_request = await parse_fields(parse_message_request, await read_json_object(request))
     dispatcher: Dispatcher = request.app.state.dispatcher
     if message_request.stream:
         return await streaming.stream_response(message_api.events(message_request, dispatcher), EVENTS)
@@ -25,9 +25,9 @@ async def messages(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """`/v1/messages/count_tokens`: the number of tokens of the prompt."""
-    message_request = parse_message_request(await read_json_object(request))
+    message_request = await parse_fields(parse_message_request, await read_json_object(request))
     dispatcher: Dispatcher = request.app.state.dispatcher
     _, model = await dispatcher.find_model(message_request.model_name)
     prompt, options = message_request.prompt, message_request.options_for(model)
-    rendered = await dispatcher.run_in_background(lambda: prompt.render(model, options))
+    rendered = await dispatcher.run_in_background(lambda _: prompt.render(model, options))
     return JSONResponse({"input_tokens": len(rendered.ids)})

@@ -1,5 +1,6 @@
 """`/tokenize`, `/detokenize`, `/apply-template`, and the counts of tokens of chats."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -7,40 +8,57 @@ from starlette.responses import Response
 
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.json_output import dump_json
 from localinfer.server.openai.chat import parse_chat_prompt, render
-from localinfer.server.request_fields import get, read_json_object
+from localinfer.server.request_fields import get, parse_fields, read_json_object
 from localinfer.server.streaming import JSONResponse
 
 if TYPE_CHECKING:
     from localinfer.model import Model
+    from localinfer.tokenizer import Tokenizer
 
-MAX_TOKENIZE = 1 << 20  # characters of a text, or token ids
+MAX_TOKENIZE = 5_000_000  # characters of a text
+MAX_DETOKENIZE = 1 << 20  # token ids
+PART = 10_000  # token ids that are encoded as JSON at once
 
 
 async def tokenize(request: Request) -> Response:
     """`/tokenize`: text to token ids, with `with_pieces` also the text of each token."""
     fields = await read_json_object(request)
     content = get(fields, "content", str, "")
-    require_size("content", content)
+    require_size("content", content, MAX_TOKENIZE)
     add_special, parse_special = get(fields, "add_special", bool, False), get(fields, "parse_special", bool, True)
     with_pieces = get(fields, "with_pieces", bool, False)
     dispatcher: Dispatcher = request.app.state.dispatcher
     _, model = await dispatcher.find_model(get(fields, "model", str, ""))
 
-    def respond() -> Response:
-        ids = model.tokenize(content, add_special=add_special, parse_special=parse_special)
-        if not with_pieces:
-            return JSONResponse({"tokens": ids})
-        pieces = (decode_piece(model.tokenizer.token_bytes(id, special=True)) for id in ids)
-        return JSONResponse({"tokens": [{"id": id, "piece": piece} for id, piece in zip(ids, pieces, strict=True)]})
+    def respond(stop_if_ended: Callable[[], None]) -> Response:
+        ids = model.tokenize(
+            content, add_special=add_special, parse_special=parse_special, on_wait=stop_if_ended)  # fmt: skip
+        return JSONResponse(token_list(ids, model.tokenizer if with_pieces else None, stop_if_ended))
 
     return await dispatcher.run_in_background(respond)
 
 
-def require_size(field: str, value: str | list[Any]) -> None:
-    """Raise APIError (413) for a text or a list that would take more than about a second, and much memory."""
-    if len(value) > MAX_TOKENIZE:
-        raise APIError(413, f"{field}: {len(value):,} are too many, at most {MAX_TOKENIZE:,}", param=field)
+def token_list(ids: list[int], tokenizer: "Tokenizer | None", stop_if_ended: Callable[[], None]) -> bytes:
+    """Return the response of `/tokenize`, encoded as JSON. With a tokenizer, it has the text of each token, too.
+
+    The encoder keeps the event loop from running, so it gets a part of the list at a time.
+    """
+    parts = []
+    for start in range(0, len(ids), PART):
+        stop_if_ended()
+        part: list[Any] = ids[start : start + PART]
+        if tokenizer:
+            part = [{"id": id, "piece": decode_piece(tokenizer.token_bytes(id, special=True))} for id in part]
+        parts.append(dump_json(part)[1:-1])
+    return b'{"tokens":[%b]}' % b",".join(parts)
+
+
+def require_size(field: str, value: str | list[Any], limit: int) -> None:
+    """Raise APIError (413) for a text or a list that would take much memory."""
+    if len(value) > limit:
+        raise APIError(413, f"{field}: {len(value):,} are too many, at most {limit:,}", param=field)
 
 
 def decode_piece(token_bytes: bytes) -> str | list[int]:
@@ -55,17 +73,17 @@ async def detokenize(request: Request) -> Response:
     """`/detokenize`: token ids to text."""
     fields = await read_json_object(request)
     tokens = get(fields, "tokens", list, [])
-    require_size("tokens", tokens)
+    require_size("tokens", tokens, MAX_DETOKENIZE)
     dispatcher: Dispatcher = request.app.state.dispatcher
     _, model = await dispatcher.find_model(get(fields, "model", str, ""))
     return await dispatcher.run_in_background(
-        lambda: JSONResponse({"content": model.detokenize(tokens, special=True)}))  # fmt: skip
+        lambda _: JSONResponse({"content": model.detokenize(tokens, special=True)}))  # fmt: skip
 
 
 async def apply_template(request: Request) -> Response:
     """`/apply-template`: messages to a prompt, rendered with the chat template."""
     fields = await read_json_object(request)
-    chat = parse_chat_prompt(fields)
+    chat = await parse_fields(parse_chat_prompt, fields)
     async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
         prompt = await render(chat, lease)
     return JSONResponse({"prompt": without_bos(prompt.text, lease.model)})
@@ -82,7 +100,7 @@ def without_bos(text: str, model: "Model") -> str:
 async def count_chat_tokens(request: Request) -> Response:
     """`/v1/chat/completions/input_tokens`: the number of tokens of the prompt of a chat."""
     fields = await read_json_object(request)
-    chat = parse_chat_prompt(fields)
+    chat = await parse_fields(parse_chat_prompt, fields)
     async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
         prompt = await render(chat, lease)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.ids)})

@@ -23,6 +23,7 @@ from localinfer.server.request_fields import (
     get,
     json_constraint_fields,
     length_options,
+    parse_fields,
     read_json_object,
     sampling_options,
 )
@@ -54,7 +55,7 @@ class GenerationRequest:
 async def chat(request: Request) -> Response:
     """`/api/chat`"""
     fields = await read_json_object(request)
-    messages = [parse_message(each) for each in get(fields, "messages", list, [])]
+    messages = await parse_fields(parse_messages, fields)
     tools, kwargs = parse_tool_fields(fields), reasoning_kwargs(fields)
     prompt = ChatPrompt(messages, tools, kwargs, field_of=FIELD_OF | tools.field_of) if messages else None
     return await respond(request, parse_request(fields, prompt, message_chunk))
@@ -119,6 +120,10 @@ def constraint_options(fields: Fields) -> Layer:
     if not isinstance(format, dict):
         raise field_error("format", 'must be "json" or a JSON schema')
     return {"json_schema": dumps(format)}
+
+
+def parse_messages(fields: Fields) -> list[Mapping[str, Any]]:
+    return [parse_message(each) for each in get(fields, "messages", list, [])]
 
 
 def parse_message(message: object) -> Mapping[str, Any]:

@@ -215,7 +215,7 @@ async def completion(chat_request: ChatRequest, dispatcher: Dispatcher) -> dict[
 
 async def render(chat: ChatPrompt, lease: Lease) -> "Prompt":
     """Return the prompt without generating anything."""
-    return await lease.slot.call(lambda: chat.render(lease.model, {}))
+    return await lease.call(lambda: chat.render(lease.model, {}))
 
 
 def build_message(pieces: "list[Piece]") -> dict[str, Any]:

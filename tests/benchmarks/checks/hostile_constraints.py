@@ -1,10 +1,11 @@
-"""Times how fast a server ends hostile requests: after --timeout, after the client left, after SIGTERM.
+"""Times how fast a server ends hostile requests: after --timeout, after the client left, after SIGTERM; and `/health`.
 
     python tests/benchmarks/checks/hostile_constraints.py path/to/model.gguf
 
-The requests have grammars and schemas that take minutes or overflow a stack. The limits are 1 s after the timeout, 1 s
-after the client left, 5 s after SIGTERM and 2 s after a second one. Prints a Markdown table; the exit code is 1 if a
-limit is exceeded.
+The requests have grammars and schemas that take minutes or overflow a stack, and prompts of megabytes. The limits are
+1 s after the timeout, 1 s after the client left, 3.5 s after SIGTERM and 1 s after a second one, and 0.1 s for
+`/health` in the meantime. Names of requests as further arguments select some. Prints a Markdown table; the exit code is
+1 if a limit is exceeded.
 """
 
 import json
@@ -23,7 +24,7 @@ from server_process import ServerProcess  # noqa: E402
 PATH = "/v1/chat/completions"
 TIMEOUT = 3.0
 HEAD_START = 1.5  # seconds until a client leaves
-LIMITS = {"timeout": 1.0, "left": 1.0, "SIGTERM": 5.0, "two SIGTERM": 2.0}
+LIMITS = {"timeout": 1.0, "health": 0.1, "left": 1.0, "SIGTERM": 3.5, "two SIGTERM": 1.0}
 
 
 def schema(value: object) -> dict[str, Any]:
@@ -48,6 +49,9 @@ CASES = {
     "chain of references": schema({"$ref": "#/$defs/0", "$defs": {
         str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}, {}]} for n in range(3000)} | {"3000": {}}}),
     "endless pattern": schema({"type": "string", "not": {"pattern": "^(a+)+$"}}),
+    "message of 4 MB": {"messages": [{"role": "user", "content": "Hello the <|im_end|> \n" * 190_000}]},
+    "100,000 messages": {"messages": [{"role": ("user", "assistant")[n % 2], "content": f"Hello {n}"}
+                                      for n in range(100_001)]},
 }  # fmt: skip
 
 
@@ -55,11 +59,16 @@ def request(constraint: dict[str, Any]) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4000, "seed": 1, **constraint}
 
 
-def send(server: ServerProcess, constraint: dict[str, Any]) -> HTTPConnection:
-    connection = server.connection()
+def send(server: ServerProcess, constraint: dict[str, Any]) -> tuple[HTTPConnection, float]:
+    """Send a request. Return its connection after HEAD_START, and the longest time of `/health` in the meantime."""
+    connection, longest = server.connection(), 0.0
     connection.request("POST", PATH, json.dumps(request(constraint)))
-    time.sleep(HEAD_START)
-    return connection
+    end = time.monotonic() + HEAD_START
+    while (start := time.monotonic()) < end:
+        server.get("/health")
+        longest = max(longest, time.monotonic() - start)
+        time.sleep(0.01)
+    return connection, longest
 
 
 def seconds_until_idle(server: ServerProcess) -> float:
@@ -71,7 +80,7 @@ def seconds_until_idle(server: ServerProcess) -> float:
 
 def seconds_until_exit(model: str, constraint: dict[str, Any], signals: int) -> float:
     with ServerProcess(model, "--parallel", "1", "-c", "8192") as server:
-        connection = send(server, constraint)
+        connection, _ = send(server, constraint)
         for number in range(signals):
             time.sleep(0.2 * number)
             start = time.monotonic()
@@ -82,16 +91,17 @@ def seconds_until_exit(model: str, constraint: dict[str, Any], signals: int) -> 
 
 
 def main() -> None:
-    [model] = sys.argv[1:]
+    model, *names = sys.argv[1:]
     worst = dict.fromkeys(LIMITS, 0.0)
-    print(f"| request | status | {' | '.join(f'{name} (s)' for name in LIMITS)} |\n|---|---:|---:|---:|---:|---:|")
+    print(f"| request | status | {' | '.join(f'{name} (s)' for name in LIMITS)} |\n|---{'|---:' * (len(LIMITS) + 1)}|")
     with ServerProcess(model, "--parallel", "1", "--timeout", TIMEOUT, "-c", "8192") as server:  # type: ignore[arg-type]
         server.post(PATH, request({"max_tokens": 1}))
-        for name, constraint in CASES.items():
+        for name, constraint in ((name, CASES[name]) for name in names or CASES):
             start = time.monotonic()
             status = server.post(PATH, request(constraint)).status
             seconds = {"timeout": max(0.0, time.monotonic() - start - TIMEOUT)}
-            send(server, constraint).close()
+            connection, seconds["health"] = send(server, constraint)
+            connection.close()
             seconds["left"] = seconds_until_idle(server)
             seconds["SIGTERM"] = seconds_until_exit(model, constraint, 1)
             seconds["two SIGTERM"] = seconds_until_exit(model, constraint, 2)
