@@ -5,6 +5,7 @@ the child.
 """
 
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -15,6 +16,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -37,7 +39,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Layer, from_keywords, merge
 from localinfer.runtime.compiled_graph import build_graph
 from localinfer.runtime.thread_pool import POOL_KERNELS
-from quant.jit import loader
+from quant.jit import kernel_cache, loader
 from quant.jit.kernel import Kernel
 
 CPU_SECONDS = 20  # per mutant
@@ -105,6 +107,7 @@ class ForkServer(ABC):
     def run_in_child(self, seeds: Sequence[int]) -> Iterator[Outcome]:
         """Run mutants in a child process and yield their outcomes, up to one that ended the child."""
         reading, writing = os.pipe()
+        gc.freeze()  # else each child would look at, and copy, all objects of this process again and again
         child = os.fork()
         if not child:
             os.close(reading)
@@ -167,7 +170,7 @@ class ModelServer(ForkServer):
 
     def __init__(self, sources: Iterable[SeedModel], folder: Path, findings: Path, spare_kernels: int) -> None:
         super().__init__(folder / "mutant-00001-of-00002.gguf", findings, spare_kernels)
-        self.sources: list[tuple[SeedModel, list[bytes]]] = []  # with the metadata keys that their architectures read
+        self.sources: list[tuple[MutableGGUF, Layer]] = []  # each with its options
         expected = set(POOL_KERNELS)
         for source in sources:
             try:
@@ -176,19 +179,21 @@ class ModelServer(ForkServer):
             except LocalInferError as refusal:
                 print(f"skipped: {refusal}", file=sys.stderr)
                 continue
-            self.sources.append((source, sorted(key.encode() for key in model_graph.hparams._used)))
+            understood = sorted(key.encode() for key in model_graph.hparams._used)
+            self.sources.append((MutableGGUF.read(source.path, understood), source.options))
             for large_batch in (False, True):
                 expected |= set(model_graph.graph.kernels(large_batch=large_batch))
         self.load_kernels(sorted(expected, key=Kernel.to_json))
+        kernel_cache.cache_key = cache(kernel_cache.cache_key)  # each child reads several files for it
 
     def run_one(self, choose: Random) -> str:
         return run_file(self.mutant, self.write_mutant(choose), choose)
 
     def write_mutant(self, choose: Random) -> Layer:
         """Write the file of a mutant, and return the options of its source model."""
-        source, understood = choose.choice(self.sources)
-        self.mutant.write_bytes(mutate(MutableGGUF.read(source.path, understood), choose))
-        return source.options
+        source, options = choose.choice(self.sources)
+        self.mutant.write_bytes(mutate(source.copy(), choose))
+        return options
 
 
 def set_limits() -> None:

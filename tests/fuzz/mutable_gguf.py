@@ -63,6 +63,10 @@ class MutableGGUF:
         ]
         return cls(keys, tensors, f.alignment, known_keys)
 
+    def copy(self) -> "MutableGGUF":
+        """Return a copy whose entries can be changed."""
+        return replace(self, keys=list(map(replace, self.keys)), tensors=list(map(replace, self.tensors)))
+
     def align(self, alignment: int) -> None:
         """Change the alignment of the data and the metadata key that states it."""
         self.alignment = alignment
