@@ -1,9 +1,10 @@
 """Placeholder characters for texts that must pass through a chat template unchanged.
 
-A private-use character replaces each control token that a text of the conversation contains. The rendered text can then
-be split at its control tokens, which all come from the template; afterwards the placeholders become the original texts
-again. A placeholder also replaces the text of an answer whose token ids are known, and becomes these ids, even if the
-tokenizer would split the text differently.
+A private-use character replaces each control token that a text of the conversation contains, and the last character of
+a text that ends in the beginning of one, because the template may put another text behind it. The rendered text can
+then be split at its control tokens, which all come from the template; afterwards the placeholders become the original
+texts again. A placeholder also replaces the text of an answer whose token ids are known, and becomes these ids, even if
+the tokenizer would split the text differently.
 """
 
 import json
@@ -19,14 +20,14 @@ REASONING_END = re.compile(r"</think>|\[/THINK]|</thought>|</seed:think>")  # te
 
 
 class Placeholders:
-    """One placeholder for each control token in the texts of a nested value, and one for each answer with known token
-    ids.
+    """Placeholders for the control tokens, and beginnings of them, in the texts of a nested value, and for answers with
+    known token ids.
     """
 
     def __init__(self, tokenizer: Tokenizer, value: object) -> None:
         self._tokenizer = tokenizer
         self._free = unused_characters(list(iter_texts(value)))
-        self._char_of: dict[int, str] = {}
+        self._char_of: dict[str, str] = {}  # text -> placeholder
         self._text_of: dict[str, str] = {}  # escaped placeholder -> escaped text
         self._ids_of: dict[str, list[int]] = {}  # placeholder -> token ids of an answer
 
@@ -40,7 +41,10 @@ class Placeholders:
     def replace_control_tokens(self, value: object) -> object:
         """Return the value with placeholders for the control tokens in its texts, including the keys of mappings."""
         if isinstance(value, str):
-            return "".join(map(self._escape, self._tokenizer.split(value, strip=False)))
+            *parts, last = self._tokenizer.split(value, strip=False) or [""]
+            if isinstance(last, str) and self._tokenizer.may_continue_as_special(last):
+                parts, last = [*parts, last[:-1]], self._placeholder(last[-1])
+            return "".join(map(self._escape, [*parts, last]))
         if isinstance(value, Mapping):
             return {self.replace_control_tokens(key): self.replace_control_tokens(each) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
@@ -103,13 +107,13 @@ class Placeholders:
             return part
         text = self._tokenizer.token_bytes(part, special=True).decode()
         is_control = not self._tokenizer.token_bytes(part)
-        return self._placeholder(part, text) if is_control else text
+        return self._placeholder(text) if is_control else text
 
-    def _placeholder(self, id: int, text: str) -> str:
-        if id not in self._char_of:
-            self._char_of[id] = char = self.new_placeholder()
+    def _placeholder(self, text: str) -> str:
+        if text not in self._char_of:
+            self._char_of[text] = char = self.new_placeholder()
             self._text_of |= zip(escaped_texts(char), escaped_texts(text), strict=True)
-        return self._char_of[id]
+        return self._char_of[text]
 
 
 def unused_characters(texts: list[str]) -> Iterator[str]:

@@ -4,6 +4,7 @@ The longest token is matched first, anywhere in the text, then the next longest 
 left-to-right scan: of the tokens `<b` and `b>c`, the text `<b>c` contains the second. (llama.cpp does the same.)
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -46,6 +47,16 @@ class Partition:
         if position < len(text):
             yield text[position:]
 
+    def may_continue_as_special(self, text: str) -> bool:
+        """Return whether the end of the text is the beginning of a special token, without being one."""
+        tokens = self._sorted_special
+        for start in range(max(0, len(text) - self._longest_special + 1), len(text)):
+            end = text[start:]
+            at = bisect_right(tokens, end)  # the tokens that begin with it follow
+            if at < len(tokens) and tokens[at].startswith(end):
+                return True
+        return False
+
     def _matches(self, text: str, parse_special: bool, stripping: WhitespaceStripping) -> list[Match]:
         """Return the matches of all special tokens, longest tokens first."""
         matched = bytearray(len(text))
@@ -69,6 +80,14 @@ class Partition:
     @cached_property
     def _special(self) -> TokensByPrefix:
         return self._tokens_by_prefix(USER_DEFINED, CONTROL, UNKNOWN)
+
+    @cached_property
+    def _sorted_special(self) -> list[str]:
+        return sorted(text for tokens in self._special.values() for text, _ in tokens)
+
+    @cached_property
+    def _longest_special(self) -> int:
+        return max(map(len, self._sorted_special), default=0)
 
     def _tokens_by_prefix(self, *types: int) -> TokensByPrefix:
         """Return the tokens grouped by their first characters. Tokens that are not UTF-8 are skipped: no text contains

@@ -82,6 +82,10 @@ class Tokenizer:
         """
         return list(self._partition.split(_replace_surrogates(text), parse_special=True, strip=strip))
 
+    def may_continue_as_special(self, text: str) -> bool:
+        """Return whether the end of the text and another text may form a special token together."""
+        return self._partition.may_continue_as_special(text)
+
     def token_bytes(self, id: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token, possibly part of a character; b"" for control tokens unless `special`.
 
