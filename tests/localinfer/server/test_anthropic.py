@@ -503,6 +503,16 @@ def test_other_errors(tiny: Path, tmp_path: Path) -> None:
         assert problem_of(server.post(URL, b"{", **keys))[:2] == (400, "invalid_request_error")
 
 
+def test_error_within_a_stream() -> None:
+    from localinfer.server.anthropic.routes import EVENTS
+    from localinfer.server.api_errors import APIError
+
+    lines = EVENTS.write(EVENTS.format_error(APIError(500, "boom"))).decode().splitlines()
+    assert lines[0] == "event: error"
+    error = {"type": "api_error", "message": "boom"}
+    assert json.loads(lines[1].removeprefix("data: ")) == {"type": "error", "error": error}
+
+
 def test_overload(tiny: Path) -> None:
     endless = REQUEST | {"max_tokens": 16000, "ignore_eos": True, "stream": True}
     arguments = ["--queue", "0", "--parallel", "1"]
