@@ -1,7 +1,7 @@
 """The command `localinfer serve`: an HTTP server."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +48,12 @@ class NetworkOptions:
         list[str] | None,
         typer.Option("--allow-origin", metavar="ORIGIN", help="Allow CORS requests from this origin (*: all)."),
     ] = None  # fmt: skip
+    ssl_cert_file: Annotated[
+        Path | None, typer.Option("--ssl-cert-file", metavar="FILE", help="Certificate (PEM): the server speaks HTTPS.")
+    ] = None
+    ssl_key_file: Annotated[
+        Path | None, typer.Option("--ssl-key-file", metavar="FILE", help="Private key of the certificate (PEM).")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,34 +73,6 @@ class KeyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServedModelOptions:
-    """Further models to serve, and the name of the only one."""
-
-    alias: Annotated[
-        str | None, typer.Option("-a", "--alias", metavar="NAME", help="Model name in the API, with a single MODEL.")
-    ] = None
-    models_dir: Annotated[
-        Path | None, typer.Option("--models-dir", metavar="DIR", help="Also serve the GGUF files of a directory.")
-    ] = None
-    models_preset: Annotated[
-        Path | None,
-        typer.Option("--models-preset", metavar="FILE", help="Also serve the models of an INI file, with its options."),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CertificateOptions:
-    """The files for HTTPS."""
-
-    ssl_cert_file: Annotated[
-        Path | None, typer.Option("--ssl-cert-file", metavar="FILE", help="Certificate (PEM): the server speaks HTTPS.")
-    ] = None
-    ssl_key_file: Annotated[
-        Path | None, typer.Option("--ssl-key-file", metavar="FILE", help="Private key of the certificate (PEM).")
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class EndpointOptions:
     """What the endpoints answer."""
 
@@ -104,9 +82,6 @@ class EndpointOptions:
         bool, typer.Option("--props", help="Answer at POST /props, which changes nothing, as in llama-server.")
     ] = DEFAULTS.has_props
     ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the web UI.")] = DEFAULTS.has_web_ui
-    tags: Annotated[
-        str, typer.Option("--tags", metavar="TAG,...", help="Tags of the models in /v1/models, without effect.")
-    ] = ""
     slot_save_path: Annotated[
         Path | None, typer.Option("--slot-save-path", metavar="DIR", help="Folder of the KV caches that clients save.")
     ] = None
@@ -142,6 +117,26 @@ class LimitOptions:
     ] = DEFAULTS.timeout
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamingOptions:
+    """Which models there are besides the arguments, and what clients call them."""
+
+    alias: Annotated[
+        str | None,
+        typer.Option("-a", "--alias", metavar="NAME,...", help="Model name in the API, with a single MODEL."),
+    ] = None
+    tags: Annotated[
+        str, typer.Option("--tags", metavar="TAG,...", help="Tags of the models in /v1/models, without effect.")
+    ] = ""
+    models_dir: Annotated[
+        Path | None, typer.Option("--models-dir", metavar="DIR", help="Also serve the GGUF files of a directory.")
+    ] = None
+    models_preset: Annotated[
+        Path | None,
+        typer.Option("--models-preset", metavar="FILE", help="Also serve the models of an INI file, with its options."),
+    ] = None
+
+
 @with_options(
     "model", "sampling", "generation", "structured", "speculative", "draft", "chat",
     defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
@@ -154,13 +149,12 @@ def serve_command(
         list[str] | None,
         typer.Argument(metavar="[MODEL]...", help="GGUF files or model names. [default: all on this machine]"),
     ] = None,
-    served: ServedModelOptions,
+    naming: NamingOptions,
     pooling: PoolingOption = None,
     network: NetworkOptions,
     keys: KeyOptions,
     limits: LimitOptions,
     endpoints: EndpointOptions,
-    certificate: CertificateOptions,
 ) -> None:
     """Run an OpenAI-compatible HTTP server.
 
@@ -176,39 +170,45 @@ def serve_command(
       curl localhost:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
     require_extra()
-    models = [*(models or ()), *model_files(served.models_dir)]
-    if served.alias and len(models) != 1:
+    models = [*(models or ()), *model_files(naming.models_dir)]
+    if naming.alias and len(models) != 1:
         raise UsageError("--alias: requires exactly one MODEL")
-    if endpoints.slot_save_path is not None and not endpoints.slot_save_path.is_dir():
-        raise UsageError(f"--slot-save-path: {printable(str(endpoints.slot_save_path))}: is not a folder")
-    if bool(certificate.ssl_cert_file) != bool(certificate.ssl_key_file):
-        raise UsageError("--ssl-cert-file: needs --ssl-key-file, and the other way round")
-    presets = preset_loaders(served.models_preset, given, context)
+    presets = preset_loaders(naming.models_preset, given, context)
     given = with_defaults(given)
-    settings = Settings(
-        host=network.host, port=network.port, api_keys=read_api_keys(keys.api_key, keys.api_key_file),
-        allowed_hosts=tuple(network.allow_host or ()),
-        allowed_origins=tuple(origin.strip() for each in network.allow_origin or () for origin in each.split(",")),
-        models_max=limits.models_max, parallel=int(str(given["parallel"])), queue=limits.queue, timeout=limits.timeout,
-        pooling=pooling or "", has_slots=endpoints.slots, has_metrics=endpoints.metrics, has_props=endpoints.props,
-        has_web_ui=endpoints.ui, slot_save_path=str(endpoints.slot_save_path or ""),
-        suffix_first=endpoints.spm_infill, ping_interval=endpoints.sse_ping_interval, is_verbose=endpoints.verbose,
-        tags=names(endpoints.tags), sleep_idle_seconds=max(0.0, limits.sleep_idle_seconds),
-        ssl_cert_file=str(certificate.ssl_cert_file or ""), ssl_key_file=str(certificate.ssl_key_file or ""),
-    )  # fmt: skip
+    settings = replace(
+        merged_settings(network, limits, endpoints), api_keys=read_api_keys(keys.api_key, keys.api_key_file),
+        parallel=int(str(given["parallel"])), pooling=pooling or "", tags=names(naming.tags))  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache
     from localinfer.server.startup import Startup
 
     run.require_certificate(settings)
-    model_cache = ModelCache(models, model_loader(given), limits.models_max, names(served.alias or ""), presets)
+    model_cache = ModelCache(models, model_loader(given), limits.models_max, names(naming.alias or ""), presets)
     has_models = bool(models or presets)
     startup = Startup((lambda: model_cache.get(model_cache.served_models()[0])) if has_models else None)
     with run.listening(settings) as opened:
         port = 0 if settings.is_unix_socket else opened[0].getsockname()[1]
         app = create_app(model_cache, settings, startup)
         run.serve(app, opened, settings, startup, lambda: print_address(settings, port))
+
+
+def merged_settings(network: NetworkOptions, limits: LimitOptions, endpoints: EndpointOptions) -> Settings:
+    """Return the settings that these options make. Raises UsageError for options that contradict each other."""
+    if bool(network.ssl_cert_file) != bool(network.ssl_key_file):
+        raise UsageError("--ssl-cert-file: needs --ssl-key-file, and the other way round")
+    if endpoints.slot_save_path is not None and not endpoints.slot_save_path.is_dir():
+        raise UsageError(f"--slot-save-path: {printable(str(endpoints.slot_save_path))}: is not a folder")
+    return Settings(
+        host=network.host, port=network.port, allowed_hosts=tuple(network.allow_host or ()),
+        allowed_origins=tuple(origin.strip() for each in network.allow_origin or () for origin in each.split(",")),
+        ssl_cert_file=str(network.ssl_cert_file or ""), ssl_key_file=str(network.ssl_key_file or ""),
+        models_max=limits.models_max, queue=limits.queue, timeout=limits.timeout,
+        sleep_idle_seconds=max(0.0, limits.sleep_idle_seconds), has_slots=endpoints.slots,
+        has_metrics=endpoints.metrics, has_props=endpoints.props, has_web_ui=endpoints.ui,
+        slot_save_path=str(endpoints.slot_save_path or ""), suffix_first=endpoints.spm_infill,
+        ping_interval=endpoints.sse_ping_interval, is_verbose=endpoints.verbose,
+    )  # fmt: skip
 
 
 def names(text: str) -> tuple[str, ...]:
