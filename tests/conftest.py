@@ -26,6 +26,9 @@ sys.dont_write_bytecode = False
 # No test uses the real hub or the developer's model caches; tests that need a hub start a server of their own.
 os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent/hf", "OLLAMA_MODELS": "/nonexistent"}
 
+# Servers that several tests share are started before `isolated_directories` sets this.
+os.environ["LOCALINFER_PREFIX_STORE"] = "0"
+
 # A shell starts background processes with SIGINT ignored, which child processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -68,7 +68,7 @@ def test_work_ends_when_the_client_leaves(server: ServerProcess, name: str) -> N
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_work_ends_after_the_timeout(tiny: Path, name: str) -> None:
-    with ServerProcess(tiny, "--parallel", "1", "--timeout", "1") as server:
+    with ServerProcess(tiny, "--parallel", "1", "--timeout", "0.2") as server:
         path, body = REQUESTS[name]
         start = time.monotonic()
         response = server.post(path, body)
