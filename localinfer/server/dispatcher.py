@@ -67,7 +67,8 @@ class TextPrompt:
         if isinstance(self.prompt, str) and len(self.prompt) > MAX_PROMPT_CHARS:
             raise UsageError(f"prompt: {len(self.prompt)} characters (limit {MAX_PROMPT_CHARS})")
         if isinstance(self.prompt, str) and self.parse_special:
-            return model.stream(model.tokenize(self.prompt, parse_special=True), **options)
+            ids = model.tokenize(self.prompt, parse_special=True, on_wait=model.report_prompt)
+            return model.stream(ids, **options)
         return model.stream(self.prompt, **options)
 
 

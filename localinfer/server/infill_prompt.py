@@ -73,7 +73,7 @@ def plain_ids(prompt: MixedPrompt, model: "Model") -> list[int]:
 
 
 def text_ids(text: str, model: "Model") -> list[int]:
-    return model.tokenize(text, add_special=False)
+    return model.tokenize(text, add_special=False, on_wait=model.report_prompt)
 
 
 def require_fim_tokens(model: "Model") -> Mapping[str, int]:

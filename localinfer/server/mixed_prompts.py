@@ -33,7 +33,9 @@ class MixedPrompt:
         for index, part in enumerate(self.parts):
             if isinstance(part, str):
                 is_start = add_special and index == 0
-                ids += model.tokenize(part, add_special=is_start, parse_special=parse_special)
+                ids += model.tokenize(
+                    part, add_special=is_start, parse_special=parse_special, on_wait=model.report_prompt
+                )
             elif 0 <= part < model.n_vocab:
                 ids.append(part)
             else:
