@@ -2,7 +2,7 @@
 
 The functions only return paths; `private_directory` creates a directory.
 
-    cache root   LOCALINFER_CACHE_DIR, else the platform's cache directory     models/  jit/  snapshots/  prefixes/
+    cache root   LOCALINFER_CACHE_DIR, else the platform's cache directory     models/  jit/  prefixes/
     data dir     LOCALINFER_DATA_DIR, else the platform's data directory       sessions/  history  default-model
     config dir   LOCALINFER_CONFIG_DIR, else the platform's config directory   models.toml
 """
@@ -30,11 +30,6 @@ def jit_dir() -> Path:
     Its files are executed, so only `private_directory` may create or approve it.
     """
     return cache_root() / "jit"
-
-
-def snapshots_dir() -> Path:
-    """Return the directory of KV cache snapshots of chat sessions."""
-    return cache_root() / "snapshots"
 
 
 def prefixes_dir() -> Path:

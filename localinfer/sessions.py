@@ -27,7 +27,6 @@ from pathlib import Path
 from localinfer import paths
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable, terminal_text
-from localinfer.gguf import file_descriptors
 
 FORMAT = 1
 SUFFIX = ".jsonl"
@@ -35,7 +34,6 @@ TIME_NAME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")  # the name of a session
 NAME = re.compile(r"\w[\w .+-]{0,99}", re.ASCII)
 DEVICE = re.compile(r"(con|prn|aux|nul|(com|lpt)\d)( *\..*)?", re.ASCII | re.IGNORECASE)  # device names of Windows
 MAX_LINE_LENGTH = 60  # characters of a title, or of a line that `search` found
-MAX_SNAPSHOT_BYTES = 2 << 30  # limit for the snapshots of all sessions
 APPEND_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
 Message = Mapping[str, object]
@@ -96,11 +94,6 @@ class Session(History):
         return not TIME_NAME.fullmatch(self.name)
 
     @property
-    def snapshot(self) -> Path:
-        """The path of the KV cache snapshot of this session."""
-        return paths.snapshots_dir() / self.name
-
-    @property
     def title(self) -> str:
         """The beginning of the first user message, in one short line."""
         return shortened(next((str(each["content"]) for each in self.messages if each["role"] == "user"), ""))
@@ -123,10 +116,9 @@ class Session(History):
         return terminal_text((head + "".join(sections)).replace("\r\n", "\n"))
 
     def remove(self) -> None:
-        """Delete the file of the session and its snapshot."""
+        """Delete the file of the session."""
         try:
             self.path.unlink(missing_ok=True)
-            self.snapshot.unlink(missing_ok=True)
         except OSError as error:
             raise LocalInferError(f"{self.path}: cannot be removed: {error.strerror}") from None
 
@@ -242,17 +234,6 @@ def search(text: str) -> Iterator[tuple[Session, str]]:
 def latest() -> Session | None:
     """Return the most recently written session that has messages: /undo may have left none."""
     return next((session for session in map(open_session, list_names()) if session.messages), None)
-
-
-def prune_snapshots(limit: int = MAX_SNAPSHOT_BYTES) -> None:
-    """Delete the oldest snapshots until all together have at most `limit` bytes. Messages are not deleted."""
-    folder = paths.snapshots_dir()
-    total = 0
-    for path, size in latest_first(folder.iterdir() if folder.is_dir() else []):
-        total += size
-        if total > limit:
-            with contextlib.suppress(PermissionError if file_descriptors.HOLDS_OPEN_FILES else FileNotFoundError):
-                path.unlink(missing_ok=True)
 
 
 def latest_first(found: Iterable[Path]) -> list[tuple[Path, int]]:

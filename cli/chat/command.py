@@ -92,7 +92,7 @@ def chat_command(
         if resumed is None and interactive and not session.no_save:
             resumed = session_state.create_session(name, session.session_name or "")
         if resumed:
-            session_state.resume(opened.model, resumed)
+            session_state.announce(resumed)
         chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
@@ -117,12 +117,9 @@ def converse(chat: "Chat", message: str | None, *, interactive: bool, once: bool
 
 
 def leave(chat: "Chat") -> None:
-    """Save the KV cache of the session, and tell how to resume it after an interactive chat."""
-    session = chat.conversation.session
-    if session:
-        if chat.is_interactive and not chat.output.quiet:
-            session_state.note_how_to_resume(session)
-        session_state.save_snapshot(chat.model, session)
+    """Tell how to resume the session after an interactive chat."""
+    if chat.conversation.session and chat.is_interactive and not chat.output.quiet:
+        session_state.note_how_to_resume(chat.conversation.session)
 
 
 def require_one_answer(message: str | None, tools: ToolOptions) -> None:

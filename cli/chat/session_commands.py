@@ -63,7 +63,7 @@ def load(chat: Chat, name: str) -> None:
     if not chat.conversation.session and chat.conversation.messages:
         screen.warn("the previous conversation is not saved")
     chat.conversation.switch_session(session)
-    session_state.resume(chat.model, session)
+    session_state.announce(session)
     if session.model not in ("", chat.name):
         screen.note_dim(f"this session used {session.model}")
     chat.show_last_turns()
@@ -71,9 +71,7 @@ def load(chat: Chat, name: str) -> None:
 
 
 def leave_session(chat: Chat) -> None:
-    """Forget what belongs to the current conversation only, and save the KV cache of its session."""
-    if chat.conversation.session:
-        session_state.save_snapshot(chat.model, chat.conversation.session)
+    """Forget what belongs to the current conversation only."""
     chat.files.clear()
     chat.used = 0
 

@@ -1,17 +1,14 @@
-"""Selection of the chat session, and its KV cache snapshot: see `localinfer.sessions`."""
+"""Selection of the chat session: see `localinfer.sessions`."""
 
 import shlex
 from typing import TYPE_CHECKING
 
 from cli.terminal import screen
-from localinfer.errors import LocalInferError, UsageError
+from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from cli.chat.options import SessionOptions
-    from localinfer import Model
     from localinfer.sessions import Session
-
-MIN_SNAPSHOT_TOKENS = 500  # evaluating fewer tokens is faster than loading a snapshot
 
 
 def select_session(options: "SessionOptions") -> "Session | None":
@@ -36,17 +33,12 @@ def create_session(model: str, name: str = "") -> "Session":
     return sessions.create(model, name)
 
 
-def resume(model: "Model", session: "Session") -> None:
-    """Resume a session and load its KV cache snapshot, if there is one."""
+def announce(session: "Session") -> None:
+    """Show which session is resumed. Its messages are in the prefix store, unless it was switched off."""
     if session.messages:
         screen.note_dim(f"Session {session.name}, {len(session.messages)} messages: {session.title}")
     if session.n_damaged:
         screen.warn(f"{session.path}: {session.n_damaged} damaged lines are skipped")
-    if session.snapshot.exists():
-        try:
-            model.load_cache(session.snapshot)
-        except LocalInferError as error:  # the messages are evaluated again
-            screen.warn(str(error))
 
 
 def note_how_to_resume(session: "Session") -> None:
@@ -58,13 +50,3 @@ def note_how_to_resume(session: "Session") -> None:
         is_continued = latest and latest.name == session.name and not session.has_own_name
         which = "--continue" if is_continued else f"--session {shlex.quote(session.name)}"
         screen.note_dim(f"`localinfer chat {which}` resumes this chat")
-
-
-def save_snapshot(model: "Model", session: "Session") -> None:
-    """Save the KV cache of the session, so that it resumes without evaluating its messages again."""
-    from localinfer import paths, sessions
-
-    if session.messages and len(model.engine.sequence) >= MIN_SNAPSHOT_TOKENS:
-        paths.private_directory(paths.snapshots_dir())
-        model.save_cache(session.snapshot)
-        sessions.prune_snapshots()

@@ -122,16 +122,6 @@ def test_markdown() -> None:
     )
 
 
-def test_snapshots_are_pruned_to_the_limit() -> None:
-    sessions.prune_snapshots()
-    folder = paths.private_directory(paths.snapshots_dir())
-    for time, name in enumerate("abc"):
-        (folder / name).write_bytes(bytes(10))
-        os.utime(folder / name, (time, time))
-    sessions.prune_snapshots(25)
-    assert sorted(path.name for path in folder.iterdir()) == ["b", "c"]
-
-
 def test_pipes_and_links_to_themselves_are_skipped() -> None:
     session = make_session("mine")
     folder = session.path.parent
@@ -145,9 +135,6 @@ def test_pipes_and_links_to_themselves_are_skipped() -> None:
             sessions.open_session(name)
     with pytest.raises(LocalInferError, match=r"loop\.jsonl: cannot be read: Too many levels"):
         sessions.open_session("loop")
-    paths.snapshots_dir().mkdir(parents=True)
-    (paths.snapshots_dir() / "loop").symlink_to("loop")
-    sessions.prune_snapshots()
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="modes, which do not hold for root")
