@@ -27,7 +27,7 @@ class ByteTokenizer:
     def token_bytes(self, id: int, *, special: bool = False) -> bytes:
         return bytes([id]) if id < 256 else b""
 
-    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special: bool = True, continues_text: bool = False) -> list[int]:
         return list(text.encode())
 
 

@@ -49,7 +49,7 @@ class Vocabulary:
         return self._tokenizer.eog
 
     def encode(self, text: bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode("utf-8", "replace"), add_special=False)
+        return self._tokenizer.encode(text.decode("utf-8", "replace"), add_special=False, continues_text=True)
 
     def visible_bytes(self, id: int) -> bytes:
         """Return the text of a token, also of a control token."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from constraints import BYTES, ByteTokenizer
-from tiny import tiny_gemma3, tiny_llama
+from tiny import Field, tiny_gemma3, tiny_llama
 
 import localinfer
 from localinfer import ConstraintError, IncompleteOutputError, LocalInferError, Model, UsageError
@@ -276,3 +276,11 @@ def test_llguidance_is_not_imported(tmp_path: Path) -> None:
         "list(m.stream('Hello', choice=['a'])); assert not {'llguidance', 'jsonschema'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_forced_text_in_a_vocabulary_with_a_space_prefix(tmp_path: Path) -> None:
+    """The tokens of the forced text do not begin with the space that such vocabularies put in front of a text."""
+    prefix = {"tokenizer.ggml.add_space_prefix": Field("BOOL", True)}
+    with localinfer.load(tiny_gemma3(tmp_path / "prefix.gguf", **prefix)) as model:
+        assert model.generate("Hello", regex="aaaaa", n_predict=9, seed=1).text == "aaaaa"
+        assert model.generate("Hello", json_schema='{"const": "42"}', n_predict=9, seed=1).text == '"42"'
