@@ -116,8 +116,8 @@ def cors_headers(origin: str) -> Iterable[tuple[str, str]]:
 
 
 def with_headers(send: Send, added: Iterable[tuple[str, str]]) -> Send:
-    """Return a `send` that adds headers to the response, in their usual case, which some clients mind."""
-    encoded = [(name.encode(), value.encode()) for name, value in added]
+    """Return a `send` that adds headers to the response."""
+    encoded = [(name.lower().encode(), value.encode()) for name, value in added]
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -142,9 +142,8 @@ async def metrics_endpoint(request: Request) -> Response:
     if not dispatcher.settings.has_metrics:
         raise APIError(501, "/metrics: the server was started with --no-metrics")
     lines = [*metrics.lines(dispatcher), *llama_cpp_lines(metrics, dispatcher)]
-    response = PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
-    response.raw_headers.append((b"Process-Start-Time-Unix", str(START_TIME).encode()))  # some clients mind the case
-    return response
+    headers = {"Process-Start-Time-Unix": str(START_TIME)}
+    return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4", headers=headers)
 
 
 def llama_cpp_lines(metrics: Metrics, dispatcher: Dispatcher) -> Iterator[str]:

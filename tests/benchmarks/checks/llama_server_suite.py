@@ -147,7 +147,7 @@ def make_models(folder: Path) -> None:
     reranker = Path(shutil.copytree(DATA / "reranker", folder / "reranker"))
     as_f32(with_more_positions(reranker), folder / "reranker.gguf")
     tiny.bpe_vocabulary = lambda: sentencepiece_vocabulary(DATA / "varied.txt")
-    tiny_llama(folder / "llama.gguf", **sizes)
+    tiny_llama(folder / "llama.gguf", seed=3, **sizes)
 
 
 INFILL_TOKENS = {"fim_pre": 4, "fim_suf": 5, "fim_mid": 6}  # any tokens: the model's weights are random
