@@ -32,6 +32,9 @@ SPEED_OPTIONS = (
     "mmap",
     "mlock",
     "tune",
+    "prefix_store",
+    "prefix_store_size",
+    "cache_prompt",
 )  # change no response
 SPEED_SECTIONS = ("speculative", "draft")  # sections of such options
 RESTART_HINT = "--restart starts over and discards the existing output"

@@ -169,7 +169,8 @@ class TestDigest:
         f = open_gguf(tiny_llama(tmp_path / "a.gguf"))
         first = job_digest(f, Options())
         assert len(first) == 2 * job.DIGEST_BYTES
-        assert job_digest(f, Options(threads=2, ubatch_size=64, mmap=False, tune=False)) == first
+        same = Options(threads=2, ubatch_size=64, mmap=False, tune=False, prefix_store=False, cache_prompt=False)
+        assert job_digest(f, same) == first
         assert job_digest(f, Options(temp=0.5)) != first
         assert job_digest(f, replace(Options(), system_prompt="a")) != first
         assert job_digest(open_gguf(tiny_llama(tmp_path / "b.gguf", n_layer=3)), Options()) != first
