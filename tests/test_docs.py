@@ -5,13 +5,14 @@ test_documented_commands.py runs its examples.
 
 import importlib.util
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from code_examples import PAGES
+from code_examples import PAGES, command_lines
 from locations import CHECKOUT
 
 import localinfer
@@ -95,6 +96,27 @@ def test_example_commits_exist(commit: str, subject: str) -> None:
 
 
 CODE = [path for folder in ("localinfer", "quant", "cli") for path in (CHECKOUT / folder).rglob("*.py")]
+
+
+def test_prompts_of_the_prefix_store_begin_with_the_same_file() -> None:
+    """In a prompt -p comes before -f, so different questions in -p would have no prefix in common."""
+    page = CHECKOUT / "docs" / "sessions-and-prompt-caching.md"
+    commands = [line.text for line in command_lines(page) if "generate" in line.text]
+    questions = [shlex.split(text) for text in commands if "Which flags" in text]
+    assert len(questions) == 2
+    for words in questions:
+        assert words[0] == "echo"
+        assert "-f" in words
+        assert not {"-p", "--prompt"} & set(words)
+
+
+def test_readme_denies_no_endpoint_of_the_server_page() -> None:
+    limits = (CHECKOUT / "README.md").read_text().partition("## What does not work yet")[2].partition("\n## ")[0]
+    endpoints = (CHECKOUT / "docs" / "server.md").read_text().partition("## Endpoints")[2].partition("\n## ")[0]
+    for endpoint, denial in (("/rerank", "reranking"), ("/infill", "fill-in-the-middle")):
+        assert endpoint in endpoints
+        assert denial not in limits
+    assert limits
 
 
 def test_names_in_the_glossary_exist() -> None:

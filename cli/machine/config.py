@@ -16,7 +16,7 @@ from cli.terminal.tables import table
 from localinfer.options import FLAGS, METADATA_KEYS, Flag, Layer, Value, format_value, from_environment, from_metadata
 
 OTHER_VARIABLES = {  # environment variables that do not set an option
-    "LOCALINFER_CACHE_DIR": "directory of models and compiled kernels",
+    "LOCALINFER_CACHE_DIR": "directory of models, compiled kernels and evaluated prompts",
     "LOCALINFER_CONFIG_DIR": "directory of models.toml",
     "LOCALINFER_DATA_DIR": "directory of chat sessions and input history",
     "LOCALINFER_DEBUG": "--debug for all commands",

@@ -75,6 +75,12 @@ def test_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["--system-prompt"] == ["-", "default"]
 
 
+def test_cache_directory_holds_evaluated_prompts(run: Run) -> None:
+    _, out, _ = run()
+    (line,) = [line for line in out.splitlines() if "LOCALINFER_CACHE_DIR" in line]
+    assert "evaluated prompts" in line
+
+
 def test_errors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("nosuch")[0] == 3
     monkeypatch.setenv("LOCALINFER_TEMP", "hot")
