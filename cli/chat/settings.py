@@ -1,10 +1,12 @@
 """The slash command /set: options by any of their names, those of llama.cpp, Ollama and OpenAI included."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cli.arguments.compatibility import EQUIVALENTS
 from cli.arguments.suggestions import did_you_mean
 from cli.chat import session_commands
+from cli.files.text_input import read_text_file
 from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.hub.ollama import PARAMETERS
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 # Sections whose options may change between two answers, and options for which the model is opened again.
 SECTIONS = ("sampling", "generation", "structured", "speculative", "chat")
 REOPENING = ("ctx_size",)
+EMPTY = ('""', "''")  # typed to remove the value of an option, such as a grammar
 SETTING_ALIASES = {("think", ""): ("think", "on"), ("nothink", ""): ("think", "off")}
 
 
@@ -71,15 +74,31 @@ def unknown_option(typed: str) -> str:
 
 
 def setting(name: str, text: str) -> dict[str, Value]:
-    """Parse the new value of an option. Raises UsageError if the name or the value is invalid."""
+    """Parse the new value of an option. Raises UsageError if the name or the value is invalid.
+
+    Raises LocalInferError if the value is a file that cannot be read.
+    """
     if name not in FLAGS:
         raise UsageError(unknown_option(name))
     if FLAGS[name].section not in SECTIONS and name not in REOPENING:
         raise UsageError(f"{name}: can only be set on the command line: {FLAGS[name].long_name}")
+    if text in EMPTY:
+        return empty_setting(name)
     try:
-        return from_flags({name: FLAGS[name].parse(text)})
-    except ValueError as problem:
+        text = str(Path(text).expanduser()) if name.endswith("_file") else text
+        value = from_flags({name: FLAGS[name].parse(text)})
+    except (ValueError, RuntimeError) as problem:  # RuntimeError: the home directory is not known
         raise UsageError(f"{name}: {problem}") from None
+    if name.endswith("_file"):
+        read_text_file(text)  # raises an error now, not with each following message
+    return value
+
+
+def empty_setting(name: str) -> dict[str, Value]:
+    """Return the option without a value. Raises UsageError if it must have one."""
+    if FLAGS[name].default in ("", ()):
+        return {name: FLAGS[name].default}
+    raise UsageError(f"{name}: must have a value; its default is {format_value(FLAGS[name].default)}")
 
 
 def show_settings(chat: Chat) -> None:

@@ -53,6 +53,7 @@ def test_commands(terminal: OpenTerminal, fake_model: str) -> None:
 
 def test_more_commands(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
     (tmp_path / "some notes.txt").write_text("a note")
+    (tmp_path / "schema.json").write_text("{}")
     t = terminal("chat", fake_model, columns=200)
     t.expect("> ")
     for typed, shown in [
@@ -73,6 +74,11 @@ def test_more_commands(terminal: OpenTerminal, fake_model: str, tmp_path: Path) 
         ("/set c 0", "context 2,048 tokens"),
         ("/set c x", "error: ctx_size: must be an integer"),
         ("/set nothink", "think is off"),
+        ("/set grammar_file /no/such/file", "error: /no/such/file: No such file or directory"),
+        (f"/set json_schema_file {tmp_path}/schema.json", "\njson_schema_file is "),
+        ('/set json_schema_file ""', "json_schema_file is ''"),
+        ("/set stop ''", "stop is ()"),
+        ('/set temp ""', "error: temp: must have a value; its default is 0.8"),
         ("/show", "seed"),
         ("/tokens", "0 of 2,048 tokens, 2,048 left"),
         ("/tokens some words", "1 tokens"),
