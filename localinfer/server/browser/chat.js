@@ -5,7 +5,7 @@ import * as server from "./server.js";
 import * as store from "./store.js";
 
 const at = id => document.getElementById(id);
-const SETTINGS = "localinfer.settings", THEME = "localinfer.theme", THEMES = ["system", "light", "dark"];
+const SETTINGS = "localinfer.settings", DRAFT = "localinfer.draft", THEME = "localinfer.theme", THEMES = ["system", "light", "dark"];
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens", "seed"];
 
 let conversation = store.all()[0] ?? store.made();
@@ -210,11 +210,22 @@ function grow() {
   at("question").style.height = `${at("question").scrollHeight + 2}px`;
 }
 
+/** Keep the text of the message field while the page is reloaded. Each tab has its own. */
+function keepDraft() {
+  try { sessionStorage.setItem(DRAFT, at("question").value); } catch { /* storage is full or switched off */ }
+}
+
+function restoreDraft() {
+  try { at("question").value = sessionStorage.getItem(DRAFT) ?? ""; } catch { return; }
+  grow();
+}
+
 function submit(event) {
   event.preventDefault();
   const text = at("question").value;
   if (controller || !text.trim()) return;
   at("question").value = "";
+  keepDraft();
   grow();
   ask(text);
 }
@@ -253,7 +264,7 @@ function wireSettings() {
 }
 
 at("ask").addEventListener("submit", submit);
-at("question").addEventListener("input", grow);
+at("question").addEventListener("input", () => { grow(); keepDraft(); });
 at("question").addEventListener("keydown", event => { if (sends(event)) submit(event); });
 at("stop").addEventListener("click", () => controller?.abort());
 document.addEventListener("keydown", event => { if (event.key === "Escape" && !at("settings").open) controller?.abort(); });
@@ -272,3 +283,4 @@ useTheme(store.read(THEME) ?? "system");
 wireSettings();
 fillModels();
 showAll();
+restoreDraft();

@@ -102,6 +102,17 @@ def test_response_is_shown_and_stored(page: Any) -> None:
     assert texts(page) == []
 
 
+def test_unsent_text_survives_a_reload(page: Any) -> None:
+    page.fill("#question", "not sent yet\nsecond line")
+    page.reload()
+    assert page.input_value("#question") == "not sent yet\nsecond line"
+    set_max_tokens(page, 2)
+    page.press("#question", "Enter")
+    page.wait_for_selector("#send:visible")
+    page.reload()
+    assert page.input_value("#question") == ""
+
+
 def test_edit_regenerate_and_previous_version(page: Any) -> None:
     set_max_tokens(page, 6)
     ask(page, "First")
