@@ -15,6 +15,7 @@ from localinfer.errors import LocalInferError
 from localinfer.server.settings import Settings
 
 TIMEOUT = 10.0  # seconds
+FOREVER = "2200-"  # localinfer's time for models without keep_alive
 HEADINGS = ("NAME", "SIZE", "CONTEXT", "UNTIL")
 
 
@@ -75,11 +76,16 @@ def ps_command(
         screen.write(json.dumps(models, indent=1) + "\n")
         return
     rows = [
-        (each["name"], screen.mib(each["size"]), str(each.get("context_length", "")), each["expires_at"])
+        (each["name"], screen.mib(each["size"]), str(each.get("context_length", "")), expiry(each["expires_at"]))
         for each in models
     ]
     cells = [HEADINGS, *(tuple(map(screen.one_line, row)) for row in rows)]
     screen.write("".join(f"{line.strip()}\n" for line in list(table("", "<>><", cells))[2:]))
+
+
+def expiry(moment: str) -> str:
+    """Return the time when a model is unloaded; a model without keep_alive has one in the far future."""
+    return "another model needs the memory" if moment.startswith(FOREVER) else moment
 
 
 @with_options()

@@ -7,8 +7,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from cli.server.running import expiry
+from localinfer.server.ollama.models import FOREVER
+
 Run = Callable[..., tuple[int, str, str]]
-LOADED = {"name": "small\x1b[31m", "size": 3 << 20, "context_length": 512, "expires_at": "2200-01-01T00:00:00"}
+LOADED = {"name": "small\x1b[31m", "size": 3 << 20, "context_length": 512, "expires_at": "2026-01-01T00:00:00"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -43,9 +46,13 @@ def test_ps(run: Run, port: int) -> None:
     code, out, _ = run("ps", "--port", port)
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
-        ["NAME", "SIZE", "CONTEXT", "UNTIL"], ["small\\x1b[31m", "3.0", "MiB", "512", "2200-01-01T00:00:00"],
+        ["NAME", "SIZE", "CONTEXT", "UNTIL"], ["small\\x1b[31m", "3.0", "MiB", "512", "2026-01-01T00:00:00"],
     ]  # fmt: skip
     assert json.loads(run("ps", "--port", port, "--json")[1]) == [LOADED]
+
+
+def test_ps_of_a_model_without_keep_alive() -> None:
+    assert expiry(FOREVER.isoformat()) == "another model needs the memory"
 
 
 def test_stop(run: Run, port: int) -> None:
