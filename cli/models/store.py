@@ -165,11 +165,14 @@ def rm_command(
       localinfer rm --yes hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0
     """
     from localinfer.hub import resolve
+    from localinfer.hub.registry_store import names_of_files
 
     removals = {name: resolve.plan_removal(name) for name in names}
     for name, removal in removals.items():
         for file in removal.files:
             screen.note_dim(f"  {screen.one_line(str(file))}")
+        if others := names_of_files(removal.files):
+            screen.note(f"warning: {screen.one_line(name)} is also the file of {', '.join(others)}")
         if not yes and not confirm(f"Remove {screen.one_line(name)}, {screen.mib(removal.size)}?"):
             screen.note(f"{screen.one_line(name)}: not removed")
             continue

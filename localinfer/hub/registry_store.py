@@ -1,12 +1,12 @@
 """The model store of models.toml: files in the cache of localinfer, or at paths of the user."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localinfer import paths
 from localinfer.errors import ModelNotFoundError, UsageError
-from localinfer.hub.model_registry import ModelEntry, model_registry
+from localinfer.hub.model_registry import ModelEntry, model_registry, user_registry_path
 from localinfer.hub.model_store import NotDownloadedError, Progress, StoredModel, all_parts, is_directory
 from localinfer.options import Layer
 
@@ -58,10 +58,19 @@ def digests(name: str) -> Mapping[Path, str]:
 def removable_files(name: str) -> list[Path]:
     entry = model_registry().entries[name]
     if entry.path:
-        raise UsageError(f"{name}: {entry.path} is your own file")
+        raise UsageError(
+            f"{name}: a name of your own for {entry.path}; remove it from {user_registry_path()}, the file stays"
+        )
     return [entry.file] * entry.file.is_file() + [
         file for download in unfinished_downloads(entry) for file in download.files
     ]
+
+
+def names_of_files(files: Collection[Path]) -> list[str]:
+    """Return the names in models.toml for the paths of these files, such as those that `cp` and `create` add."""
+    resolved = {file.resolve() for file in files}
+    entries = model_registry().entries.values()
+    return [entry.name for entry in entries if entry.path and entry.path.resolve() in resolved]
 
 
 def unfinished_downloads(entry: ModelEntry) -> list["UnfinishedFile"]:

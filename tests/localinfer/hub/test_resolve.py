@@ -135,7 +135,7 @@ class TestFind:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "own.gguf").touch()
         user_toml("[models.smollm2]\npath = 'own.gguf'")
-        with pytest.raises(UsageError, match=r"your own file"):
+        with pytest.raises(UsageError, match=r"your own"):
             resolve.plan_removal(typed)
 
     @pytest.mark.usefixtures("empty_cache")

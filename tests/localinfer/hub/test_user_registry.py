@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from localinfer import paths
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.hub import resolve
 from localinfer.hub.modelfile import parse_modelfile
@@ -78,6 +79,23 @@ def test_create_and_cp(run: Run, tmp_path: Path, config: Path) -> None:
         assert (options["temp"], options["system_prompt"]) == (0.5, 'You are Mario,\n"the plumber".')
     assert run("cp", "hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0", "gemma")[0] == 0
     assert resolve.model_registry().entries["gemma"].source == "hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0"
+
+
+def test_rm_of_a_file_with_several_names(
+    run: Run, tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rm` says which names lose their file, and how to remove a name that `cp` added."""
+    monkeypatch.setattr(paths, "models_dir", lambda: tmp_path)
+    entry = resolve.model_registry().entries["smollm2"]
+    file = entry.file
+    with file.open("wb") as handle:
+        handle.truncate(entry.size)
+    assert run("cp", "smollm2", "small")[0] == 0
+    code, _, err = run("rm", "--yes", "small")
+    assert (code, err) == (2, f"error: small: a name of your own for {file}; remove it from {config}, the file stays\n")
+    code, _, err = run("rm", "--yes", "smollm2")
+    assert (code, file.exists()) == (0, False)
+    assert "warning: smollm2 is also the file of small\n" in err
 
 
 @pytest.mark.parametrize(
