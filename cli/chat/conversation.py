@@ -99,9 +99,13 @@ class Conversation:
             ]
         )
 
-    def _answer(self, new: list[Message], prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
+    def _answer(
+        self, new: list[Message], prefix_ids: Sequence[int] = (), before: Sequence[Message] | None = None
+    ) -> Iterator["Piece"]:
+        """Yield the answer to new messages behind those `before`, by default all, and then store both."""
+        before = self.messages if before is None else before
         pieces: list[Piece] = []
-        messages = self.window.select([*self.messages, *new])
+        messages = self.window.select([*before, *new])
         stream = self.model.stream_chat(messages, tools=self.tools, prefix_ids=prefix_ids, **self.settings)
         self.stats = stream.stats
         try:
@@ -112,7 +116,7 @@ class Conversation:
             if pieces:
                 with deferred_interrupts():
                     answer = GenerationResult.from_pieces(pieces, stream.stats).as_message()
-                    self.messages = [*self.messages, *new, answer]
+                    self.messages = [*before, *new, answer]
 
     def _count_excess(self, messages: Sequence[Message]) -> int:
         """Return how many of the messages do not fit in the context."""
@@ -140,16 +144,11 @@ class Conversation:
     def regenerate(self, prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
         """Yield another answer to the last question, which starts with the tokens `prefix_ids`.
 
-        It replaces the previous answer as soon as its first piece is generated.
+        It replaces the previous answer when it is complete, or stopped after its first piece.
         """
-        before = self.messages
-        question = self.undo()
-        left = len(self.messages)
-        try:
-            yield from self.ask(question, prefix_ids)
-        finally:
-            if len(self.messages) == left:
-                self.messages = before
+        at = max((n for n, message in enumerate(self.messages) if message["role"] == "user"), default=None)
+        question = "" if at is None else self.messages[at]["content"]
+        yield from self._answer([{"role": "user", "content": question}], prefix_ids, self.messages[:at])
 
     def switch_session(self, session: "Session") -> None:
         """Switch to another session. The current one remains as it was saved."""

@@ -1,5 +1,6 @@
 """Conversations: history, truncation, sessions, tool calls, branches and reuse of evaluated tokens."""
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,24 @@ def test_session_stores_messages_and_their_replacements(tmp_path: Path, monkeypa
     again = Conversation(echo_model, actual)  # type: ignore[arg-type]
     list(again.regenerate())
     assert [message["content"] for message in sessions.open_session("chat").messages] == ["a", "1a", "c", "3c"]
+
+
+def test_an_answer_stays_saved_until_its_replacement_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash while an answer is regenerated leaves the old one in the session."""
+    monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
+    session, echo_model = sessions.create("echo_model", "chat"), EchoModel()
+    conversation = Conversation(echo_model, session)  # type: ignore[arg-type]
+    list(conversation.ask("a"))
+    before = session.path.read_text()
+    monkeypatch.setattr(echo_model, "answer", lambda messages: iter([Piece("other ", 5), Piece("words", 6)]))
+    stream = conversation.regenerate()
+    next(stream)
+    assert session.path.read_text() == before
+    list(stream)
+    added = session.path.read_text().removeprefix(before).splitlines()
+    assert [json.loads(line).get("keep") for line in added] == [1, None]
 
 
 def test_a_new_conversation_leaves_the_session_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
