@@ -34,7 +34,8 @@ class PassageOptions:
         int, typer.Option("--chunk-size", metavar="N", min=1, help="Least number of characters of a passage.")
     ] = 64
     separator: Annotated[
-        str, typer.Option("--chunk-separator", metavar="TEXT", help="Where a passage may end. [default: a newline]")
+        str,
+        typer.Option("--chunk-separator", metavar="TEXT", help="Where a passage may end.", show_default="a newline"),
     ] = "\n"
     top: Annotated[int, typer.Option("--top-k", metavar="N", min=1, help="Number of passages to show.")] = 3
 

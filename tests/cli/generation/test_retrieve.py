@@ -78,3 +78,10 @@ def test_mistakes(
     code, out, err = run("retrieve", "model.gguf", *arguments)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_help_shows_the_default_separator_once(run: Run) -> None:
+    out = run("retrieve", "--help")[1]
+    separator = out.partition("--chunk-separator TEXT")[2].partition("--top-k")[0]
+    assert separator.count("default") == 1
+    assert "newline" in separator
