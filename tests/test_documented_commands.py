@@ -37,6 +37,7 @@ SECONDS = 300  # kernels may have to be compiled
 NOT_RUN = {  # part of a command line: why it does not run
     "pip install": "installs packages from the network",
     "pipx install": "installs packages from the network",
+    "apt-get install": "installs packages from the network",
     "uv tool install": "installs packages from the network",
     "brew install": "needs Homebrew; test_release.py runs the commands of the formula",
     "release/build.py": "test_release.py builds the release",

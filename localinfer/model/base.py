@@ -91,7 +91,7 @@ class ModelBase:
                 return encode_in_child(self.file, text, on_wait, **keywords)
         return self.tokenizer.encode(text, **keywords)
 
-    def report_prompt(self) -> None:
+    def _report_prompt(self) -> None:
         """Report that a prompt is being rendered or tokenized. The progress function may raise, which stops that."""
         if progress := self._session.progress:
             progress("prompt", 0, 0)

@@ -37,7 +37,7 @@ class ChatPrompts(ModelBase):
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message)
         prompt_builder = self._resources.prompt_builder()
         return prompt_builder.build(
-            conversation, self._run_options(options), parse_special=parse_special, on_wait=self.report_prompt)
+            conversation, self._run_options(options), parse_special=parse_special, on_wait=self._report_prompt)
 
     def truncate_messages(self, messages: Sequence["Message"], **render_options: Any) -> "list[Message]":
         """Return the messages that fit in the context, without the oldest turns if necessary (context shift).

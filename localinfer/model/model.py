@@ -116,7 +116,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         run_options, tools, sampler = self._run_options(request.options), request.conversation.tools, request.sampler
         prompt_builder = self._resources.prompt_builder()
         prompt = prompt_builder.build(
-            request.conversation, run_options, parse_special=request.parse_special, on_wait=self.report_prompt)
+            request.conversation, run_options, parse_special=request.parse_special, on_wait=self._report_prompt)
         template = prompt_builder.template(run_options, with_tools=tools is not None).source
         prefix = self._check_ids(request.prefix_ids)
         is_constrained = bool(tools) and not has_constraint(run_options) and run_options.beams == 1
@@ -146,7 +146,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
     def _prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
-            return self.tokenize(prompt, on_wait=self.report_prompt)
+            return self.tokenize(prompt, on_wait=self._report_prompt)
         return self._check_ids(prompt)
 
     def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> GenerationStream:

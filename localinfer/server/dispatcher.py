@@ -25,7 +25,7 @@ from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.prefill_reports import PrefillReport, PrefillReports
 from localinfer.server.request_fields import TEXT_BIASES
 from localinfer.server.settings import Settings
-from localinfer.server.slots import Slot, SlotPool, SlotStopped
+from localinfer.server.slots import Slot, SlotPool, SlotStopped, stop_prompt_if_cancelled
 from localinfer.server.tool_fields import ToolFields
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class TextPrompt:
         if isinstance(self.prompt, str) and len(self.prompt) > MAX_PROMPT_CHARS:
             raise UsageError(f"prompt: {len(self.prompt)} characters (limit {MAX_PROMPT_CHARS})")
         if isinstance(self.prompt, str) and self.parse_special:
-            ids = model.tokenize(self.prompt, parse_special=True, on_wait=model.report_prompt)
+            ids = model.tokenize(self.prompt, parse_special=True, on_wait=stop_prompt_if_cancelled)
             return model.stream(ids, **options)
         return model.stream(self.prompt, **options)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from localinfer.errors import UnsupportedError
 from localinfer.server.mixed_prompts import MixedPrompt
+from localinfer.server.slots import stop_prompt_if_cancelled
 
 if TYPE_CHECKING:
     from localinfer.generation.result import GenerationStream
@@ -73,7 +74,7 @@ def plain_ids(prompt: MixedPrompt, model: "Model") -> list[int]:
 
 
 def text_ids(text: str, model: "Model") -> list[int]:
-    return model.tokenize(text, add_special=False, on_wait=model.report_prompt)
+    return model.tokenize(text, add_special=False, on_wait=stop_prompt_if_cancelled)
 
 
 def require_fim_tokens(model: "Model") -> Mapping[str, int]:

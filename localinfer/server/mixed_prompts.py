@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from localinfer.errors import UsageError
 from localinfer.server.api_errors import APIError, field_error
 from localinfer.server.dispatcher import MAX_PROMPT_CHARS
+from localinfer.server.slots import stop_prompt_if_cancelled
 
 if TYPE_CHECKING:
     from localinfer.model import Model
@@ -34,7 +35,7 @@ class MixedPrompt:
             if isinstance(part, str):
                 is_start = add_special and index == 0
                 ids += model.tokenize(
-                    part, add_special=is_start, parse_special=parse_special, on_wait=model.report_prompt
+                    part, add_special=is_start, parse_special=parse_special, on_wait=stop_prompt_if_cancelled
                 )
             elif 0 <= part < model.n_vocab:
                 ids.append(part)

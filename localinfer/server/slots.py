@@ -49,6 +49,11 @@ def stop_if_cancelled(stage: str, done: int, total: int) -> None:
             slot.on_prefill(done, total)
 
 
+def stop_prompt_if_cancelled() -> None:
+    """Raise SlotStopped if the slot was stopped while a child process tokenizes its prompt."""
+    stop_if_cancelled("prompt", 0, 0)
+
+
 class Slot:
     """A worker thread that runs one request at a time."""
 

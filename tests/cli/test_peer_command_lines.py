@@ -29,7 +29,9 @@ from loopback_hub import Hub
 from server_process import ServerProcess
 from tool_inputs import ToolInputs
 
-from cli import __main__, screen, serve
+from cli import __main__
+from cli.server import serve
+from cli.terminal import screen
 from localinfer import paths
 from localinfer.server import run
 

@@ -24,6 +24,7 @@ def environment(name: str, *python_path: str) -> dict[str, str]:
     """Return the environment variables that select an emulated CPU, and the module search path."""
     features, emulated = EMULATED[name]
     chosen = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "QEMU_CPU": emulated}
+    chosen["OPENBLAS_CORETYPE"] = "ARMV8"  # numpy's OpenBLAS takes SME for SVE, which Apple's CPUs lack
     return os.environ | chosen | {"PYTHONPATH": os.pathsep.join(python_path)}
 
 

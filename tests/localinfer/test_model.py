@@ -360,7 +360,7 @@ def test_full_context_ends_a_run_after_its_last_piece(llama: Model, length: int,
 
 def test_too_long_prompt_is_rejected_immediately(llama: Model) -> None:
     llama.logits([1, 2, 3])
-    error = r"^the prompt has 257 tokens, the context holds 256; ctx_size .*ring"
+    error = r"^the prompt of 257 tokens exceeds the available context size of 256; ctx_size .*ring"
     with pytest.raises(ContextOverflowError, match=error):
         llama.stream([5] * 257)
     assert llama.engine.n_past == 3
