@@ -1,6 +1,5 @@
 """The commands `localinfer cp` and `create`: further entries of the user's models.toml, as `ollama cp` and `create`."""
 
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +8,8 @@ import typer
 from cli.files.text_input import read_text_file
 from cli.terminal import screen
 from localinfer import paths
-from localinfer.gguf.reader import open_gguf
 from localinfer.hub import modelfile, user_registry
-from localinfer.hub.resolve import NotDownloadedError, default_options, find, user_registry_path
+from localinfer.hub.resolve import default_options, user_registry_path
 
 
 def cp_command(
@@ -51,20 +49,11 @@ def create_command(
     """
     parsed = modelfile.parse_modelfile(read_text_file(str(file)), str(file))
     source = modelfile.resolve_source(parsed.source, file)
-    options = {**default_options(source), **parsed.options}
-    if "chat_template" in parsed.options and options["chat_template"] == own_template(source):
-        del options["chat_template"]
+    options = user_registry.options_over(source, parsed.options)
     if type is not None:
         source = quantize(source, name, type)
     user_registry.add_entry(name, source, options)
     screen.note(f"{name}: added to {user_registry_path()}")
-
-
-def own_template(source: str) -> str:
-    """Return the chat template in the file of a model, as a Modelfile has it; "" for a model that is not downloaded."""
-    with contextlib.suppress(NotDownloadedError):
-        return open_gguf(find(source)).get("tokenizer.chat_template", str, "").strip("\n")
-    return ""
 
 
 def quantize(source: str, name: str, type: str) -> str:

@@ -66,6 +66,13 @@ def fetch(name: str, progress: Progress) -> Path:
     return fetch_from_hub(parse_reference(name, "hf"), progress)
 
 
+def announced_digest(name: str) -> str:
+    """Return the SHA-256 of a model's first file on the hub; "" if the hub knows none."""
+    from localinfer.hub.huggingface_download import announced_digest as request_digest
+
+    return request_digest(parse_reference(name, "hf"))
+
+
 def digests(name: str) -> Mapping[Path, str]:
     names = {part: link_target(part).name for part in locate(parse_reference(name, "hf"))}
     return {part: name if DIGEST.fullmatch(name) else "" for part, name in names.items()}

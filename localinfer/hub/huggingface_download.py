@@ -25,6 +25,7 @@ from localinfer.gguf.resumable_file import missing_bytes
 from localinfer.hub.download import (
     REFUSAL_STATUSES,
     RETRY_STATUSES,
+    SHA256,
     RemoteFile,
     TransientError,
     download,
@@ -61,14 +62,7 @@ class Repository(NamedTuple):
 
 def fetch(reference: ModelReference, progress: Progress) -> Path:
     """Download the missing files of a model, and return its first file. Raises ModelNotFoundError, LocalInferError."""
-    suffix = f":{reference.quant}" if reference.quant else f"/{reference.file}" if reference.file else ""
-    name = f"hf:{reference.repo}{suffix}"
-    repository = retry_metadata_request(lambda: request_repository(name, reference.repo))
-    available = [file.path for file in repository.files]
-    parts = select_files(available, reference)
-    if not parts:
-        raise ModelNotFoundError(f"{name}: the repository has no such model; {hint(reference, available)}")
-    files = [file for part in parts for file in repository.files if file.path == part]
+    name, repository, files = request_files(reference)
     folder = repo_directory(reference.repo)
     with raise_write_errors(folder, sum(file.size for file in files)):
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
@@ -79,6 +73,24 @@ def fetch(reference: ModelReference, progress: Progress) -> Path:
             with suppress(OSError):  # only succeeds if nothing was downloaded
                 (folder / "blobs").rmdir()
                 folder.rmdir()
+
+
+def announced_digest(reference: ModelReference) -> str:
+    """Return the SHA-256 of a model's first file; "" for git's SHA-1, which small files have."""
+    digest = request_files(reference)[2][0].digest
+    return digest if SHA256.fullmatch(digest) else ""
+
+
+def request_files(reference: ModelReference) -> tuple[str, Repository, list[HubFile]]:
+    """Return the name of a model, its repository, and its files. Raises ModelNotFoundError, LocalInferError."""
+    suffix = f":{reference.quant}" if reference.quant else f"/{reference.file}" if reference.file else ""
+    name = f"hf:{reference.repo}{suffix}"
+    repository = retry_metadata_request(lambda: request_repository(name, reference.repo))
+    available = [file.path for file in repository.files]
+    parts = select_files(available, reference)
+    if not parts:
+        raise ModelNotFoundError(f"{name}: the repository has no such model; {hint(reference, available)}")
+    return name, repository, [file for part in parts for file in repository.files if file.path == part]
 
 
 def fetch_checkpoint(repo: str, progress: Progress) -> Path:

@@ -99,25 +99,33 @@ def split_parameter(text: str) -> tuple[str, str]:
 
 
 def add_parameter(options: OptionValues, text: str, name: str) -> None:
-    """Add the option of a PARAMETER instruction. One with several values, such as `stop`, is repeated."""
+    """Add the option of a PARAMETER instruction."""
     parameter, value = split_parameter(text)
+    set_parameter(options, parameter, value, f"{name}: PARAMETER {printable(parameter, 40)}")
+
+
+def set_parameter(options: OptionValues, parameter: str, value: str, where: str) -> None:
+    """Add the option of a parameter. One with several values, such as `stop`, is repeated.
+
+    Raises LocalInferError that begins with `where`, UnsupportedError for an unknown parameter.
+    """
     option = OPTIONS.get(parameter, parameter)
     if parameter in WITHOUT_EFFECT:
         return
     if option not in FLAGS or option in INSTRUCTION_OPTIONS:
-        raise UnsupportedError(f"{name}: PARAMETER {printable(parameter, 40)}: not supported")
+        raise UnsupportedError(f"{where}: not supported")
     if FLAGS[option].value_type is tuple:
         values = options.setdefault(option, [])
         assert isinstance(values, list)
         values.append(value)
         return
     if parameter not in KNOWN:
-        options |= check_values({option: value}, lambda _: f"{name}: PARAMETER {parameter}", texts=True)
+        options |= check_values({option: value}, lambda _: where, texts=True)
         return
     try:
         options[option] = float(value) if re.search("[.eE]", value) else int(value)
     except ValueError:
-        raise LocalInferError(f"{name}: PARAMETER {parameter}: must be a number, not {printable(value, 40)}") from None
+        raise LocalInferError(f"{where}: must be a number, not {printable(value, 40)}") from None
 
 
 def unquote(text: str) -> str:

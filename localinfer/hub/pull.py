@@ -5,7 +5,7 @@ from pathlib import Path
 
 from localinfer.hub.model_store import Progress, all_parts
 from localinfer.hub.registry_store import existing_path
-from localinfer.hub.resolve import resolve
+from localinfer.hub.resolve import registry_entry, resolve
 from localinfer.hub.verification import verify
 
 
@@ -20,6 +20,19 @@ def pull(name: str, progress: Progress | None = None) -> Path:
     if resolved is None:
         return existing_path(Path(name))
     return resolved.store.fetch(resolved.name, progress or ignore_progress)
+
+
+def announced_digest(name: str) -> str:
+    """Return the SHA-256 that a model will have, that of the first file if it is split; "" if it is unknown.
+
+    Asks the hub for a model of the hub. Raises ModelNotFoundError, LocalInferError.
+    """
+    from localinfer.hub import huggingface
+
+    resolved, entry = resolve(name), registry_entry(name)
+    if resolved and resolved.store.TITLE == huggingface.TITLE:
+        return huggingface.announced_digest(resolved.name)
+    return entry.sha256 if entry else ""
 
 
 def digests(name: str) -> Mapping[Path, str]:

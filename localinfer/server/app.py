@@ -23,7 +23,7 @@ from localinfer.server.llama_cpp import completion, infill, properties, rerankin
 from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.ollama import chat as ollama_chat
-from localinfer.server.ollama import embeddings, unsupported
+from localinfer.server.ollama import embeddings, managing, pulling, unsupported
 from localinfer.server.ollama import models as ollama_models
 from localinfer.server.openai import models, routes
 from localinfer.server.request_body import RequestBodyMiddleware
@@ -90,7 +90,12 @@ OLLAMA_ROUTES = [
     Route("/api/embed", embeddings.embed, methods=POST),
     Route("/api/embeddings", embeddings.embed_legacy, methods=POST),
     Route("/api/version", ollama_models.version, methods=GET),
-    *(Route(path, unsupported.refuse, methods=[*POST, "DELETE"]) for path in unsupported.ALTERNATIVES),
+    Route("/api/pull", pulling.pull_model, methods=POST),
+    Route("/api/delete", managing.delete, methods=["DELETE", *POST]),
+    Route("/api/copy", managing.copy, methods=POST),
+    Route("/api/create", managing.create, methods=POST),
+    Route("/api/push", unsupported.refuse_push, methods=POST),
+    Route("/api/blobs/{digest}", unsupported.refuse_blob, methods=[*POST, *GET]),
 ]
 
 

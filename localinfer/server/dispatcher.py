@@ -322,6 +322,16 @@ class Dispatcher:
         if self._n_busy() == 1:
             await lease.slot.call(lambda: self.model_cache.unload(lease.name))
 
+    @asynccontextmanager
+    async def unloaded(self, name: str) -> AsyncIterator[None]:
+        """Unload a model, once no request is in progress if it is loaded. Within the context, no model is loaded."""
+        async with self.slots.acquire(self.settings.timeout) as slot, self._model_lock:
+            while self._n_busy() and name in self.model_cache.loaded:
+                await self._wait_for_release()
+            self._cancel_unload(name)
+            await slot.call(lambda: self.model_cache.unload(name))
+            yield
+
     def keep_alive(self, name: str, seconds: float | None) -> None:
         """Unload a model once it is idle for so many seconds; None keeps it until another model needs its memory."""
         self._cancel_unload(name)

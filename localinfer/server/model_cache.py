@@ -62,6 +62,19 @@ class ModelCache:
         """Return all models that a client can request."""
         return list(self._configured.values()) or [ServedModel(name, name) for name in local_model_names()]
 
+    @property
+    def serves_all(self) -> bool:
+        """Whether clients can request all models on this machine, also those that come later."""
+        return not self._configured
+
+    def find(self, name: str) -> ServedModel | None:
+        """Return the model with this name, with or without the tag `latest`, or with this URL of the hub; None if there
+        is none.
+        """
+        by_name = {each.name: each for each in self.served_models()}
+        names = name, name.removesuffix(":latest"), resolve.normalize_hub_url(name)
+        return next((by_name[each] for each in names if each in by_name), None)
+
     def resolve(self, name: str | None) -> ServedModel:
         """Return the model that a request names. A server with one model uses it whatever the name is.
 
@@ -72,10 +85,8 @@ class ModelCache:
             return next(iter(self._configured.values()))
         if not name:
             name = next(reversed(self.loaded), None) or resolve.model_registry().default
-        by_name = {each.name: each for each in self.served_models()}
-        for candidate in (name, name.removesuffix(":latest")):
-            if candidate in by_name:
-                return by_name[candidate]
+        if served := self.find(name):
+            return served
         raise APIError(404, f"model: {printable(name, 100)} not found", "model", "model_not_found")
 
     def get(self, served: ServedModel) -> "Model":

@@ -31,12 +31,18 @@ class Response(NamedTuple):
 
 
 class ServerProcess:
-    """`localinfer serve` with these arguments, on a free port. `prepare` is called in the new process."""
+    """`localinfer serve` with these arguments, on a free port. `prepare` is called in the new process.
 
-    def __init__(self, *arguments: str | Path | int, prepare: Callable[[], None] | None = None) -> None:
+    `config_dir` is the directory of models.toml; by default, there is none.
+    """
+
+    def __init__(
+        self, *arguments: str | Path | int, prepare: Callable[[], None] | None = None,
+        config_dir: Path = Path("/nonexistent"),
+    ) -> None:  # fmt: skip
         command = [sys.executable, "-m", "localinfer", "serve", *map(str, arguments), "--port", "0"]
         environment = {name: value for name, value in os.environ.items() if name != "LOCALINFER_CONFIG_DIR"}
-        environment |= {"PYTHONPATH": str(CHECKOUT), "LOCALINFER_CONFIG_DIR": "/nonexistent"}
+        environment |= {"PYTHONPATH": str(CHECKOUT), "LOCALINFER_CONFIG_DIR": str(config_dir)}
         self.process = subprocess.Popen(
             command, stderr=subprocess.PIPE, env=environment, text=True,
             preexec_fn=prepare,

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from localinfer.escaping import printable
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub.model_description import describe
+from localinfer.hub.resolve import default_options
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.model_cache import ServedModel, model_file
@@ -65,11 +66,12 @@ def model_details(served: ServedModel, verbose: bool) -> dict[str, Any]:
         raise APIError(404, message, "model", "model_not_found")
     f = open_gguf(file)
     metadata = {key: value for key, value in f.metadata.items() if verbose or is_short(value)}
-    description = describe(served.source, f, info.template)
+    template = str(default_options(served.source).get("chat_template", info.template))
+    description = describe(served.source, f, template)
     return {
         "modelfile": description.modelfile(),
         "parameters": "\n".join(description.parameter_lines()),
-        "template": info.template,
+        "template": template,
         "system": description.system,
         "license": description.licence,
         "details": format_details(info),

@@ -1,19 +1,18 @@
-"""Endpoints of Ollama that manage models. They are not supported over HTTP and name the command to use instead."""
+"""Endpoints of Ollama that receive or send model files. They are refused with status 501."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.server.api_errors import APIError
 
-ALTERNATIVES = {
-    "/api/pull": "use `localinfer pull` to download models",
-    "/api/delete": "use `localinfer rm` to remove models",
-    "/api/create": "use `localinfer quantize` to create a file, and models.toml to set its name and options",
-    "/api/copy": "use models.toml to give a model another name",
-    "/api/push": "uploading models is not supported",
-}
+BLOBS = "model files are not received; use `localinfer pull`, or copy them to the machine of the server"
 
 
-async def refuse(request: Request) -> Response:
-    """Reject the request with status 501."""
-    raise APIError(501, f"not supported over HTTP; {ALTERNATIVES[request.url.path]}")
+async def refuse_push(_: Request) -> Response:
+    """`/api/push`"""
+    raise APIError(501, "/api/push: uploading models is not supported")
+
+
+async def refuse_blob(_: Request) -> Response:
+    """`/api/blobs/DIGEST`"""
+    raise APIError(501, f"/api/blobs: {BLOBS}")

@@ -137,8 +137,3 @@ class TestModels:
         answer = server.get("/api/version").body["version"]
         assert answer != VERSION
         assert all(field.isdigit() for field in answer.split("."))
-
-    def test_unsupported_endpoints(self, server: ServerProcess) -> None:
-        status, answer, _ = server.post("/api/pull", {"model": "x"})
-        assert status == 501
-        assert "localinfer pull" in answer["error"]
