@@ -1,8 +1,9 @@
 """`/api/chat` and `/api/generate`."""
 
+import warnings
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from json import dumps
 from time import perf_counter_ns
@@ -15,12 +16,15 @@ from localinfer.options import Layer
 from localinfer.server import streaming
 from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Lease, Prompt, TextPrompt
+from localinfer.server.infill_prompt import InfillPrompt
+from localinfer.server.mixed_prompts import MixedPrompt
 from localinfer.server.ollama.keep_alive import parse_keep_alive
 from localinfer.server.openai.logprobs import chat_logprob
 from localinfer.server.request_fields import (
     SAMPLING,
     Fields,
     get,
+    get_int,
     json_constraint_fields,
     length_options,
     parse_fields,
@@ -50,6 +54,8 @@ class GenerationRequest:
     keep_alive: float | None  # seconds until the idle model is unloaded, if the request sets it
     top_logprobs: int | None
     make_chunk: Callable[[str, str], Chunk]
+    num_ctx: int = 0  # the context that the client wants
+    warnings: list[str] = field(default_factory=list)  # for the header of the response
 
 
 async def chat(request: Request) -> Response:
@@ -62,15 +68,20 @@ async def chat(request: Request) -> Response:
 
 
 async def generate(request: Request) -> Response:
-    """`/api/generate`: answer the prompt as a user message, or continue it if `raw` is set."""
+    """`/api/generate`: answer the prompt as a user message; continue it if `raw` is set; fill the gap before `suffix`.
+    """
     fields = await read_json_object(request)
     text, system = get(fields, "prompt", str, ""), get(fields, "system", str, "")
-    if fields.get("suffix"):
-        raise field_error("suffix", "fill-in-the-middle is not supported")
+    suffix = get(fields, "suffix", str, "")
     if fields.get("images"):
         raise field_error("images", "images are not supported")
     prompt: Prompt | None = None
-    if text and get(fields, "raw", bool, False):
+    if text and suffix:
+        suffix_first = request.app.state.dispatcher.settings.suffix_first
+        prompt = InfillPrompt(
+            MixedPrompt((text,)), MixedPrompt((suffix,)), suffix_first=suffix_first, field_of=FIELD_OF
+        )
+    elif text and get(fields, "raw", bool, False):
         prompt = TextPrompt(text, field_of=FIELD_OF)
     elif text:
         system_messages = [{"role": "system", "content": system}] if system else []
@@ -102,6 +113,7 @@ def parse_request(fields: Fields, prompt: Prompt | None, make_chunk: Callable[[s
         keep_alive=parse_keep_alive(fields),
         top_logprobs=top if wants_logprobs else None,
         make_chunk=make_chunk,
+        num_ctx=get_int(request_options, "num_ctx", 0, 0, 2**31 - 1),
     )
 
 
@@ -157,10 +169,23 @@ async def respond(request: Request, generation_request: GenerationRequest) -> Re
     dispatcher: Dispatcher = request.app.state.dispatcher
     chunks = generate_chunks(generation_request, dispatcher)
     if generation_request.stream:
-        return await streaming.stream_response(chunks, streaming.LINES)
-    all_chunks = [chunk async for chunk in chunks]
-    last = all_chunks[-1]
-    return JSONResponse(merge_chunks(all_chunks) | {key: last[key] for key in last if key not in MERGED_FIELDS})
+        response: Response = await streaming.stream_response(chunks, streaming.LINES)
+    else:
+        all_chunks = [chunk async for chunk in chunks]
+        last = all_chunks[-1]
+        merged = merge_chunks(all_chunks) | {key: last[key] for key in last if key not in MERGED_FIELDS}
+        response = JSONResponse(merged)
+    for text in generation_request.warnings:
+        response.headers.append("warning", f'299 localinfer "{text}"')
+    return response
+
+
+def warn_of_small_context(generation_request: GenerationRequest, n_ctx: int) -> None:
+    """Warn in a header and in the log that the context is smaller than the client wants. It is that of the server."""
+    if generation_request.num_ctx > n_ctx:
+        text = f"options.num_ctx: {generation_request.num_ctx} is more than the context of the server, {n_ctx} tokens"
+        generation_request.warnings.append(text)
+        warnings.warn(f"{text}; --ctx-size sets a larger one", stacklevel=2)
 
 
 MERGED_FIELDS = ("message", "response", "thinking", "logprobs")
@@ -199,6 +224,7 @@ async def generate_chunks(generation_request: GenerationRequest, dispatcher: Dis
 async def lease_chunks(lease: Lease, generation_request: GenerationRequest, start: int) -> AsyncGenerator[Chunk, None]:
     """Yield the chunks of a response. `start` is the time of the request in nanoseconds of `perf_counter_ns`."""
     loaded = perf_counter_ns()
+    warn_of_small_context(generation_request, lease.model.n_ctx)
     head = {"model": lease.name}
     if generation_request.prompt is None:
         reason = "unload" if generation_request.keep_alive == 0 else "load"

@@ -114,7 +114,18 @@ def test_suffix_of_completions(infilling: ServerProcess) -> None:
     assert infilling.post("/v1/completions", request | {"prompt": [1, 2]}).status == 400
 
 
+def test_suffix_of_ollama(infilling: ServerProcess) -> None:
+    by_infill = infilling.post("/infill", REQUEST).body["content"]
+    options = {"num_predict": 4, "seed": 1, "ignore_eos": True}
+    request = {"prompt": "def a():\n", "suffix": "\n    return b\n", "options": options}
+    chunks = infilling.lines_of("/api/generate", request)
+    assert "".join(each["response"] for each in chunks) == by_infill
+    assert infilling.post("/api/generate", request | {"stream": False}).body["response"] == by_infill
+
+
 def test_model_without_the_tokens(server: ServerProcess) -> None:
+    answer = server.post("/api/generate", {"prompt": "a", "suffix": "b"})
+    assert (answer.status, "fill in the middle" in answer.body["error"]) == (501, True)
     answer = server.post("/infill", REQUEST)
     assert answer.status == 501
     assert "fill in the middle" in answer.body["error"]["message"]

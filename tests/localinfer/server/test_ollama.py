@@ -51,6 +51,14 @@ class TestGeneration:
         answer = server.post("/api/generate", GENERATE | {"system": "Be brief", "stream": False}).body
         assert answer["prompt_eval_count"] > whole["prompt_eval_count"]
 
+    @pytest.mark.parametrize("stream", [True, False])
+    def test_larger_context_than_that_of_the_server(self, server: ServerProcess, stream: bool) -> None:
+        problem = "options.num_ctx: 20000 is more than the context of the server, 16384 tokens"
+        answer = server.post("/api/chat", CHAT | {"options": {"num_predict": 1, "num_ctx": 20000}, "stream": stream})
+        assert answer.headers["warning"] == f'299 localinfer "{problem}"'
+        assert any(problem in line for line in server.lines)
+        assert "warning" not in server.post("/api/chat", CHAT | {"stream": stream}).headers
+
     def test_format(self, server: ServerProcess) -> None:
         schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"],
                   "additionalProperties": False}  # fmt: skip
@@ -95,6 +103,7 @@ class TestGeneration:
             {"messages": [{"role": "user", "content": "a", "images": ["aGk="]}]},
             {"options": {"temperature": "x"}},
             {"options": []},
+            {"options": {"num_ctx": "x"}},
             {"format": "xml"},
             {"stream": 1},
         ],
