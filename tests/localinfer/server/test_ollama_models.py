@@ -62,6 +62,16 @@ def machine(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield machine
 
 
+@pytest.fixture(scope="module")
+def unchanged(model_bytes: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine with one model, for requests that are refused."""
+    with Hub() as hub, pytest.MonkeyPatch.context() as monkeypatch:
+        hub.repos[REPO] = {FILE: model_bytes}
+        with Machine(tmp_path_factory.mktemp("unchanged"), hub, monkeypatch) as machine:
+            assert machine.lines_of("/api/pull", {"model": NAME})[-1] == {"status": "success"}
+            yield machine
+
+
 @pytest.fixture
 def client(machine: Machine) -> Any:
     return pytest.importorskip("ollama", reason="there is no package ollama").Client(host=machine.url)
@@ -120,8 +130,8 @@ class TestPull:
             ("", 400, "model: is missing"),
         ],
     )
-    def test_refused_names(self, machine: Machine, name: str, status: int, problem: str) -> None:
-        answer = machine.post("/api/pull", {"model": name, "stream": False})
+    def test_refused_names(self, unchanged: Machine, name: str, status: int, problem: str) -> None:
+        answer = unchanged.post("/api/pull", {"model": name, "stream": False})
         assert answer.status == status
         assert problem in answer.body["error"]
 
@@ -190,15 +200,12 @@ class TestCopy:
             (NAME, "", 400, "destination: is missing"),
         ],
     )
-    def test_errors(
-        self, machine: Machine, client: Any, source: str, destination: str, status: int, problem: str
-    ) -> None:
-        client.pull(NAME)
-        answer = machine.post("/api/copy", {"source": source, "destination": destination})
+    def test_errors(self, unchanged: Machine, source: str, destination: str, status: int, problem: str) -> None:
+        answer = unchanged.post("/api/copy", {"source": source, "destination": destination})
         assert answer.status == status
         assert answer.body["error"].startswith(problem)
-        assert str(machine.root) not in answer.body["error"]
-        assert not machine.registry.exists()
+        assert str(unchanged.root) not in answer.body["error"]
+        assert not unchanged.registry.exists()
 
 
 class TestCreate:
@@ -261,13 +268,10 @@ class TestCreate:
             ({"quantize": "--force"}, 400, "quantize: must be a quantization type"),
         ],
     )
-    def test_errors(
-        self, machine: Machine, client: Any, changed: dict[str, Any], status: int, problem: str
-    ) -> None:
-        client.pull(NAME)
-        answer = machine.post("/api/create", {"model": "x", "from": NAME} | changed)
+    def test_errors(self, unchanged: Machine, changed: dict[str, Any], status: int, problem: str) -> None:
+        answer = unchanged.post("/api/create", {"model": "x", "from": NAME} | changed)
         assert (answer.status, answer.body["error"][: len(problem)]) == (status, problem)
-        assert not machine.registry.exists()
+        assert not unchanged.registry.exists()
 
 
 class TestServerOfOneModel:
