@@ -102,14 +102,20 @@ class Conversation:
     def _answer(
         self, new: list[Message], prefix_ids: Sequence[int] = (), before: Sequence[Message] | None = None
     ) -> Iterator["Piece"]:
-        """Yield the answer to new messages behind those `before`, by default all, and then store both."""
-        before = self.messages if before is None else before
+        """Yield the answer to new messages behind those `before`, by default all that were answered, and then store both.
+
+        By default, the new messages are stored as soon as the answer begins.
+        """
+        stores_early = before is None
+        before = self._answered_messages if before is None else before
         pieces: list[Piece] = []
         messages = self.window.select([*before, *new])
         stream = self.model.stream_chat(messages, tools=self.tools, prefix_ids=prefix_ids, **self.settings)
         self.stats = stream.stats
         try:
             for piece in stream:
+                if stores_early and not pieces:
+                    self.messages = [*before, *new]  # so that a question is not lost if the program is killed
                 pieces.append(piece)
                 yield piece
         finally:
@@ -117,6 +123,12 @@ class Conversation:
                 with deferred_interrupts():
                     answer = GenerationResult.from_pieces(pieces, stream.stats).as_message()
                     self.messages = [*before, *new, answer]
+
+    @property
+    def _answered_messages(self) -> list[Message]:
+        """The messages without a last question that the program was killed before it could answer."""
+        is_unanswered = bool(self.messages) and self.messages[-1]["role"] == "user"
+        return self.messages[:-1] if is_unanswered else self.messages
 
     def _count_excess(self, messages: Sequence[Message]) -> int:
         """Return how many of the messages do not fit in the context."""

@@ -37,6 +37,8 @@ def announce(session: "Session") -> None:
     """Show which session is resumed. Its messages are in the prefix store, unless it was switched off."""
     if session.messages:
         screen.note_dim(f"Session {session.name}, {len(session.messages)} messages: {session.title}")
+        if session.messages[-1]["role"] == "user":
+            screen.note("The last question was not answered; /regen answers it.")
     if session.n_damaged:
         screen.warn(f"{session.path}: {session.n_damaged} damaged lines are skipped")
 

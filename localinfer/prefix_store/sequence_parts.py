@@ -6,6 +6,7 @@ state only continues at the position where it was saved.
 
 from collections.abc import Sequence
 
+from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
 from localinfer.kernels.layout import PAGE_SIZE
 from localinfer.prefix_store.keys import BLOCK_PAGES, BLOCK_TOKENS
@@ -22,6 +23,11 @@ def paged_caches(sequence: TokenSequence) -> list[SequenceCache]:
 def other_caches(sequence: TokenSequence) -> list[SequenceCache]:
     """Return the caches with sliding windows and recurrent states."""
     return [cache for cache in sequence.caches if not cache.keeps_all_positions]
+
+
+def has_windows(sequence: TokenSequence) -> bool:
+    """Return whether a cache is a ring buffer for a sliding window."""
+    return any(isinstance(cache, KVCache) for cache in other_caches(sequence))
 
 
 def save_block(sequence: TokenSequence, number: int) -> Arrays:

@@ -157,6 +157,8 @@ class PrefixStore:
         """Return the digest that names the model with its settings, and its directory, which is created."""
         if self._model is None or not self._model[1].is_dir():  # it may be removed at any time
             identity = snapshot_identity(engine, self._options)
+            if not sequence_parts.has_windows(engine.sequence):
+                del identity["batch"]  # only the memory of sliding windows depends on it
             root = root_digest(identity)
             directory = paths.private_directory(self._root / root)
             about = {"model": str(engine.file.path), "settings": identity}

@@ -111,6 +111,25 @@ def test_session_stores_messages_and_their_replacements(tmp_path: Path, monkeypa
     assert [message["content"] for message in sessions.open_session("chat").messages] == ["a", "1a", "c", "3c"]
 
 
+def test_a_question_is_stored_when_its_answer_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is killed meanwhile does not lose it. The next question replaces it, unless it is answered."""
+    monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
+    conversation = Conversation(EchoModel(), sessions.create("echo_model", "chat"))  # type: ignore[arg-type]
+    list(conversation.ask("a"))
+    running = conversation.ask("b")
+    next(running)
+    killed = sessions.open_session("chat")  # as another program finds it
+    assert [message["content"] for message in killed.messages] == ["a", "1a", "b"]
+    list(running)
+
+    resumed = Conversation(EchoModel(), killed)  # type: ignore[arg-type]
+    list(resumed.regenerate())
+    assert [message["content"] for message in resumed.messages] == ["a", "1a", "b", "3b"]
+    resumed.messages = resumed.messages[:3]
+    list(resumed.ask("c"))
+    assert [message["content"] for message in resumed.messages] == ["a", "1a", "c", "3c"]
+
+
 def test_an_answer_stays_saved_until_its_replacement_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

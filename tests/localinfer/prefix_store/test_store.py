@@ -100,7 +100,16 @@ def test_other_settings_and_other_models_share_nothing(tmp_path: Path) -> None:
     assert answer(model, IDS[:1000]).reused == 0
     assert answer(model, IDS[:1000], precision="high").reused == 0
     assert answer(tiny_llama(tmp_path / "other.gguf", n_ctx=4096, seed=1), IDS[:1000]).reused == 0
-    assert answer(model, IDS[:1000], threads=2).reused > 0
+    assert answer(model, IDS[:1000], threads=2, ubatch_size=64).reused > 0
+    fresh = answer(model, IDS[:1000], prefix_store=False, ubatch_size=64)
+    assert answer(model, IDS[:1000], ubatch_size=64).logits.tolist() == fresh.logits.tolist()
+
+
+def test_windows_of_other_sizes_share_nothing(tmp_path: Path) -> None:
+    model = gemma(tmp_path)
+    assert answer(model, IDS[:1000]).reused == 0
+    assert answer(model, IDS[:1000], ubatch_size=64).reused == 0
+    assert answer(model, IDS[:1000], ubatch_size=64).reused > 0
 
 
 def test_damaged_files_are_removed_and_evaluated_again(tmp_path: Path) -> None:
