@@ -102,9 +102,9 @@ class Conversation:
     def _answer(
         self, new: list[Message], prefix_ids: Sequence[int] = (), before: Sequence[Message] | None = None
     ) -> Iterator["Piece"]:
-        """Yield the answer to new messages behind those `before`, by default all that were answered, and then store both.
+        """Yield the answer to new messages behind those `before`, and then store both.
 
-        By default, the new messages are stored as soon as the answer begins.
+        By default they follow all messages that were answered, and are stored as soon as the answer begins.
         """
         stores_early = before is None
         before = self._answered_messages if before is None else before

@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,16 +74,20 @@ def cache_command(
 
 def show_list(found: "list[StoredModel]") -> None:
     """Print a table of what is stored."""
-    rows = [
-        (
-            terminal_text(model_path(each).rpartition("/")[2]),
-            gib(each.size),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used)),
-            f"{sum(each.restored):,} in {len(each.restored):,}",
-        )
-        for each in found
-        if each.files
-    ]
+    by_model = defaultdict[str, list["StoredModel"]](list)  # those of other settings are in directories of their own
+    for each in found:
+        if each.files:
+            by_model[model_path(each)].append(each)
+    rows = []
+    for path, group in by_model.items():
+        restored = [n_tokens for each in group for n_tokens in each.restored]
+        used = time.localtime(max(each.used for each in group))
+        rows.append((
+            terminal_text(Path(path).name),
+            gib(sum(each.size for each in group)),
+            time.strftime("%Y-%m-%d %H:%M", used),
+            f"{sum(restored):,} in {len(restored):,}",
+        ))  # fmt: skip
     header = ("model", "size", "last used", "tokens restored")
     for line in [*table("", "<>>>", [header, *rows])][2:] if rows else []:
         screen.write(line.strip() + "\n")

@@ -35,6 +35,11 @@ def test_list_prune_and_clear(run: Run, model: Path) -> None:
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["model", "stored.gguf"]
     assert "prompts are in" in err
+    generate(run, model, "--prefix-store", "--precision", "high")
+    assert len(run("cache")[1].splitlines()) == 2  # other settings are in the same row
+    assert run("cache", "clear", "-y")[0] == 0
+    generate(run, model, "--prefix-store")
+    generate(run, model, "--prefix-store")
     [stored] = json.loads(run("cache", "--json")[1])
     assert (stored["model"], len(stored["restored"])) == (str(model), 1)
     assert stored["restored"][0] >= 512
