@@ -66,27 +66,20 @@ def chat_command(
     """
     resumed = session_state.select_session(session)
     model, words = split_model(model, question.question, has_model=resumed is not None)
-    if (message := question.read(words)) is None and not sys.stdin.isatty():
-        with missing_model_first(model):
-            raise UsageError("no question, and stdin is neither a terminal nor a pipe")
+    if (message := question.read(words)) is None:
+        require_terminal(model)
     if session.no_save:
         given["prefix_store"] = False
     if system_file is not None:
         given["system_prompt"] = read_text_file(system_file)
     toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
-    if output.as_json:
-        require_one_answer(message, tools)
+    require_one_answer(message, tools, output)
     transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
     name = select_model(model, resumed.model if resumed else "", again=choose)
-    try:
-        model_of_chat = OpenModel(name, unescape_options(given, question.escape), interactive=interactive)
-    except EmbeddingModelError:
-        if message is None or output.as_json:
-            raise
-        raise Redirect(["embed", name, "--no-stdin", "-p", message]) from None  # as `ollama run` does
-    with model_of_chat as opened:
+    options = unescape_options(given, question.escape)
+    with open_for_chat(name, options, None if output.as_json else message, interactive=interactive) as opened:
         from cli.chat.loop import Chat
 
         if resumed is None and interactive and not session.no_save:
@@ -97,6 +90,16 @@ def chat_command(
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
         converse(chat, message, interactive=interactive, once=question.single_turn)
+
+
+def open_for_chat(name: str, given: Layer, message: str | None, *, interactive: bool) -> OpenModel:
+    """Open a model. The command becomes `embed` for a message to a model of embeddings, as `ollama run` does it."""
+    try:
+        return OpenModel(name, given, interactive=interactive)
+    except EmbeddingModelError:
+        if message is None:
+            raise
+        raise Redirect(["embed", name, "--no-stdin", "-p", message]) from None
 
 
 def converse(chat: "Chat", message: str | None, *, interactive: bool, once: bool) -> None:
@@ -122,11 +125,18 @@ def leave(chat: "Chat") -> None:
         session_state.note_how_to_resume(chat.conversation.session)
 
 
-def require_one_answer(message: str | None, tools: ToolOptions) -> None:
-    """Raise UsageError if --json is not possible."""
-    if message is None:
+def require_terminal(model: str | None) -> None:
+    """Raise UsageError for a chat without a question and without a terminal, or the error of a missing model."""
+    if not sys.stdin.isatty():
+        with missing_model_first(model):
+            raise UsageError("no question, and stdin is neither a terminal nor a pipe")
+
+
+def require_one_answer(message: str | None, tools: ToolOptions, output: ChatOutput) -> None:
+    """Raise UsageError if --json is given and not possible."""
+    if output.as_json and message is None:
         raise UsageError("--json: requires a question")
-    if tools.tool_exec is not None:
+    if output.as_json and tools.tool_exec is not None:
         raise UsageError("--json: cannot be combined with --tool-exec")
 
 

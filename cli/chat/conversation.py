@@ -107,7 +107,7 @@ class Conversation:
         By default they follow all messages that were answered, and are stored as soon as the answer begins.
         """
         stores_early = before is None
-        before = self._answered_messages if before is None else before
+        before = answered(self.messages) if before is None else before
         pieces: list[Piece] = []
         messages = self.window.select([*before, *new])
         stream = self.model.stream_chat(messages, tools=self.tools, prefix_ids=prefix_ids, **self.settings)
@@ -123,12 +123,6 @@ class Conversation:
                 with deferred_interrupts():
                     answer = GenerationResult.from_pieces(pieces, stream.stats).as_message()
                     self.messages = [*before, *new, answer]
-
-    @property
-    def _answered_messages(self) -> list[Message]:
-        """The messages without a last question that the program was killed before it could answer."""
-        is_unanswered = bool(self.messages) and self.messages[-1]["role"] == "user"
-        return self.messages[:-1] if is_unanswered else self.messages
 
     def _count_excess(self, messages: Sequence[Message]) -> int:
         """Return how many of the messages do not fit in the context."""
@@ -208,6 +202,11 @@ class Conversation:
             self.settings.pop("system_prompt", None)
         if system:
             self.system = system
+
+
+def answered(messages: list[Message]) -> list[Message]:
+    """Return the messages without a last question that the program was killed before it could answer."""
+    return messages[:-1] if messages and messages[-1]["role"] == "user" else messages
 
 
 def is_tool_call(entry: object) -> bool:

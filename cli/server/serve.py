@@ -76,6 +76,7 @@ class KeyOptions:
 class EndpointOptions:
     """What the endpoints answer."""
 
+    pooling: PoolingOption = None
     slots: Annotated[bool, typer.Option("--slots/--no-slots", help="Answer at /slots.")] = DEFAULTS.has_slots
     metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", help="Answer at /metrics.")] = DEFAULTS.has_metrics
     props: Annotated[
@@ -150,7 +151,6 @@ def serve_command(
         typer.Argument(metavar="[MODEL]...", help="GGUF files or model names. [default: all on this machine]"),
     ] = None,
     naming: NamingOptions,
-    pooling: PoolingOption = None,
     network: NetworkOptions,
     keys: KeyOptions,
     limits: LimitOptions,
@@ -177,7 +177,7 @@ def serve_command(
     given = with_defaults(given)
     settings = replace(
         merged_settings(network, limits, endpoints), api_keys=read_api_keys(keys.api_key, keys.api_key_file),
-        parallel=int(str(given["parallel"])), pooling=pooling or "", tags=names(naming.tags))  # fmt: skip
+        parallel=int(str(given["parallel"])), pooling=endpoints.pooling or "", tags=names(naming.tags))  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache

@@ -36,7 +36,7 @@ class KVCache(SequenceCache):
 
     def set_inputs(self, first: int, count: int, row: int = 0) -> None:
         if count == 1:
-            self._set_token_inputs(first, row)
+            self.set_draft_inputs(first, row)
             return
         entries, positions = self._ring.entries.view(np.int32), self._ring.positions.view(np.int32)
         for token, n, entry in self._contiguous_runs(first, count):
@@ -46,8 +46,8 @@ class KVCache(SequenceCache):
         self._end = max(self._end, first + count)
         self._set_visible(np.arange(first, first + count), 0, first + count, row)
 
-    def _set_token_inputs(self, position: int, row: int) -> None:
-        """Set the inputs of a single token: faster than `set_inputs`, for decoding many sequences."""
+    def set_draft_inputs(self, position: int, row: int) -> None:
+        """Set the inputs of a single token, a draft or not: faster than `set_inputs`, for decoding many sequences."""
         ring, (_, _, entry) = self._ring, next(self._contiguous_runs(position, 1))
         ring.entries.view(np.int32)[row] = entry
         ring.positions.view(np.int32)[entry] = EMPTY if position < ring.visible.n_masked else position
@@ -55,9 +55,6 @@ class KVCache(SequenceCache):
         ring.oldest.view(np.int32)[row] = max(ring.visible.oldest(position), 0)
         ring.newest.view(np.int32)[row] = position
         ring.add_segment(row, 1, self._page_table.address, len(self._page_table))
-
-    def set_draft_inputs(self, position: int, row: int) -> None:
-        self._set_token_inputs(position, row)
 
     def fits(self, lengths: Sequence[int]) -> bool:
         return not self._ring.sinks and packed_offsets(lengths, self._ring.chunk_pages)[-1] <= self._ring.capacity
@@ -122,7 +119,7 @@ class KVCache(SequenceCache):
     def save_pages(self, first: int, end: int) -> Sequence[Bytes]:
         """Return the positions of the entries, and the keys and values of the pages."""
         pages = as_slice(list(self._page_table)[first:end])
-        positions = self._page_positions()[pages].copy()
+        positions = self._ring.page_positions[pages].copy()
         return [positions.view(np.uint8), *(array[:, pages].copy() for array in self._ring.cache_arrays())]
 
     def load_pages(self, first: int, end: int, saved: Sequence[Bytes], n_past: int) -> None:
@@ -132,7 +129,7 @@ class KVCache(SequenceCache):
             self._page_table.writable_page(end - 1)
         self._end, pages = n_past, as_slice(list(self._page_table)[first:end])
         positions, *arrays = saved
-        self._page_positions()[pages] = positions.view(np.int32).reshape(-1, PAGE_SIZE)
+        self._ring.page_positions[pages] = positions.view(np.int32).reshape(-1, PAGE_SIZE)
         for array, saved_array in zip(self._ring.cache_arrays(), arrays, strict=True):
             array[:, pages] = saved_array.reshape(len(array), end - first, -1)
 
@@ -146,10 +143,6 @@ class KVCache(SequenceCache):
         numbers, *pages = saved
         n_past, n_pages = (int(number) for number in numbers.view(np.int64))
         self.load_pages(0, n_pages, pages, n_past)
-
-    def _page_positions(self) -> NDArray[np.int32]:
-        """Return the position in each entry of all pages, a view of shape (pages, PAGE_SIZE)."""
-        return self._ring.positions.view(np.int32).reshape(-1, PAGE_SIZE)
 
 
 def as_slice(pages: list[int]) -> list[int] | slice:

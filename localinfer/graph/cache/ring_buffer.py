@@ -184,10 +184,16 @@ class RingBuffer:
             self.pages.rebuild_ref_counts(chain.from_iterable(self.tables))
             return self.pages.allocate()
 
+    @property
+    def page_positions(self) -> NDArray[np.int32]:
+        """The position in each entry of all pages, a view of shape (pages, PAGE_SIZE)."""
+        return self.positions.view(np.int32).reshape(-1, PAGE_SIZE)
+
     def copy_page(self, page: int) -> int:
         """Return a copy of a page. Raises OutOfPagesError."""
         copy = self._allocate()
-        for array in (self.positions.view(np.int32).reshape(1, len(self.pages), PAGE_SIZE), *self.cache_arrays()):
+        self.page_positions[copy] = self.page_positions[page]
+        for array in self.cache_arrays():
             array[:, copy] = array[:, page]
         return copy
 
