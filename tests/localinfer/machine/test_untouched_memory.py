@@ -1,6 +1,5 @@
 """Memory that is allocated and not touched yet is not available for anything else."""
 
-import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -9,18 +8,11 @@ import pytest
 from locations import CHECKOUT
 from tiny import tiny_llama
 
-from localinfer.errors import NotEnoughMemoryError
-from localinfer.gguf.reader import open_gguf
-from localinfer.machine import cgroups, resources
-from localinfer.machine.untouched_memory import untouched_bytes
-from localinfer.options import Options
-from localinfer.runtime.engine import Engine
-
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the system does not say which pages are in memory")
 
 
-PROGRAM = """
+TOUCHED = """
 import gc
 from localinfer.graph.ops.buffers import Region
 from localinfer.machine.untouched_memory import untouched_bytes
@@ -42,25 +34,41 @@ assert not untouched_bytes()
 """
 
 
-def test_touched_pages_are_counted_by_the_system() -> None:
-    """In a process of its own, whose memory no other test has used."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
+TWO_MODELS = """
+import gc, sys
+from pathlib import Path
+import pytest
+from localinfer.errors import NotEnoughMemoryError
+from localinfer.gguf.reader import open_gguf
+from localinfer.machine import cgroups, resources
+from localinfer.options import Options
+from localinfer.runtime.engine import Engine
+path, options = Path(sys.argv[1]), Options(threads=1, ctx_size=1 << 18, tune=False)
+first = Engine.load(open_gguf(path), options)
+limit = first.graph.nbytes * 3 // 2
+assert limit > 64 << 20
+cgroups.available_memory = lambda: limit
+assert resources.available_memory() < first.graph.nbytes
+with pytest.raises(NotEnoughMemoryError, match="GiB are available"):
+    Engine.load(open_gguf(path), options)
+first.close()
+del first
+gc.collect()
+Engine.load(open_gguf(path), options).close()
+"""
+
+
+def run_alone(program: str, *arguments: object) -> None:
+    """Run a program in a process of its own, whose memory no other test has used. It must succeed."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
-def test_two_models_are_not_given_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_touched_pages_are_counted_by_the_system() -> None:
+    run_alone(TOUCHED)
+
+
+def test_two_models_are_not_given_the_same_memory(tmp_path: Path) -> None:
     """The KV cache of the first model is almost empty, but the memory for it is reserved."""
-    path = tiny_llama(tmp_path / "m.gguf", n_ctx=1 << 20)
-    options = Options(threads=1, ctx_size=1 << 18, tune=False)
-    first = Engine.load(open_gguf(path), options)
-    limit = first.graph.nbytes * 3 // 2
-    assert limit > 64 * MIB
-    others = untouched_bytes() - first.graph.nbytes
-    monkeypatch.setattr(cgroups, "available_memory", lambda: limit + max(0, others))
-    assert resources.available_memory() < first.graph.nbytes
-    with pytest.raises(NotEnoughMemoryError, match="GiB are available"):
-        Engine.load(open_gguf(path), options)
-    first.close()
-    del first
-    gc.collect()
-    Engine.load(open_gguf(path), options).close()
+    run_alone(TWO_MODELS, tiny_llama(tmp_path / "m.gguf", n_ctx=1 << 20))
