@@ -55,7 +55,7 @@ def models_directory(path: Path) -> None:
     answering_model(path / "model.gguf", n_ctx=N_CTX)
 
 
-MAKERS: dict[str, Callable[[Path], object]] = documented_files.MAKERS | {
+MAKERS: dict[str, Callable[[Path], object]] = {
     "answering": partial(answering_model, n_ctx=N_CTX),
     "answering-f16": partial(answering_model, type="F16", n_ctx=N_CTX),
     "answering-f32": partial(answering_model, type="F32", n_ctx=N_CTX),
@@ -67,7 +67,7 @@ MAKERS: dict[str, Callable[[Path], object]] = documented_files.MAKERS | {
     "models.ini": partial(documented_files.text, content=PRESETS),
     "list.gbnf": partial(documented_files.text, content=GRAMMAR),
     "template.jinja": partial(documented_files.text, content=TEMPLATE),
-    "Modelfile": partial(documented_files.text, content=MODELFILE),
+    "ollama.Modelfile": partial(documented_files.text, content=MODELFILE),
 }  # fmt: skip
 documented_files.MAKERS.update(MAKERS)
 
@@ -109,7 +109,7 @@ class ToolInputs:
             self.add_to_hub(word, words)
         elif flag in ("-f", "--file"):
             skips = "--chunk" in words and words[words.index("--chunk") + 1] == "512"
-            self.put("Modelfile" if words[0] == "ollama" else "long.txt" if skips else "text.txt", word)
+            self.put("ollama.Modelfile" if words[0] == "ollama" else "long.txt" if skips else "text.txt", word)
         elif flag in ("--imatrix", "--in-file"):
             self.put("legacy.dat" if word.endswith(".dat") else "imatrix.gguf", word)
         elif flag in ("--lora", "--lora-scaled"):
@@ -160,7 +160,7 @@ class ToolInputs:
     def add_names(self, command: str, names: list[str]) -> None:
         """Add the models that a command line of Ollama names. `create` and `cp` make the last one."""
         self.put("answering-f16", "model-f16.gguf")
-        self.put("Modelfile", "Modelfile")
+        self.put("ollama.Modelfile", "Modelfile")
         if command == "run" and "embed" in names[0]:
             self.put("minilm.gguf", names[0])
         elif names[0].startswith("hf.co/"):
