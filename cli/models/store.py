@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from localinfer.hub.resolve import StoredModel
 
 
-
 def pull_command(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[MODEL]...", help="Model names. [default: the default model]")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from localinfer.quantization.report import Report
 
 
-
 @with_options()
 def quantize_command(
     source: flags.SourceArgument,

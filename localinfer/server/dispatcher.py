@@ -174,7 +174,6 @@ class Lease:
             if self.observer:
                 self.observer.on_generation_end(generation.stats, first_token_timer.time_to_first_token)
 
-
     async def call(self, work: Callable[[], T]) -> T:
         """Run work in the slot's thread. Raises APIError (503) if it is stopped at the deadline."""
         timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)

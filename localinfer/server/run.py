@@ -146,7 +146,6 @@ def serve(
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that disconnects
     server = Server(config)
 
-
     def stop() -> None:
         server.should_exit = True
 
