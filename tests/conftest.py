@@ -92,15 +92,28 @@ SHARED_CACHE = paths.cache_root()  # shared by all tests: downloaded models and 
 
 
 @pytest.fixture(autouse=True)
-def isolated_directories(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Isolate each test from the developer's configuration and sessions; only the model and kernel cache is shared."""
-    for variable in [name for name in os.environ if name.startswith("LOCALINFER_")]:
+def isolated_directories(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Isolate each test from the developer's configuration and sessions, and from what command lines of other tests set
+    in this process (`--offline`); only the model and kernel cache is shared.
+    """
+    before = own_variables()
+    for variable in before:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(SHARED_CACHE))
     monkeypatch.setenv("LOCALINFER_TUNE", "0")  # measuring real models while other tests run would be repeated
     monkeypatch.setenv("LOCALINFER_PREFIX_STORE", "0")  # tests of it have a directory of their own
     monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "no-config"))
     monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path_factory.getbasetemp() / "data"))
+    yield
+    for variable in own_variables() - before:
+        del os.environ[variable]
+
+
+def own_variables() -> set[str]:
+    """Return the names of the environment variables of localinfer that are set."""
+    return {name for name in os.environ if name.startswith("LOCALINFER_")}
 
 
 @pytest.fixture(scope="session")
