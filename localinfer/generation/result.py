@@ -100,14 +100,18 @@ def answer_start(pieces: Sequence[Piece]) -> int:
 
 
 class GenerationStream(Iterator[Piece]):
-    """An iterator of the pieces of a run; `stats` is updated while the run generates.
+    """An iterator of the pieces of a run; `stats` is updated while the run generates. `prompt_ids` are the token ids of
+    its prompt.
 
     Closing the stream, or leaving a `with` block, ends the run and calls `on_close`: nothing else releases what a run
     holds that was never started.
     """
 
-    def __init__(self, pieces: Iterator[Piece], stats: Stats, on_close: Callable[[], None] = lambda: None) -> None:
-        self.stats = stats
+    def __init__(
+        self, pieces: Iterator[Piece], stats: Stats, on_close: Callable[[], None] = lambda: None,
+        prompt_ids: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.stats, self.prompt_ids = stats, prompt_ids
         self._pieces, self._on_close = pieces, on_close
 
     def __next__(self) -> Piece:

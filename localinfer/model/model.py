@@ -131,7 +131,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
             template, self.tokenizer, tools and request.tool_choice.allowed(tools), prompt=prompt.text,
             with_reasoning=run_options.reasoning_format != "none", first_number=request.conversation.n_tool_calls,
             streams_arguments=request.stream_arguments and is_constrained and sampler is None)
-        return GenerationStream(parse_pieces(pieces, parser), stats, closing_function(constraint))
+        return GenerationStream(parse_pieces(pieces, parser), stats, closing_function(constraint), prompt.ids)
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +154,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         stats, pieces = self._start(prompt, options, sampler, constraint)
         if options.reasoning_format == "none":
             pieces = merge_reasoning(pieces, self.tokenizer)
-        return GenerationStream(pieces, stats, closing_function(constraint))
+        return GenerationStream(pieces, stats, closing_function(constraint), prompt)
 
     def _start(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
                constraint: "Constraint | None", prefix_ids: Sequence[int] = ()) -> tuple[Stats, Iterator[Piece]]:

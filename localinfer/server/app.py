@@ -26,6 +26,7 @@ from localinfer.server.ollama import chat as ollama_chat
 from localinfer.server.ollama import embeddings, managing, pulling, unsupported
 from localinfer.server.ollama import models as ollama_models
 from localinfer.server.openai import models, routes
+from localinfer.server.prompt_history import PromptHistory
 from localinfer.server.request_body import RequestBodyMiddleware
 from localinfer.server.settings import Settings
 from localinfer.server.startup import LoadingMiddleware, Startup
@@ -105,6 +106,7 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
     """
     dispatcher, startup = Dispatcher(model_cache, settings), startup or Startup()
     dispatcher.observer = observer = metrics.Metrics()
+    dispatcher.prompts = PromptHistory()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

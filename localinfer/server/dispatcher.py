@@ -10,11 +10,13 @@ This module does not depend on HTTP. All API endpoints and `localinfer.batch` us
 
 import asyncio
 import threading
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
@@ -23,6 +25,7 @@ from localinfer.server.answer_memory import AnswerMemory
 from localinfer.server.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.prefill_reports import PrefillReport, PrefillReports
+from localinfer.server.prompt_history import PromptHistory, client_name
 from localinfer.server.request_fields import TEXT_BIASES
 from localinfer.server.settings import Settings
 from localinfer.server.slots import Slot, SlotPool, SlotStopped, stop_prompt_if_cancelled
@@ -137,7 +140,8 @@ class Observer(Protocol):
 class Lease:
     """A slot and a model that are reserved for one request.
 
-    `arrival` is in seconds of `perf_counter`, `deadline` in seconds of the event loop's clock.
+    `arrival` is in seconds of `perf_counter`, `deadline` in seconds of the event loop's clock. With `prompts`, the log
+    and the slot say where a prompt diverges from an earlier one.
     """
 
     slot: Slot
@@ -146,6 +150,7 @@ class Lease:
     deadline: float
     arrival: float
     observer: Observer | None = None
+    prompts: PromptHistory | None = None
 
     @asynccontextmanager
     async def generate(
@@ -155,9 +160,9 @@ class Lease:
 
         Errors of a constraint name the field of the request.
         """
-        first_token_timer = FirstTokenTimer(self.arrival)
+        first_token_timer, client = FirstTokenTimer(self.arrival), client_name.get()
         try:
-            generation = await self.call(lambda: self._begin(prompt, options))
+            generation = await self.call(lambda: self._begin(prompt, options, client))
         except CONSTRAINT_ERRORS as error:
             raise to_api_error(error, prompt.field_of) from None
         timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
@@ -184,13 +189,23 @@ class Lease:
         finally:
             timer.cancel()
 
-    def _begin(self, prompt: Prompt, options: Options) -> "GenerationStream":
+    def _begin(self, prompt: Prompt, options: Options, client: str) -> "GenerationStream":
         """Start a generation. Raises SlotStopped if the slot was stopped meanwhile."""
         generation = prompt.begin(self.model, with_token_biases(options, self.model))
         if self.slot.is_stopped:
             generation.close()
             raise SlotStopped
+        if self.prompts:
+            self._report_divergence(self.prompts, generation.prompt_ids, client)
         return generation
+
+    def _report_divergence(self, prompts: PromptHistory, ids: Sequence[int], client: str) -> None:
+        """Say in the log and in the slot where the prompt diverges from an earlier one."""
+        divergence = prompts.add(self.name, ids, client)
+        decode = partial(self.model.detokenize, special=True)
+        self.slot.divergence = divergence.as_fields(decode) if divergence else None
+        if divergence:
+            warnings.warn(divergence.describe(decode), stacklevel=2)
 
 
 def with_token_biases(options: Options, model: "Model") -> Options:
@@ -235,6 +250,7 @@ class Dispatcher:
         self.settings = settings
         self.slots = SlotPool(settings.parallel, settings.queue)
         self.observer: Observer | None = None
+        self.prompts: PromptHistory | None = None
         self.answers = AnswerMemory()
         self._background = ThreadPoolExecutor(1, "background")
         self._model_lock = asyncio.Lock()  # held while a request waits for its model: first come, first served
@@ -259,7 +275,7 @@ class Dispatcher:
             with self._in_use(await self._acquire_model(slot, served), slot) as model:
                 self._cancel_unload(served.name)
                 try:
-                    yield Lease(slot, model, served.name, deadline, arrival, self.observer)
+                    yield Lease(slot, model, served.name, deadline, arrival, self.observer, self.prompts)
                 finally:
                     self.sleep_when_idle(served.name)
 

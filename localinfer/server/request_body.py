@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Awaitable
 
+from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from localinfer.server.api_errors import APIError
 from localinfer.server.error_responses import error_response
 from localinfer.server.middleware import Middleware
+from localinfer.server.prompt_history import client_name
 
 
 class ClientDisconnected(Exception):
@@ -18,6 +20,7 @@ class RequestBodyMiddleware(Middleware):
     """Reads the whole body, limits its size and duration, and cancels the endpoint if the client disconnects."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client_name.set(Headers(scope=scope).get("user-agent", ""))
         try:
             async with asyncio.timeout(self.settings.body_timeout):
                 body = await self.read(receive)

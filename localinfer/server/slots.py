@@ -12,7 +12,7 @@ current prefill batch, is done. A thread that waits for a constraint stops at on
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -62,6 +62,7 @@ class Slot:
         self._bridge = bridge
         self.is_busy = False
         self.model: Model | None = None  # the model that the slot currently uses
+        self.divergence: Mapping[str, Any] | None = None  # of its latest prompt, see `prompt_history`
         self.on_prefill: Callable[[int, int], None] | None = None  # called with evaluated tokens and all of them
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, f"slot-{number}", initializer=self._init_thread)

@@ -33,8 +33,13 @@ async def slots(request: Request) -> Response:
 
 
 def describe_slot(slot: Slot, dispatcher: Dispatcher) -> dict[str, Any]:
-    """Return whether the slot is busy, and how many tokens of the context its sequence uses."""
-    state = {"id": slot.number, "is_processing": slot.is_busy, "waiting": dispatcher.slots.n_waiting}
+    """Return whether the slot is busy, how many tokens of the context its sequence uses, and where its latest prompt
+    diverged from an earlier one.
+    """
+    state = {
+        "id": slot.number, "is_processing": slot.is_busy, "waiting": dispatcher.slots.n_waiting,
+        "prompt_divergence": slot.divergence,
+    }  # fmt: skip
     if slot.model:
         return state | {"n_ctx": slot.model.n_ctx, "n_past": slot.model.engine.n_past}
     loaded = next(iter(reversed(dispatcher.model_cache.loaded.values())), None)

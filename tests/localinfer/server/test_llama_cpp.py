@@ -21,7 +21,8 @@ def test_health_props_and_slots(server: ServerProcess, tiny: Path) -> None:
     assert (props["bos_token"], props["modalities"]) == ("<|im_start|>", {"vision": False, "audio": False})
     assert not props["chat_template_caps"]["supports_tools"]
     assert "im_start" in props["chat_template"]
-    assert server.get("/slots").body == [{"id": 0, "is_processing": False, "waiting": 0, "n_ctx": 16384}]
+    slot = {"id": 0, "is_processing": False, "waiting": 0, "prompt_divergence": None, "n_ctx": 16384}
+    assert server.get("/slots").body == [slot]
 
 
 def test_tokenize_and_detokenize(server: ServerProcess, tiny: Path) -> None:
