@@ -1,11 +1,14 @@
-"""The token ids of earlier answers with tool calls, so that later prompts repeat them exactly.
+"""The token ids of earlier answers, so that the next prompt of a conversation repeats them exactly.
 
-Clients send calls back without token ids, and a chat template renders them in one canonical form. A model may have
-written another one; then its own call, and everything after it, would have to be read again.
+Clients send answers back as text. Tokenized again, a text may become other tokens than those that the model generated,
+and a chat template renders tool calls in one canonical form, where the model may have written another one. Then the
+model's own answer, and everything after it, would have to be evaluated again.
 """
 
+import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -15,33 +18,53 @@ ID_FIELDS = ("ids", "reasoning_ids")
 
 
 class AnswerMemory:
-    """The latest answers with tool calls of one server, by model and the id of their first call."""
+    """The token ids of the latest answers of one server, by model and conversation: an answer is found again only
+    behind the same messages. Slots call the methods in their threads.
+    """
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[tuple[str, str], Message] = OrderedDict()
+        self._ids: OrderedDict[bytes, Message] = OrderedDict()
 
-    def add(self, model_name: str, call_id: str, answer: Message) -> None:
-        """Add an answer, as `GenerationResult.as_message` returns it. `call_id` is the id that the client received."""
-        self._answers[model_name, call_id] = answer
-        if len(self._answers) > LIMIT:
-            self._answers.popitem(last=False)
+    def add(self, model_name: str, messages: Sequence[Message], answer: Message) -> None:
+        """Add the answer to a conversation, as `GenerationResult.as_message` returns it."""
+        *_, key = conversation_digests(model_name, [*messages, answer])
+        self._ids[key] = {name: answer[name] for name in ID_FIELDS if name in answer}
+        while len(self._ids) > LIMIT:
+            self._ids.popitem(last=False)
 
     def with_token_ids(self, model_name: str, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages, with token ids in those that are answers of this model and unchanged."""
-        return [self._with_token_ids(model_name, message) for message in messages]
-
-    def _with_token_ids(self, model_name: str, message: Message) -> Message:
-        calls = message.get("tool_calls")
-        if not calls:
-            return message
-        key = model_name, calls[0]["id"]
-        answer = self._answers.get(key)
-        if not answer or called(answer) != called(message):
-            return message
-        self._answers.move_to_end(key)
-        return {**message, **{name: answer[name] for name in ID_FIELDS if name in answer}}
+        """Return the messages, with token ids in those that are answers of this model to the messages before them."""
+        found = []
+        for message, key in zip(messages, conversation_digests(model_name, messages), strict=True):
+            if ids := self._ids.pop(key, None):
+                self._ids[key] = ids  # now the latest one
+            found.append({**message, **ids} if ids else message)
+        return found
 
 
-def called(message: Message) -> list[Any]:
-    """Return the names and arguments of the calls of a message."""
-    return [call["function"] for call in message["tool_calls"]]
+def conversation_digests(model_name: str, messages: Sequence[Message]) -> Iterator[bytes]:
+    """Yield a digest for each message: of the model's name and of all messages up to this one.
+
+    Fields in which APIs and clients differ, such as the ids of calls, do not count. Messages may be invalid.
+    """
+    digest = blake2b(model_name.encode(errors="surrogatepass"), digest_size=16)
+    for message in messages:
+        digest.update(json.dumps(comparable(message), sort_keys=True, default=str).encode())
+        yield digest.copy().digest()
+
+
+def comparable(message: object) -> object:
+    """Return the role, the text and the calls of a message."""
+    if not isinstance(message, Mapping):
+        return message
+    calls = message.get("tool_calls") or []
+    if isinstance(calls, list):
+        calls = [call.get("function") if isinstance(call, Mapping) else call for call in calls]
+    return message.get("role"), text_of(message.get("content")), calls
+
+
+def text_of(content: object) -> object:
+    """Return the content of a message as one text if it consists of texts: clients send it in both forms."""
+    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
+        return "".join(str(part["text"]) for part in content)
+    return content or ""

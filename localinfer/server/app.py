@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
 from localinfer.server import metrics, web_ui
+from localinfer.server.answer_memory import AnswerMemory
 from localinfer.server.anthropic import models as anthropic_models
 from localinfer.server.anthropic import routes as anthropic_routes
 from localinfer.server.api_errors import APIError, to_api_error
@@ -106,7 +107,7 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
     """
     dispatcher, startup = Dispatcher(model_cache, settings), startup or Startup()
     dispatcher.observer = observer = metrics.Metrics()
-    dispatcher.prompts = PromptHistory()
+    dispatcher.prompts, dispatcher.answers = PromptHistory(), AnswerMemory()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

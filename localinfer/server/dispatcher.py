@@ -141,7 +141,8 @@ class Lease:
     """A slot and a model that are reserved for one request.
 
     `arrival` is in seconds of `perf_counter`, `deadline` in seconds of the event loop's clock. With `prompts`, the log
-    and the slot say where a prompt diverges from an earlier one.
+    and the slot say where a prompt diverges from an earlier one. With `answers`, chats repeat the token ids of earlier
+    answers.
     """
 
     slot: Slot
@@ -151,6 +152,7 @@ class Lease:
     arrival: float
     observer: Observer | None = None
     prompts: PromptHistory | None = None
+    answers: AnswerMemory | None = None
 
     @asynccontextmanager
     async def generate(
@@ -167,7 +169,7 @@ class Lease:
             raise to_api_error(error, prompt.field_of) from None
         timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
         try:
-            pieces: Iterator[Piece | PrefillReport] = first_token_timer.watch(generation)
+            pieces: Iterator[Piece | PrefillReport] = first_token_timer.watch(self._remembering(generation, prompt))
             reports = PrefillReports(generation.stats) if reports_prefill else None
             async with aclosing(self.slot.iterate(pieces, reports)) as stream:
                 yield Generation(generation.stats, stream)
@@ -191,6 +193,8 @@ class Lease:
 
     def _begin(self, prompt: Prompt, options: Options, client: str) -> "GenerationStream":
         """Start a generation. Raises SlotStopped if the slot was stopped meanwhile."""
+        if self.answers and isinstance(prompt, ChatPrompt):
+            prompt = replace(prompt, messages=self.answers.with_token_ids(self.name, prompt.messages))
         generation = prompt.begin(self.model, with_token_biases(options, self.model))
         if self.slot.is_stopped:
             generation.close()
@@ -198,6 +202,20 @@ class Lease:
         if self.prompts:
             self._report_divergence(self.prompts, generation.prompt_ids, client)
         return generation
+
+    def _remembering(self, generation: "GenerationStream", prompt: Prompt) -> "Iterator[Piece]":
+        """Yield the pieces of a generation, and add a complete answer to the memory of the server."""
+        from localinfer.generation.result import GenerationResult
+
+        if not self.answers or not isinstance(prompt, ChatPrompt) or prompt.continue_final_message:
+            yield from generation
+            return
+        pieces = []
+        for piece in generation:
+            pieces.append(piece)
+            yield piece
+        answer = GenerationResult.from_pieces(pieces, generation.stats).as_message()
+        self.answers.add(self.name, prompt.messages, answer)
 
     def _report_divergence(self, prompts: PromptHistory, ids: Sequence[int], client: str) -> None:
         """Say in the log and in the slot where the prompt diverges from an earlier one."""
@@ -251,7 +269,7 @@ class Dispatcher:
         self.slots = SlotPool(settings.parallel, settings.queue)
         self.observer: Observer | None = None
         self.prompts: PromptHistory | None = None
-        self.answers = AnswerMemory()
+        self.answers: AnswerMemory | None = None
         self._background = ThreadPoolExecutor(1, "background")
         self._model_lock = asyncio.Lock()  # held while a request waits for its model: first come, first served
         self._released = asyncio.Event()  # set when a slot stops using its model
@@ -275,7 +293,7 @@ class Dispatcher:
             with self._in_use(await self._acquire_model(slot, served), slot) as model:
                 self._cancel_unload(served.name)
                 try:
-                    yield Lease(slot, model, served.name, deadline, arrival, self.observer, self.prompts)
+                    yield Lease(slot, model, served.name, deadline, arrival, self.observer, self.prompts, self.answers)
                 finally:
                     self.sleep_when_idle(served.name)
 

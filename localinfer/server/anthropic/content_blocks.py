@@ -27,7 +27,6 @@ class ContentBlocks:
 
     def __init__(self) -> None:
         self.n_calls = 0  # complete tool calls
-        self.call_ids: list[str] = []  # as the client receives them
         self._n_blocks = 0
         self._open: object = None  # "text", "thinking", or the index of a call
         self._thinking = hashlib.sha256()  # of the open block
@@ -72,8 +71,7 @@ class ContentBlocks:
 
     def _begin_call(self, index: int, id: str, name: str) -> Iterator[Event]:
         if index != self._open:
-            self.call_ids.append(unique_id(id))
-            yield from self._begin(index, {"type": "tool_use", "id": self.call_ids[-1], "name": name, "input": {}})
+            yield from self._begin(index, {"type": "tool_use", "id": unique_id(id), "name": name, "input": {}})
 
     def _delta(self, kind: str, field: str, text: str) -> Event:
         delta = {"type": kind, field: text}

@@ -3,17 +3,15 @@
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from localinfer.generation.result import GenerationResult
 from localinfer.server.anthropic.content_blocks import ContentBlocks, join_events
 from localinfer.server.anthropic.request import MessageRequest
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.idle_marks import with_idle_marks
 
 if TYPE_CHECKING:
-    from localinfer.generation.pieces import Piece, Stats
+    from localinfer.generation.pieces import Stats
 
 Event = dict[str, Any]
 PING = {"type": "ping"}
@@ -34,11 +32,9 @@ async def events(message_request: MessageRequest, dispatcher: Dispatcher) -> Asy
 
     message_start has the number of tokens that were read, and follows when they are read; until then there are pings.
     """
-    all_pieces: list[Piece] = []
     async with dispatcher.lease(message_request.model_name) as lease:
-        prompt = message_request.prompt
-        prompt = replace(prompt, messages=dispatcher.answers.with_token_ids(lease.name, prompt.messages))
-        async with lease.generate(prompt, message_request.options_for(lease.model)) as generation:
+        options = message_request.options_for(lease.model)
+        async with lease.generate(message_request.prompt, options) as generation:
             stats, blocks, has_begun = generation.stats, ContentBlocks(), False
             async with aclosing(with_idle_marks(generation.pieces, PING_SECONDS)) as pieces:
                 async for piece in pieces:
@@ -48,12 +44,8 @@ async def events(message_request: MessageRequest, dispatcher: Dispatcher) -> Asy
                     if not has_begun:
                         yield message_start(lease.name, usage(stats, message_request))
                         has_begun = True
-                    all_pieces.append(piece)
                     for event in blocks.push(piece):
                         yield event
-    if blocks.n_calls:
-        answer = GenerationResult.from_pieces(all_pieces, stats).as_message()
-        dispatcher.answers.add(lease.name, blocks.call_ids[0], answer)
     if not has_begun:  # no token was generated
         yield message_start(lease.name, usage(stats, message_request))
     for event in blocks.close():
