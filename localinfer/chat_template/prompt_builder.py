@@ -17,7 +17,13 @@ from localinfer.chat_template.long_prompts import build_in_child, can_run_in_chi
 from localinfer.chat_template.prompt import Prompt, build_prompt, special_token_text
 from localinfer.chat_template.template import ChatTemplate
 from localinfer.chat_template.template_selection import TemplateSource, select_template
-from localinfer.chat_template.template_variables import date_variables, references, supports_tools, thinking_variables
+from localinfer.chat_template.template_variables import (
+    date_variables,
+    references,
+    supports_developer_role,
+    supports_tools,
+    thinking_variables,
+)
 from localinfer.chat_template.tool_call_tokens import MessageSpans
 from localinfer.gguf.reader import GGUF
 from localinfer.options import Options
@@ -32,6 +38,7 @@ SPECIAL_TOKENS = {  # Hugging Face's variable -> name in the key tokenizer.ggml.
     "cls_token": "cls",
     "mask_token": "mask",
 }
+SYSTEM = {"role": "system"}
 
 
 class PromptBuilder:
@@ -59,6 +66,8 @@ class PromptBuilder:
         if options.system_prompt and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": options.system_prompt}, *messages]
         template = self.template(options, with_tools=conversation.tools is not None)
+        if not supports_developer_role(template.source):
+            messages = [each | SYSTEM if each["role"] == "developer" else each for each in map(dict, messages)]
         if conversation.tools and not supports_tools(template.source):
             warnings.warn(f"{template.name}: does not support tools: the model cannot see them", stacklevel=3)
         variables = {

@@ -3,6 +3,7 @@
 import re
 from datetime import datetime
 
+DEVELOPER_ROLE = re.compile("""(['"])developer\\1""")
 THINKING_VARIABLES = ("enable_thinking", "thinking")  # Qwen 3, SmolLM 3, GLM 4.5, ...; Granite, DeepSeek V3.1
 DATE_VARIABLES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y"}  # of Llama 3.1 and later, and Firefunction
 VARIABLE = r"(?<![\w.'\"\[]){}(?![\w'\"(])"  # not an attribute, a string or a function call
@@ -23,6 +24,11 @@ def date_variables(source: str, now: datetime) -> dict[str, str]:
 def supports_tools(source: str) -> bool:
     """Return whether the template passes tools to the model."""
     return references(source, "tools")
+
+
+def supports_developer_role(source: str) -> bool:
+    """Return whether the template renders messages with the role `developer`; others drop them, or fail."""
+    return bool(DEVELOPER_ROLE.search(source))
 
 
 def references(source: str, variable: str) -> bool:

@@ -62,7 +62,16 @@ def test_system_prompt_comes_first(llama: PromptBuilder) -> None:
     assert text_of(llama, roles, system_prompt="Be brief.") == "system user Be brief."
     for role in "system", "developer":
         messages = [{"role": role, "content": "Be long."}, *HELLO]
-        assert text_of(llama, roles, messages=messages, system_prompt="Be brief.") == f"{role} user Be long."
+        assert text_of(llama, roles, messages=messages, system_prompt="Be brief.") == "system user Be long."
+
+
+def test_developer_role(llama: PromptBuilder) -> None:
+    """Templates that do not know the role `developer` see `system`, which they would otherwise drop or refuse."""
+    messages = [{"role": "developer", "content": "Be long."}, *HELLO]
+    known = "{% if messages[0].role == 'developer' %}{{ messages[0].content }}{% endif %}"
+    unknown = "{# for a developer #}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+    assert text_of(llama, known, messages=messages) == text_of(llama, unknown, messages=messages) == "Be long."
+    assert messages[0]["role"] == "developer"
 
 
 def test_conversation_variables_override_options(llama: PromptBuilder) -> None:
