@@ -82,7 +82,7 @@ def chat_command(
     with open_for_chat(name, options, None if output.as_json else message, interactive=interactive) as opened:
         from cli.chat.loop import Chat
 
-        if resumed is None and interactive and not session.no_save:
+        if resumed is None and session.creates_session(interactive=interactive):
             resumed = session_state.create_session(name, session.session_name or "")
         if resumed:
             session_state.announce(resumed)

@@ -75,6 +75,10 @@ class SessionOptions:
         bool, typer.Option("--no-save", help="Do not save the session; see `localinfer sessions`.")
     ] = False
 
+    def creates_session(self, *, interactive: bool) -> bool:
+        """Return whether a new session is saved: that of an interactive chat, or one that the user has named."""
+        return not self.no_save and (interactive or self.session_name is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ToolOptions:

@@ -12,19 +12,29 @@ if TYPE_CHECKING:
 
 
 def select_session(options: "SessionOptions") -> "Session | None":
-    """Return the session to resume: the latest one, or the one with this name; None for a new session, or for none."""
+    """Return the session to resume: the latest one, or the one with this name; None for a new session, or for none.
+
+    Raises UsageError for a name that no session can have, and for options that exclude each other.
+    """
     from localinfer import sessions
 
-    if options.no_save:
-        return None
-    if options.resume_latest and options.session_name is not None:
+    name = options.session_name
+    given = [flag for flag, value in (("--continue", options.resume_latest), ("--session", name is not None)) if value]
+    if len(given) > 1:
         raise UsageError("--continue and --session cannot be combined")
+    if given and options.no_save:
+        raise UsageError(f"{given[0]} and --no-save cannot be combined")
     if options.resume_latest:
         found = sessions.latest()
         if found is None:
             raise UsageError("--continue: there are no saved sessions")
         return found
-    return sessions.open_session(options.session_name) if options.session_name in sessions.list_names() else None
+    if name is None:
+        return None
+    if sessions.validate_name(name) in sessions.list_names():
+        return sessions.open_session(name)
+    sessions.create("", name)  # writes nothing; a name that cannot be used is an error before a model is loaded
+    return None
 
 
 def create_session(model: str, name: str = "") -> "Session":

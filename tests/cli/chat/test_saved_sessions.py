@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -156,3 +157,40 @@ def test_save_load_and_export(terminal: OpenTerminal, fake_model: str, tmp_path:
     t.ctrl("D")
     assert t.wait() == 0
     assert document.read_text().endswith("## User\n\ntwo\n\n## Assistant\n\n3: two\n")
+
+
+def test_a_question_of_the_command_line_is_saved_with_a_name(
+    fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str, tmp_path: Path
+) -> None:
+    """--session saves single questions, too; without it they are not saved."""
+    own = {"LOCALINFER_DATA_DIR": str(tmp_path)}
+    assert fake_cli("chat", fake_model, "no name", **own).returncode == 0
+    for question, answer in (("first", b"1: first"), ("second", b"3: second")):
+        done = fake_cli("chat", fake_model, question, "--session", "work", **own)
+        assert (done.returncode, done.stdout) == (0, answer)
+    assert json.loads(fake_cli("chat", fake_model, "third", "--session", "work", "--json", **own).stdout)["text"]
+    [path] = (tmp_path / "sessions").iterdir()
+    assert path.name == "work.jsonl"
+    assert [json.loads(line)["content"] for line in path.read_text().splitlines()[1:]] == [
+        "first", "1: first", "second", "3: second", "third", "5: third"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--session", ""], "'': a session name consists of"),
+        (["--session", "a/b"], "'a/b': a session name consists of"),
+        (["--session", "nul"], "Windows reserves this name"),
+        (["--session", "work", "--no-save"], "--session and --no-save cannot be combined"),
+        (["--continue", "--no-save"], "--continue and --no-save cannot be combined"),
+        (["--continue", "--session", "work"], "--continue and --session cannot be combined"),
+    ],
+)
+def test_sessions_that_cannot_be_chosen(
+    run: Callable[..., tuple[int, str, str]], arguments: list[str], error: str
+) -> None:
+    """They are errors before a model is looked for."""
+    code, out, shown = run("chat", "no-such-model", "question", *arguments)
+    assert (code, out, shown.count("\n")) == (2, "", 1)
+    assert error in shown
