@@ -21,6 +21,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from io import FileIO
 from itertools import count
 from pathlib import Path
 
@@ -70,6 +71,14 @@ class History:
         for keep, tail in reversed(self.discarded):
             messages = [*messages[:keep], *tail]
             yield messages
+
+    def removed_versions(self) -> Iterator[list[Message]]:
+        """Yield the versions that the messages do not contain, each once, the latest first."""
+        seen: list[list[Message]] = []
+        for version in self.versions():
+            if version != self.messages[: len(version)] and version not in seen:
+                seen.append(version)
+                yield version
 
 
 @dataclass(slots=True)
@@ -133,19 +142,26 @@ class Session(History):
         return about | ({"system": self.system} if self.system else {})
 
     def _write(self, entry: Message) -> None:
-        """Append a line to the file; an incomplete line before it is terminated first."""
+        """Append a line to the file, or nothing; an incomplete line before it is terminated first."""
         paths.private_directory(self.path.parent)
         text = json.dumps(dict(entry), ensure_ascii=False) + "\n"
         try:
             descriptor = os.open(self.path, APPEND_FLAGS, 0o600)
-            with open(descriptor, "ab") as file:  # noqa: PTH123
-                if not file.tell():
+            with open(descriptor, "ab", buffering=0) as file:  # noqa: PTH123
+                if not (size := file.tell()):
                     text = json.dumps(self._description(), ensure_ascii=False) + "\n" + text
                 elif not ends_with_newline(self.path):
                     text = "\n" + text
-                file.write(text.encode("utf-8", "surrogatepass"))
+                append_whole(file, text.encode("utf-8", "surrogatepass"), size)
         except OSError as error:
+            self._remove_empty_file()
             raise LocalInferError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+    def _remove_empty_file(self) -> None:
+        """Remove the file if the disk was full when it was created, so that its name is free."""
+        with contextlib.suppress(OSError):
+            if not self.path.stat().st_size:
+                self.path.unlink()
 
 
 def create(model: str, name: str = "") -> Session:
@@ -258,6 +274,19 @@ def unused_name(name: str) -> str:
     """Return the name, with a number if a session with this name exists."""
     taken = list_names()
     return name if name not in taken else next(f"{name}-{n}" for n in count(2) if f"{name}-{n}" not in taken)
+
+
+def append_whole(file: FileIO, data: bytes, size: int) -> None:
+    """Append data to a file that has this size. If that fails, remove what was written of it, and raise OSError."""
+    written = 0
+    try:
+        while written < len(data):
+            written += file.write(data[written:])
+    except OSError:
+        with contextlib.suppress(OSError):
+            if os.fstat(file.fileno()).st_size == size + written:  # no other process has written since
+                file.truncate(size)
+        raise
 
 
 def ends_with_newline(path: Path) -> bool:

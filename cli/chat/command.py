@@ -120,7 +120,11 @@ def converse(chat: "Chat", message: str | None, *, interactive: bool, once: bool
 
 
 def leave(chat: "Chat") -> None:
-    """Tell how to resume the session after an interactive chat."""
+    """Tell how to resume the session after an interactive chat. Raises LocalInferError if it cannot be saved."""
+    if chat.conversation.unsaved:
+        chat.conversation.messages = chat.conversation.messages  # another attempt
+    if chat.conversation.unsaved:
+        raise chat.conversation.unsaved
     if chat.conversation.session and chat.is_interactive and not chat.output.quiet:
         session_state.note_how_to_resume(chat.conversation.session)
 

@@ -111,11 +111,13 @@ def file(chat: Chat, argument: str) -> None:
     """Add a file to the next message. If a question follows the path, ask it at once."""
     path, question = split_path(argument)
     text = read_text_file(str(Path(path).expanduser()))
-    chat.files.append(f"{path}:\n```\n{text}\n```\n")
+    entry = f"{path}:\n```\n{text}\n```\n"
     size = len(chat.model.tokenize(text, add_special=False))
     screen.note_dim(f"{screen.one_line(path)}: {size:,} tokens" + ("" if question else ", with your next message"))
     if question:
-        chat.send(question)
+        chat.send(f"{entry}\n{question}")
+    else:
+        chat.files.append(entry)
 
 
 def split_path(argument: str) -> tuple[str, str]:

@@ -3,12 +3,14 @@
 If the messages no longer fit in the context, the oldest turns are left out of the prompt. The conversation keeps them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cli.chat.answer_scores import AnswerScores
 from cli.chat.prompt_window import Message, PromptWindow
 from cli.terminal.interrupts import deferred_interrupts
+from localinfer.errors import LocalInferError
 from localinfer.generation.pieces import Stats
 from localinfer.generation.result import GenerationResult
 from localinfer.sessions import History
@@ -32,7 +34,8 @@ class Conversation:
     `settings` are options that differ from those of the model, such as the system prompt. An answer is added to the
     messages, and to the `session` if there is one, even if it is interrupted. `window` tells which messages are left
     out of the prompt. `stats` are the statistics of the last answer. `tool_results` are results of the pending tool
-    calls that the user has typed.
+    calls that the user has typed. If the session cannot be written, the conversation continues without it, and
+    `unsaved` is the error; every later change saves what is missing.
     """
 
     def __init__(
@@ -44,10 +47,11 @@ class Conversation:
         self.window = PromptWindow(self._count_excess)
         self.stats = Stats()
         self.previous: Previous | None = None
+        self.unsaved: LocalInferError | None = None
         self._scores = AnswerScores()
         self.session: Session | None
         self.tool_results: list[str]
-        self._history: History
+        self.history: History
         self._messages: list[Message]
         self._switch(session, session or History(), session.system if session else "")
 
@@ -62,7 +66,12 @@ class Conversation:
         self.window.n_dropped = min(self.window.n_dropped, len(messages))
         if self.session and not self.session.messages:
             self.session.system = self.system
-        self._history.replace_messages(messages)
+        try:
+            self.history.replace_messages(messages)
+        except LocalInferError as error:
+            self.unsaved = error
+        else:
+            self.unsaved = None
 
     @property
     def system(self) -> str:
@@ -114,8 +123,10 @@ class Conversation:
         self.stats = stream.stats
         try:
             for piece in stream:
-                if stores_early and not pieces:
-                    self.messages = [*before, *new]  # so that a question is not lost if the program is killed
+                if not pieces:
+                    self.window.confirm()
+                    if stores_early:
+                        self.messages = [*before, *new]  # so that a question is not lost if the program is killed
                 pieces.append(piece)
                 yield piece
         finally:
@@ -164,11 +175,11 @@ class Conversation:
         """Copy the conversation to a new session and continue there."""
         session.system = self.system
         session.replace_messages(self.messages)
-        self.session = self._history = session
+        self.session = self.history = session
 
     def start_over(self, session: "Session | None") -> None:
         """Start a new conversation in a new session, or in none. `go_back` returns to this one."""
-        self.previous = Previous(self.session, self._history, self.system)
+        self.previous = Previous(self.session, self.history, self.system)
         self._switch(session, session or History())
 
     def go_back(self) -> bool:
@@ -185,18 +196,15 @@ class Conversation:
 
         Versions that the conversation still contains do not count. Return False if there is none.
         """
-        removed: list[Sequence[Mapping[str, object]]] = []
-        for version in self._history.versions():
-            if version != self.messages[: len(version)] and version not in removed:
-                removed.append(version)
-            if len(removed) == number:
-                self.messages = [dict(each) for each in version]
-                return True
-        return False
+        version = next(islice(self.history.removed_versions(), number - 1, None), None)
+        if version is None:
+            return False
+        self.messages = [dict(each) for each in version]
+        return True
 
     def _switch(self, session: "Session | None", history: History, system: str | None = None) -> None:
         """Continue with another history, and with another system prompt unless it is None; "" for that of the model."""
-        self.session, self._history, self.window.n_dropped, self.tool_results = session, history, 0, []
+        self.session, self.history, self.window.n_dropped, self.tool_results = session, history, 0, []
         self._messages = [dict(each) for each in history.messages]
         if system is not None:
             self.settings.pop("system_prompt", None)

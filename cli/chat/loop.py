@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from localinfer.sessions import Session
 
 EXIT_HINT = "Press Ctrl-C again, Ctrl-D or type /exit to exit."
+STOPPED = "Stopped."
 STOPPED_EARLY = "Stopped before the answer began. The conversation is as it was; the Up key brings the message back."
 REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
+FILES_KEPT = "The files of /file are kept for your next message; /clear removes them."
+UNSAVED = "{}; the conversation continues, and the next message saves it if that is possible; /export FILE copies it"
 TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
 TOOL_RESULT_NOTE = "{} was not run; the message is its result"
 MAX_TOOL_ROUNDS, MAX_IDENTICAL_ROUNDS = 20, 4  # rounds of tool calls per question
@@ -101,19 +104,25 @@ class Chat:
             threading.Thread(target=importlib.import_module, args=["cli.chat.markdown"], daemon=True).start()
         warned = False
         while not self.is_over and not (once and self.conversation.messages):
+            draft, self.draft = self.draft, ""
             try:
-                self._read_turn(lines)
-                warned = False
+                typed = lines.read(draft)
             except KeyboardInterrupt:
                 if warned and not lines.has_other_keys:
                     raise
                 warned = True
                 screen.note_dim(EXIT_HINT)
+                continue
+            warned = False
+            try:
+                self._handle(typed)
+            except KeyboardInterrupt:
+                screen.erase_progress()
+                screen.note_dim(STOPPED)
+            self._warn_if_unsaved()
 
-    def _read_turn(self, lines: MessageInput) -> None:
-        """Read and handle one message or command."""
-        draft, self.draft = self.draft, ""
-        typed = lines.read(draft)
+    def _handle(self, typed: str | None) -> None:
+        """Handle a message, a command, or the end of the input (None)."""
         if typed is None:
             self.is_over = True
         elif typed.startswith("/") and commands.try_command(self, typed):
@@ -128,13 +137,26 @@ class Chat:
         except LocalInferError as error:
             hint = f" ({self._overflow_hint()})" if isinstance(error, ContextOverflowError) else ""
             screen.error(f"{error}{hint}", error.exit_code)
+            if self.files:
+                screen.note_dim(FILES_KEPT)
 
     def send(self, message: str) -> None:
         """Send a message and show the answer. Raises the errors of `Model.chat`."""
         files = self.files.copy()
         text = "\n".join([*files, message])
         self.files.clear()
-        n_messages = len(self.conversation.messages)
+        n_messages, n_results = len(self.conversation.messages), len(self.conversation.tool_results)
+        try:
+            self._send_text(text)
+        finally:
+            has_answer = len(self.conversation.messages) > n_messages
+            if not has_answer and len(self.conversation.tool_results) <= n_results:
+                self.files[:0] = files
+        if self.transcript and has_answer:
+            self.transcript.add(text, self.conversation.answer)
+
+    def _send_text(self, text: str) -> None:
+        """Send a message, or the result of a tool call if one is pending, and show the answer."""
         if calls := self.conversation.pending_tool_calls:
             if not self.is_interactive:
                 note_tool_result(calls)
@@ -142,14 +164,11 @@ class Chat:
             if len(self.conversation.tool_results) < len(calls):
                 self.request_tool_results()
                 return
-            results, self.conversation.tool_results = self.conversation.tool_results, []
+            results = self.conversation.tool_results
+            self.conversation.tool_results = results[:-1]  # if no answer begins, the last one is typed again
             self.show(self.conversation.send_tool_results(results))
         else:
             self.show(self.conversation.ask(text))
-            if len(self.conversation.messages) == n_messages:  # the answer was stopped before it began
-                self.files[:0] = files
-        if self.transcript and len(self.conversation.messages) > n_messages:
-            self.transcript.add(text, self.conversation.answer)
 
     def show(self, pieces: Iterator["Piece"]) -> None:
         """Show a streamed answer, run its tool calls and show the answers to their results."""
@@ -213,6 +232,10 @@ class Chat:
                 raise
             screen.warn(self._context_full_note())
         self._show_statistics(first)
+
+    def _warn_if_unsaved(self) -> None:
+        if self.conversation.unsaved:
+            screen.warn(UNSAVED.format(self.conversation.unsaved))
 
     def _note_dropped(self, messages: list[Message]) -> None:
         """Tell, before the answer, which messages are left out of the prompt from now on."""

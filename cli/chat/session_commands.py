@@ -116,9 +116,11 @@ def redo(chat: Chat, argument: str) -> None:
     if argument and not (argument.isdecimal() and int(argument)):
         raise UsageError(f"/redo: {screen.one_line(argument)}: must be a number from 1")
     if chat.conversation.restore(int(argument or 1)):
+        count = sum(1 for _ in chat.conversation.history.removed_versions())
+        others = "another version" if count == 1 else f"one of {count} other versions"
+        hint = f"; /redo {'N ' if count > 1 else ''}restores {others}" if count else ""
         screen.note_dim(
-            f"restored: {beginning(chat.conversation.answer)} ({len(chat.conversation.messages)} messages; "
-            f"/redo 2 restores an older version)"
+            f"restored: {beginning(chat.conversation.answer)} ({len(chat.conversation.messages)} messages{hint})"
         )
     else:
         screen.note("there is nothing to restore")

@@ -8,6 +8,7 @@ Tests of the command line run the same program, but fast and predictably. Some w
   overflow  the context is full    crash  an unexpected exception
   full      the context is full after the answer
   prefill   nothing happens for five seconds
+  why       /why and /branch take five seconds
   forget    only this message fits in the context
   think     reasoning comes first, a word every 0.1 s if slowly
   circles   the answer ends in the same word 200 times
@@ -69,6 +70,8 @@ class FakeModel:
         return list(messages[-1:] if "forget" in messages[-1]["content"] else messages)
 
     def render(self, messages: Sequence[Mapping[str, str]], **options: object) -> SimpleNamespace:
+        if "why" in messages[-1]["content"].split():
+            time.sleep(5)
         return SimpleNamespace(ids=[len(messages)])
 
     def score(self, prompt: Sequence[int], ids: Sequence[int], logprobs: int) -> list[Piece]:

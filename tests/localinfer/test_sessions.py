@@ -143,3 +143,25 @@ def test_directory_without_write_permission() -> None:
     session.path.chmod(0o400)
     with pytest.raises(LocalInferError, match="cannot be written"):
         session.append(HELLO)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files")
+@pytest.mark.parametrize("limit", [0, 150])
+def test_a_full_disk_leaves_no_part_of_a_message(limit: int) -> None:
+    """Neither an incomplete line nor an empty file, which would occupy the name of the session."""
+    import resource
+
+    session = sessions.create("smollm2", "mine")
+    if limit:
+        session.append({"role": "user", "content": "Hello"})
+    before = session.path.read_bytes() if limit else None
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(LocalInferError, match="cannot be written"):
+            session.append({"role": "user", "content": 1000 * "x"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (session.path.read_bytes() if session.path.exists() else None) == before
+    session.append({"role": "user", "content": "again"})
+    assert sessions.open_session("mine").messages[-1]["content"] == "again"

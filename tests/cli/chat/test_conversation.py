@@ -214,6 +214,22 @@ def test_oldest_turns_are_dropped_if_the_context_is_full() -> None:
     assert conversation.window.n_dropped == 0
 
 
+def test_a_question_that_is_not_answered_drops_nothing() -> None:
+    """The question is too long by itself; a shorter one is answered with all messages before it."""
+    echo_model = EchoModel()
+    conversation = Conversation(echo_model)  # type: ignore[arg-type]
+    dropped: list[object] = []
+    conversation.window.on_drop = dropped.append
+    list(conversation.ask("a"))
+    echo_model.limit = 1
+    with pytest.raises(ContextOverflowError):
+        list(conversation.ask("too long"))
+    assert (conversation.window.n_dropped, dropped) == (0, [])
+    echo_model.limit = 3
+    list(conversation.ask("b"))
+    assert conversation.answer == "3b"
+
+
 def test_tool_calls_and_results(conversation: Conversation) -> None:
     list(conversation.ask("call"))
     assert [call["function"]["name"] for call in conversation.pending_tool_calls] == ["a", "b"]

@@ -194,3 +194,33 @@ def test_sessions_that_cannot_be_chosen(
     code, out, shown = run("chat", "no-such-model", "question", *arguments)
     assert (code, out, shown.count("\n")) == (2, "", 1)
     assert error in shown
+
+
+def test_a_session_that_cannot_be_written(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
+    """The chat goes on, and a later message saves what is missing."""
+    data = tmp_path / "data"
+    data.touch()
+    t = terminal("chat", fake_model, "--session", "kept", columns=300, LOCALINFER_DATA_DIR=str(data))
+    t.expect("> ")
+    t.type("one\n")
+    t.expect("1: one")
+    t.expect("the conversation continues, and the next message saves it if that is possible")
+    t.expect("> ")
+    data.unlink()
+    t.type("two\n")
+    t.expect("3: two")
+    t.expect("> ")
+    t.ctrl("D")
+    assert t.wait() == 0
+    assert t.text.count("the conversation continues") == 1
+    lines = (data / "sessions" / "kept.jsonl").read_text().splitlines()
+    assert [json.loads(line)["content"] for line in lines[1:]] == ["one", "1: one", "two", "3: two"]
+
+
+def test_a_session_that_is_never_written_is_an_error(
+    fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data").touch()
+    done = fake_cli("chat", fake_model, "one", "--session", "lost", LOCALINFER_DATA_DIR=str(tmp_path / "data"))
+    assert (done.returncode, done.stdout) == (1, b"1: one")
+    assert b"\nerror: " in done.stderr

@@ -165,6 +165,49 @@ def test_overflow_keeps_the_chat(terminal: OpenTerminal, fake_model: str) -> Non
     t.expect("1: fine")
 
 
+def test_a_file_stays_with_a_question_that_was_not_answered(
+    terminal: OpenTerminal, fake_model: str, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("note")
+    t = terminal("chat", fake_model, columns=250)
+    t.expect("> ")
+    t.type(f"/file {tmp_path / 'notes.txt'}\n")
+    t.expect("with your next message")
+    t.expect("> ")
+    t.type("an overflow\n")
+    t.expect("The files of /file are kept for your next message")
+    t.expect("> ")
+    t.type("now\n")
+    t.expect("note")
+    t.expect("now")
+    t.expect("> ")
+    t.type("b\n")
+    t.expect("3: b")
+    t.expect("> ")
+    t.type(f"/file {tmp_path / 'notes.txt'} an overflow\n")  # the Up key has the whole of it
+    t.expect("context is full")
+    t.expect("> ")
+    t.type("c\n")
+    t.expect("5: c")
+
+
+def test_an_interrupted_command_does_not_count_as_leaving(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
+    t.expect("> ")
+    t.type("why\n")
+    t.expect("1: why")
+    t.expect("> ")
+    for _ in range(2):
+        t.type("/why\n")
+        t.expect("/why\n")
+        t.ctrl("C")
+        t.expect("Stopped.")
+        t.expect("> ")
+    assert "exit" not in t.text.rpartition("/why")[2]
+    t.type("two\n")
+    t.expect("3: two")
+
+
 def test_terminal_gets_no_control_sequences(terminal: OpenTerminal, fake_model: str) -> None:
     t = terminal("chat", fake_model)
     t.expect("> ")
