@@ -13,6 +13,7 @@ from cli.arguments.suggestions import did_you_mean
 from cli.models.loading import default_model
 from cli.terminal import screen
 from cli.terminal.tables import table
+from localinfer.machine.resources import default_threads
 from localinfer.options import FLAGS, METADATA_KEYS, Flag, Layer, Value, format_value, from_environment, from_metadata
 
 OTHER_VARIABLES = {  # environment variables that do not set an option
@@ -22,6 +23,15 @@ OTHER_VARIABLES = {  # environment variables that do not set an option
     "LOCALINFER_DEBUG": "--debug for all commands",
     "NO_COLOR": "disable colours",
     "NUMBA_CPU_NAME": "CPU to compile kernels for",
+}
+
+AUTOMATIC: dict[str, Callable[[], str]] = {  # what the value 0 of an option means
+    "--threads": lambda: f"automatic: {default_threads()}",
+    "--threads-batch": lambda: "same as --threads",
+    "--spec-draft-threads": lambda: "same as --threads",
+    "--spec-draft-threads-batch": lambda: "same as --spec-draft-threads",
+    "--ctx-size": lambda: "automatic: as in training, as far as memory allows",
+    "--ctx-size-draft": lambda: "same as the model",
 }
 
 
@@ -122,6 +132,8 @@ def setting_row(flag: Flag, setting: Setting) -> tuple[str, str, str]:
     value = (
         ", ".join(map(format_value, setting.value)) if isinstance(setting.value, tuple) else format_value(setting.value)
     )
+    if setting.value == 0 and flag.long_name in AUTOMATIC:
+        value = f"0 ({AUTOMATIC[flag.long_name]()})"
     return flag.long_name, "-" if setting.value in ("", ()) else value, screen.one_line(setting.name) or setting.source
 
 

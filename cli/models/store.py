@@ -154,7 +154,7 @@ def rm_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Model names, as shown by `localinfer list`.")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove downloaded models.
+    """Remove downloaded models, and names that `cp` and `create` added.
 
     Your own files and the downloads of other programs are never removed.
 
@@ -163,14 +163,14 @@ def rm_command(
       localinfer rm gemma3-270m
       localinfer rm --yes hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0
     """
-    from localinfer.hub import resolve
+    from localinfer.hub import user_registry
     from localinfer.hub.registry_store import names_of_files
 
-    removals = {name: resolve.plan_removal(name) for name in names}
+    removals = {name: user_registry.plan_removal(name) for name in names}
     for name, removal in removals.items():
         for file in removal.files:
             screen.note_dim(f"  {screen.one_line(str(file))}")
-        if others := names_of_files(removal.files):
+        if others := [each for each in names_of_files(removal.files) if each != name]:
             screen.note(f"warning: {screen.one_line(name)} is also the file of {', '.join(others)}")
         if not yes and not confirm(f"Remove {screen.one_line(name)}, {screen.mib(removal.size)}?"):
             screen.note(f"{screen.one_line(name)}: not removed")

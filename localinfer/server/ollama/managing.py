@@ -15,7 +15,7 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
 from localinfer.hub import modelfile, user_registry
 from localinfer.hub.modelfile import OptionValues
-from localinfer.hub.resolve import default_options, plan_removal
+from localinfer.hub.resolve import default_options
 from localinfer.server.api_errors import APIError, field_error, without_directory
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.ollama.progress import SUCCESS, Line, model_name, require_management, respond
@@ -38,7 +38,7 @@ async def delete(request: Request) -> Response:
     require_management(dispatcher.model_cache)
     served = find_model(dispatcher.model_cache, model_name(fields, "model", "name"))
     try:
-        removal = await asyncio.to_thread(plan_removal, served.source)
+        removal = await asyncio.to_thread(user_registry.plan_removal, served.source)
     except UsageError:
         problem = "its file belongs to you or to another program, and is not removed"
         raise APIError(400, f"model: {printable(served.name, 100)}: {problem}", "model") from None

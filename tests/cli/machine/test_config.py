@@ -8,6 +8,7 @@ import pytest
 from tiny import tiny_llama
 
 from cli import __main__
+from localinfer.machine.resources import default_threads
 from localinfer.options import FLAGS
 
 Run = Callable[..., tuple[int, str, str]]
@@ -71,7 +72,9 @@ def test_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith("  ")}
     assert rows["--temp"] == ["0.0", "--temp"]
     assert rows["--stop"] == [r"'\n'", "LOCALINFER_STOP"]
-    assert rows["--threads"] == ["0", "default"]
+    assert rows["--threads"] == ["0", "(automatic:", f"{default_threads()})", "default"]
+    assert rows["--threads-batch"][:4] == ["0", "(same", "as", "--threads)"]
+    assert rows["--ctx-size"][:2] == ["0", "(automatic:"]
     assert rows["--system-prompt"] == ["-", "default"]
 
 

@@ -84,18 +84,54 @@ def test_create_and_cp(run: Run, tmp_path: Path, config: Path) -> None:
 def test_rm_of_a_file_with_several_names(
     run: Run, tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`rm` says which names lose their file, and how to remove a name that `cp` added."""
+    """`rm` says which names lose their file, and removes only the name if `cp` added it."""
     monkeypatch.setattr(paths, "models_dir", lambda: tmp_path)
     entry = resolve.model_registry().entries["smollm2"]
     file = entry.file
     with file.open("wb") as handle:
         handle.truncate(entry.size)
     assert run("cp", "smollm2", "small")[0] == 0
+    assert run("cp", "smollm2", "tiny")[0] == 0
     code, _, err = run("rm", "--yes", "small")
-    assert (code, err) == (2, f"error: small: a name of your own for {file}; remove it from {config}, the file stays\n")
+    assert (code, err, file.exists()) == (0, "small: removed, 0.0 MiB freed\n", True)
+    assert "small" not in resolve.model_registry().entries
     code, _, err = run("rm", "--yes", "smollm2")
     assert (code, file.exists()) == (0, False)
-    assert "warning: smollm2 is also the file of small\n" in err
+    assert "warning: smollm2 is also the file of tiny\n" in err
+    assert run("rm", "--yes", "tiny")[0] == 0  # its file is gone
+
+
+def test_rm_leaves_other_entries_as_they_are(run: Run, tmp_path: Path, config: Path) -> None:
+    config.parent.mkdir(exist_ok=True)
+    others = (
+        '# mine\ndefault = "smollm2"\n\n[models.a]\nsource = "hf:a/b"\n'
+        'options = { stop = [\n"]",\n"[models.b]"\n] }\n'
+    )
+    config.write_text(
+        others + '\n# about b\n[models.b]\nsource = "hf:a/c"\n[models.b.options]\ntop_k = 3\n\n# about c\n'
+        '[models."c"]\nsource = "hf:a/d"\n'
+    )
+    assert run("rm", "--yes", "b")[0] == 0
+    assert config.read_text() == others + '\n# about b\n\n# about c\n[models."c"]\nsource = "hf:a/d"\n'
+    config.write_text('default = "a"\nmodels = { a = { source = "hf:a/b" }, b = { source = "hf:a/c" } }\n')
+    before = config.read_text()
+    for name, problem in (("a", "is the default model"), ("b", "cannot be cut out of")):
+        code, _, err = run("rm", "--yes", name)
+        assert (code, problem in err, err.count("\n")) == (2, True, 1)
+    assert config.read_text() == before
+
+
+def test_rm_of_a_created_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`create --quantize` made it, so it goes with its last name."""
+    monkeypatch.setattr(paths, "models_dir", lambda: tmp_path)
+    made = tmp_path / "made-q8_0.gguf"
+    made.write_bytes(b"GGUF")
+    for name in ("made", "again"):
+        assert run("cp", made, name)[0] == 0
+    assert run("rm", "--yes", "made")[0] == 0
+    assert made.exists()
+    assert run("rm", "--yes", "again")[0] == 0
+    assert not made.exists()
 
 
 @pytest.mark.parametrize(

@@ -170,15 +170,16 @@ class TestDelete:
         assert caught.value.status_code == 404
 
     def test_files_that_others_own_stay(self, client: Any, machine: Machine, model_bytes: bytes, errors: Any) -> None:
-        """The download of another program, and a file of the user."""
+        """The download of another program stays, and loses its other name."""
         snapshot = machine.root / "hub" / "models--owner--other" / "snapshots" / COMMIT / FILE
         snapshot.parent.mkdir(parents=True)
         snapshot.write_bytes(model_bytes)
         client.copy("hf:owner/other:Q8_0", "mine")
-        for name in machine.names():
-            with pytest.raises(errors, match="is not removed") as caught:
-                client.delete(name)
-            assert caught.value.status_code == 400
+        assert client.delete("mine").status == "success"
+        assert machine.names() == {"hf:owner/other:Q8_0"}
+        with pytest.raises(errors, match="is not removed") as caught:
+            client.delete("hf:owner/other:Q8_0")
+        assert caught.value.status_code == 400
         assert snapshot.exists()
 
 
