@@ -2,7 +2,7 @@
 
 The functions only return paths; `private_directory` creates a directory.
 
-    cache root   LOCALINFER_CACHE_DIR, else the platform's cache directory     models/  jit/  prefixes/
+    cache root   LOCALINFER_CACHE_DIR, else the platform's cache directory     models/  jit/  prefixes/  mcp/
     data dir     LOCALINFER_DATA_DIR, else the platform's data directory       sessions/  history  default-model
     config dir   LOCALINFER_CONFIG_DIR, else the platform's config directory   models.toml
 """
@@ -35,6 +35,11 @@ def jit_dir() -> Path:
 def prefixes_dir() -> Path:
     """Return the directory of the prefix store: evaluated prompts of all models."""
     return cache_root() / "prefixes"
+
+
+def mcp_logs_dir() -> Path:
+    """Return the directory of what MCP servers write to stderr."""
+    return cache_root() / "mcp"
 
 
 def sessions_dir() -> Path:
