@@ -13,10 +13,12 @@ from cli.chat.model_choice import select_model
 from cli.chat.open_model import EmbeddingModelError, OpenModel
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
 from cli.chat.tools import create_toolbox
+from cli.chat.tools_of_servers import with_servers
 from cli.chat.transcript import Transcript
 from cli.files.output_files import writable_path
 from cli.files.text_input import read_text_file, unescape_options
 from cli.generation.generate import as_object, collect
+from cli.mcp.options import McpOptions
 from cli.models.loading import missing_model_first
 from cli.terminal import screen
 from localinfer.errors import UsageError
@@ -40,6 +42,7 @@ def chat_command(
     ] = None,
     session: SessionOptions,
     tools: ToolOptions,
+    mcp: McpOptions,
     output: ChatOutput,
     choose: Annotated[bool, typer.Option("--choose", help="Choose the default model again.")] = False,
 ) -> None:
@@ -61,6 +64,7 @@ def chat_command(
       localinfer chat path/to/model.gguf -c 4096 --temp 0.7 -sys "You answer in one sentence."
       localinfer chat --continue
       localinfer chat qwen.gguf --tools tools.json --tool-exec ./tool.py
+      localinfer chat qwen.gguf --mcp servers.json
       localinfer chat smollm2 "Why is the sky blue?" > answer.txt
       localinfer chat smollm2 "What is this program good for?" < program.py
     """
@@ -73,19 +77,24 @@ def chat_command(
     if system_file is not None:
         given["system_prompt"] = read_text_file(system_file)
     toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
-    require_one_answer(message, tools, output)
+    require_one_answer(message, tools, mcp, output)
     transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
     name = select_model(model, resumed.model if resumed else "", again=choose)
     options = unescape_options(given, question.escape)
-    with open_for_chat(name, options, None if output.as_json else message, interactive=interactive) as opened:
+    with (
+        with_servers(toolbox, mcp.servers(interactive=interactive), mcp, tools.tool_timeout) as toolbox,
+        open_for_chat(name, options, None if output.as_json else message, interactive=interactive) as opened,
+    ):
         from cli.chat.loop import Chat
 
         if resumed is None and session.creates_session(interactive=interactive):
             resumed = session_state.create_session(name, session.session_name or "")
         if resumed:
             session_state.announce(resumed)
+        if toolbox and toolbox.mcp:
+            toolbox.mcp.wait_until_started()
         chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
@@ -136,18 +145,22 @@ def require_terminal(model: str | None) -> None:
             raise UsageError("no question, and stdin is neither a terminal nor a pipe")
 
 
-def require_one_answer(message: str | None, tools: ToolOptions, output: ChatOutput) -> None:
+def require_one_answer(message: str | None, tools: ToolOptions, mcp: McpOptions, output: ChatOutput) -> None:
     """Raise UsageError if --json is given and not possible."""
     if output.as_json and message is None:
         raise UsageError("--json: requires a question")
     if output.as_json and tools.tool_exec is not None:
         raise UsageError("--json: cannot be combined with --tool-exec")
+    if output.as_json and mcp.mcp is not None:
+        raise UsageError("--json: cannot be combined with --mcp")
 
 
 def introduce(chat: "Chat") -> None:
     """Show what an interactive chat begins with."""
     if not chat.output.quiet:
         screen.note_dim(f"{chat.name}: {context_summary(chat.model)}. /help lists the commands.")
+        if chat.mcp and (summary := chat.mcp.summary()):
+            screen.note_dim(summary)
     chat.show_last_turns()
     chat.request_tool_results()
 

@@ -206,6 +206,12 @@ def copy(chat: Chat, _: str) -> None:
         screen.note_dim("copied the answer to the clipboard, if the terminal supports OSC 52")
 
 
+def mcp(chat: Chat, argument: str) -> None:
+    from cli.mcp.chat_command import mcp as run  # few chats have MCP servers
+
+    run(chat, argument)
+
+
 def exit_(chat: Chat, _: str) -> None:
     chat.is_over = True
 
@@ -216,6 +222,7 @@ COMMANDS = [
     Command(("/set",), "[OPTION VALUE]", "set an option, such as temp, or show its value", settings.set_),
     Command(("/model",), "[MODEL]", "continue with another model, or list those on this machine", model_commands.model),
     Command(("/tools",), "[PATH]", "list the tools, read them from a file, or turn them off", model_commands.tools),
+    Command(("/mcp",), "[restart SERVER]", "list the MCP servers and their tools, or restart one", mcp),
     Command(("/show",), "", "show the model and all options", show),
     Command(("/regen", "/retry"), "", "regenerate the last answer", regen),
     Command(("/undo",), "", "remove the last message and its answer; after /clear, go back", session_commands.undo),

@@ -37,6 +37,7 @@ REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --tem
 FILES_KEPT = "The files of /file are kept for your next message; /clear removes them."
 UNSAVED = "{}; the conversation continues, and the next message saves it if that is possible; /export FILE copies it"
 TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
+TOOL_CANCELLED = "The tool call was cancelled."
 TOOL_RESULT_NOTE = "{} was not run; the message is its result"
 MAX_TOOL_ROUNDS, MAX_IDENTICAL_ROUNDS = 20, 4  # rounds of tool calls per question
 TOOL_LOOP_NOTE = "The model repeats the same tool call; it is not run again."
@@ -60,9 +61,10 @@ class Chat:
         self.model = model = opened.model
         self.output = output
         self.transcript = transcript
-        self.conversation = Conversation(model, session, tools.schemas if tools else None)
+        self.conversation = Conversation(model, session)
         self.conversation.window.on_drop = self._note_dropped
         self.tools = tools
+        self.mcp = tools.mcp if tools else None
         self.painter = create_painter(None if output.as_json else output.color_by)
         if self.painter:
             self.conversation.settings["logprobs"] = max(1, model.options.logprobs)
@@ -91,7 +93,12 @@ class Chat:
     def use_tools(self, tools: Toolbox | None) -> None:
         """Replace the tools that the model may call."""
         self.tools = tools
-        self.conversation.tools = tools.schemas if tools else None
+
+    def _update_tools(self) -> None:
+        """Pass the tools to the model as they are now, and tell what has happened to MCP servers."""
+        self.conversation.tools = (self.tools.schemas or None) if self.tools else None
+        if self.mcp:
+            self.mcp.show_notices()
 
     def run(self, *, once: bool = False) -> None:
         """Run the chat until the user exits or, if `once`, until the first answer.
@@ -104,6 +111,7 @@ class Chat:
             threading.Thread(target=importlib.import_module, args=["cli.chat.markdown"], daemon=True).start()
         warned = False
         while not self.is_over and not (once and self.conversation.messages):
+            self._update_tools()
             draft, self.draft = self.draft, ""
             try:
                 typed = lines.read(draft)
@@ -142,6 +150,7 @@ class Chat:
 
     def send(self, message: str) -> None:
         """Send a message and show the answer. Raises the errors of `Model.chat`."""
+        self._update_tools()
         files = self.files.copy()
         text = "\n".join([*files, message])
         self.files.clear()
@@ -174,15 +183,32 @@ class Chat:
         """Show a streamed answer, run its tool calls and show the answers to their results."""
         self._show(pieces)
         seen: list[object] = []
-        while (calls := self._show_tool_calls()) and self.tools and self.tools.command and len(seen) < MAX_TOOL_ROUNDS:
+        while (calls := self._show_tool_calls()) and self._can_run(calls) and len(seen) < MAX_TOOL_ROUNDS:
             seen.append([call["function"] for call in calls])
             if seen[-MAX_IDENTICAL_ROUNDS:] == MAX_IDENTICAL_ROUNDS * seen[-1:]:
                 screen.note_dim(TOOL_LOOP_NOTE)
                 break
-            results = [self.tools.result(call) for call in calls]
+            results = self._tool_results(calls)
+            self._update_tools()
+            if results is None:
+                break
             self._show(self.conversation.send_tool_results(results))
         if self.is_interactive:
             self.request_tool_results()
+
+    def _can_run(self, calls: list[dict[str, Any]]) -> bool:
+        return self.tools is not None and self.tools.can_run(calls)
+
+    def _tool_results(self, calls: list[dict[str, Any]]) -> list[str] | None:
+        """Run tool calls and return their results. Ctrl-C in an interactive chat cancels them; then there are none."""
+        assert self.tools is not None
+        try:
+            return [self.tools.result(call) for call in calls]
+        except KeyboardInterrupt:
+            if not self.is_interactive:
+                raise
+            screen.note_dim(TOOL_CANCELLED)
+            return None
 
     def show_last_turns(self) -> None:
         """Show the end of the conversation, if answers are shown on a terminal."""

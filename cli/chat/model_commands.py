@@ -8,6 +8,7 @@ from cli.chat.tools import Toolbox, read_schemas
 from cli.terminal import screen
 
 if TYPE_CHECKING:
+    from cli.mcp.chat_tools import McpTools
     from localinfer.options import Layer
 
 
@@ -15,6 +16,7 @@ class Chat(session_commands.Chat, Protocol):
     """The interface of the chat that these commands use."""
 
     tools: Toolbox | None
+    mcp: "McpTools | None"
 
     def reopen(self, name: str, changes: "Layer") -> None: ...
 
@@ -40,21 +42,29 @@ def local_models() -> list[str]:
 
 
 def tools(chat: Chat, argument: str) -> None:
-    """List the tools that the model may call, or replace them by those of a file; `off` removes them."""
+    """List the tools that the model may call, or read others from a file; `off` removes all, also those of MCP servers,
+    and `on` brings the latter back.
+    """
     if argument == "off":
         chat.use_tools(None)
+    elif argument == "on" and chat.mcp:
+        chat.use_tools(chat.tools or Toolbox([], mcp=chat.mcp))
     elif argument:
         file = str(Path(argument.strip("\"'")).expanduser())
-        box = Toolbox(read_schemas(file))
+        box = Toolbox(read_schemas(file), mcp=chat.mcp)
         if chat.tools:
             box.command, box.seconds = chat.tools.command, chat.tools.seconds
         chat.use_tools(box)
-    if not chat.tools:
+    schemas = chat.tools.schemas if chat.tools else []
+    if not chat.tools or not schemas:
         screen.note_wrapped("the model has no tools; /tools FILE reads their definitions from a JSON file")
         return
-    for schema in chat.tools.schemas:
+    for schema in schemas:
         function = schema["function"]
         about = screen.one_line(str(function.get("description", "")))
         screen.note_wrapped(f"{function['name']}  {about}".rstrip(), hanging=4)
-    runs = "after confirmation" if chat.tools.command else "by you: type the results of its calls"
-    screen.note_dim(f"they are run {runs}; /tools off removes them")
+    if chat.tools.own_schemas or not chat.mcp:
+        runs = "after confirmation" if chat.tools.command else "by you: type the results of its calls"
+        screen.note_dim(f"they are run {runs}; /tools off removes them")
+    else:
+        screen.note_dim("they are called after confirmation; /mcp shows their servers, /tools off removes them")

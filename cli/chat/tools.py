@@ -1,6 +1,7 @@
 """Tool definitions and tool execution of the chat.
 
-A tool runs only with --tool-exec and after the user has confirmed the call.
+A tool runs only if --tool-exec names a program for it, or if an MCP server has it, and after the user has confirmed the
+call.
 """
 
 import contextlib
@@ -11,37 +12,62 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cli.chat import tool_process
 from cli.files.text_input import read_json
 from cli.terminal import screen
 from localinfer.errors import UsageError
 
+if TYPE_CHECKING:
+    from cli.mcp.chat_tools import McpTools
+
 Schema = dict[str, Any]
 Entry = Mapping[str, Any]  # an entry of `tool_calls` in a message
 
 NAME = re.compile(r"\w[\w.:/-]*")  # passed as a command-line argument, so it must not look like an option
 REFUSED = "The user rejected this tool call."
+NOBODY_TO_ASK = "The call is not made: stdin is no terminal to ask on. --mcp-allow SERVER.TOOL allows it."
 SHOWN_LINES, SHOWN_CHARACTERS = 3, 300  # limits for showing a result
 
 
 class Toolbox:
-    """The `schemas` of the tools, and the command that runs them, if there is one."""
+    """Tools of a file, the command that runs them, if there is one, and tools of MCP servers, if there are any."""
 
-    def __init__(self, schemas: list[Schema], command: str = "", seconds: float = 60.0) -> None:
-        self.schemas = schemas
+    def __init__(
+        self, schemas: list[Schema], command: str = "", seconds: float = 60.0, mcp: "McpTools | None" = None
+    ) -> None:
+        self.own_schemas = schemas
         self.command = split_command(command) if command else []
         self.seconds = seconds
+        self.mcp = mcp
         self._approved: set[str] = set()  # tools that run without further confirmation
+
+    @property
+    def own_names(self) -> set[str]:
+        return {schema["function"]["name"] for schema in self.own_schemas}
+
+    @property
+    def schemas(self) -> list[Schema]:
+        """The definitions of all tools. Those of MCP servers may change."""
+        return [*self.own_schemas, *(self.mcp.schemas(self.own_names) if self.mcp else ())]
+
+    def can_run(self, calls: Sequence[Entry]) -> bool:
+        """Return whether these calls are run; otherwise the user types their results."""
+        if self.command or not self.mcp:
+            return bool(self.command)
+        return not any(call["function"]["name"] in self.own_names for call in calls)
 
     def result(self, entry: Entry) -> str:
         """Run a tool call after confirmation by the user and return its result."""
         name, arguments = entry["function"]["name"], entry["function"]["arguments"]
-        if name not in (schema["function"]["name"] for schema in self.schemas):
+        if self.mcp and (tool := self.mcp.find(name)):
+            is_approved = self.mcp.is_allowed(tool) or self._is_approved(tool.fingerprint, self.mcp.question(tool))
+            result = self.mcp.call(tool, arguments, self.seconds) if is_approved else REFUSED
+        elif name not in self.own_names:
             result = f"error: there is no tool {name}"
-        elif self._is_approved(name):
+        elif self._is_approved(name, f"Run {shlex.join([*self.command, name])}?"):
             given = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
             result = tool_process.run(self.command, name, given, self.seconds)
         else:
@@ -49,26 +75,30 @@ class Toolbox:
         screen.note_dim(format_result(result))
         return result
 
-    def _is_approved(self, name: str) -> bool:
-        if name in self._approved:
+    def _is_approved(self, key: str, question: str) -> bool:
+        """Ask whether a call may run, unless the tool `key` was approved for the whole chat."""
+        if key in self._approved:
             return True
+        if not can_ask():
+            screen.note_dim(NOBODY_TO_ASK)
+            return False
         discard_typed_input()
-        answer = ask_user(f"Run {shlex.join([*self.command, name])}? [y]es, [n]o, [a]lways this tool: ").lower()
+        answer = ask_user(f"{question} [y]es, [n]o, [a]lways this tool: ").lower()
         if answer in ("a", "always"):
-            self._approved.add(name)
+            self._approved.add(key)
         return answer in ("y", "yes", "a", "always")
 
 
 def create_toolbox(file: str | None, command: str | None, seconds: float) -> Toolbox | None:
     """Create the toolbox from --tools, --tool-exec and --tool-timeout. Raises UsageError for invalid combinations."""
+    if seconds <= 0:
+        raise UsageError("--tool-timeout: must be more than 0 seconds")
     if command is None and file is None:
         return None
     if file is None:
         raise UsageError("--tool-exec: requires --tools FILE")
-    if command is not None and not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if command is not None and not can_ask():
         raise UsageError("--tool-exec: cannot ask for confirmation: stdin is not a terminal")
-    if seconds <= 0:
-        raise UsageError("--tool-timeout: must be more than 0 seconds")
     return Toolbox(read_schemas(file), command or "", seconds)
 
 
@@ -110,6 +140,11 @@ def split_windows_command(command: str) -> list[str]:
     if command.count('"') % 2:
         raise ValueError("No closing quotation")
     return [word.replace('"', "") for word in words]
+
+
+def can_ask() -> bool:
+    """Return whether there is a terminal to ask the user on."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def discard_typed_input() -> None:

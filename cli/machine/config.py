@@ -21,6 +21,7 @@ OTHER_VARIABLES = {  # environment variables that do not set an option
     "LOCALINFER_CONFIG_DIR": "directory of models.toml",
     "LOCALINFER_DATA_DIR": "directory of chat sessions and input history",
     "LOCALINFER_DEBUG": "--debug for all commands",
+    "LOCALINFER_MCP": "file with the MCP servers of interactive chats",
     "NO_COLOR": "disable colours",
     "NUMBA_CPU_NAME": "CPU to compile kernels for",
 }

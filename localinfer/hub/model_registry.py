@@ -92,12 +92,13 @@ class ModelRegistry(NamedTuple):
     """All entries by name, and the default model: that of the user's models.toml, else the one that the user chose in
     `localinfer chat`, else that of the built-in file.
 
-    The default model is a name in any model store, or a path.
+    The default model is a name in any model store, or a path. `mcp_servers` is the path of a file with MCP servers.
     """
 
     entries: Mapping[str, ModelEntry]
     default: str
     has_user_default: bool = False
+    mcp_servers: str | None = None
 
 
 def model_registry() -> ModelRegistry:
@@ -133,7 +134,17 @@ def read_registry(shipped_file: FileVersion, user_file: FileVersion, chosen_file
         raise LocalInferError(f"{user_file.path}: default: must be the name of a model, not {shown}")
     entries = {name: ModelEntry(name=name, **values) for name, values in models.items()}
     chosen = "" if "default" in user_table else read_chosen_model(chosen_file.path, entries)
-    return ModelRegistry(entries, chosen or default, bool(chosen) or "default" in user_table)
+    mcp_servers = parse_mcp_servers(user_table.get("mcp"), user_file.path)
+    return ModelRegistry(entries, chosen or default, bool(chosen) or "default" in user_table, mcp_servers)
+
+
+def parse_mcp_servers(value: object, registry: Path) -> str | None:
+    """Return the path of the file with MCP servers, which is relative to the directory of models.toml."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise LocalInferError(f"{registry}: mcp: must be the path of a JSON file with MCP servers")
+    return str(registry.parent / expand_user(value, f"{registry}: mcp"))
 
 
 def read_chosen_model(path: Path, known: Mapping[str, ModelEntry]) -> str:
@@ -196,7 +207,7 @@ def read_toml(path: Path) -> Table:
 def merge_models(toml: Table, path: Path, base: Mapping[str, EntryFields]) -> dict[str, EntryFields]:
     """Merge the models of a file into those of `base`. Raises LocalInferError naming the file, the model and the key.
     """
-    warn_about_unknown_keys(toml, {"default", "models"}, str(path))
+    warn_about_unknown_keys(toml, {"default", "mcp", "models"}, str(path))
     models = dict(base)
     for name, table in require_table(toml.get("models", {}), f"{path}: models").items():
         where = f"{path}: {name}"

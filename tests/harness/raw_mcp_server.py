@@ -22,7 +22,7 @@ from typing import Any
 
 MODE, LOG = [*sys.argv[1:], "", ""][:2]
 NAMES = (
-    "echo", "crash", "hang", "text_lines", "flood", "endless_line", "change_tools", "ask", "big", "picture", "fail",
+    "echo", "exit", "hang", "text_lines", "flood", "endless_line", "change_tools", "ask", "big", "picture", "fail",
     "structured", "variable",
 )  # fmt: skip
 ECHO = {"type": "object", "properties": {"text": {"type": "string"}}}
@@ -62,8 +62,8 @@ def text(content: str, **more: Any) -> dict[str, Any]:
 
 def misbehave(name: str) -> None:
     """Do what the tool of this name does beside its answer, if anything."""
-    if name == "crash":
-        print("about to crash", file=sys.stderr, flush=True)
+    if name == "exit":
+        print("about to exit", file=sys.stderr, flush=True)
         os._exit(3)
     if name == "text_lines":
         sys.stdout.write("Listening on port 80\n\n{}\n" * 20)

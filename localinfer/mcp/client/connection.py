@@ -135,7 +135,7 @@ class Connection:
         await anyio.sleep(RELOAD_SECONDS)
 
     async def _load_tools(self, client: Client) -> None:
-        """Read the list of tools. Tools whose names a model cannot call are left out."""
+        """Read the list of tools."""
         if client.server_capabilities.tools is None:
             return
         listed: list[Tool] = []
@@ -146,13 +146,17 @@ class Connection:
             cursor = page.next_cursor
             if cursor is None or len(listed) >= MAX_TOOLS:
                 break
-        valid = [each for each in listed if TOOL_NAME.fullmatch(each.name)]
-        if len(valid) < len(listed):
-            self._note(f"{len(listed) - len(valid)} tools are left out: their names are invalid")
+        valid: dict[str, Tool] = {}  # by name: the first one of two counts
+        for each in listed:
+            if TOOL_NAME.fullmatch(each.name):
+                valid.setdefault(each.name, each)
+        if left_out := len(listed) - len(valid):
+            self._note(f"{left_out} of its tools are left out: their names are invalid, or those of other tools")
         if len(valid) > MAX_TOOLS or cursor is not None:
             self._note(f"only its first {MAX_TOOLS} tools are used")
         self.server.tools = [
-            ServerTool(self.server.name, each.name, describe(each), each.input_schema) for each in valid[:MAX_TOOLS]
+            ServerTool(self.server.name, each.name, describe(each), each.input_schema)
+            for each in [*valid.values()][:MAX_TOOLS]
         ]
 
     async def _listen(self, client: Client) -> None:

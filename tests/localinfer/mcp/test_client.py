@@ -80,7 +80,10 @@ def test_calls_and_results(connect: Connect) -> None:
     assert call(client, "text_lines", text="x") == "text_lines: x"  # what else it wrote to stdout is ignored
     [server] = client.servers
     assert server.title == r"raw 1\x1b[31m"
-    assert client.take_notices() == ["MCP server raw: 1 tools are left out: their names are invalid"]
+    assert len(client.tools()) == len(server.tools) == 13
+    assert client.take_notices() == [
+        "MCP server raw: 2 of its tools are left out: their names are invalid, or those of other tools"
+    ]
     log = (paths.mcp_logs_dir() / "raw.log").read_text()
     assert "stdout: Listening on port 80\n" in log
 
@@ -166,13 +169,13 @@ def test_a_list_of_tools_without_end(connect: Connect) -> None:
 def test_a_crash_during_a_call_and_a_restart(connect: Connect) -> None:
     client = connect(raw=[])
     client.take_notices()
-    assert call(client, "crash") == "error: MCP server raw: exited with code 3"
+    assert call(client, "exit") == "error: MCP server raw: exited with code 3"
     assert client.take_notices() == ["MCP server raw: exited with code 3"]
     assert client.tools() == {}
     client.restart("raw")
     client.wait_until_started(lambda *_: None)
     assert call(client, "echo", text="x") == "echo: x"
-    assert (paths.mcp_logs_dir() / "raw.log").read_text() == "about to crash\n"
+    assert (paths.mcp_logs_dir() / "raw.log").read_text() == "about to exit\n"
 
 
 def test_a_crash_between_calls_is_noticed(connect: Connect, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""MCP in commands: tools of MCP servers in a chat, and this machine's models as an MCP server."""
