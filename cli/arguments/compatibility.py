@@ -327,7 +327,7 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
         ("all endpoints are available", "", "--embedding --embeddings --rerank --reranking"),
         ("the web UI has no settings file", "--ui-config --webui-config --ui-config-file --webui-config-file", ""),
         ("the web UI is part of the program", "--path --api-prefix", ""),
-        ("the web UI sends requests to this server only", "", MCP_PROXY_FLAGS),
+        ("the web UI connects to MCP servers itself; --webui-connect allows it", "", MCP_PROXY_FLAGS),
         ("the server calls no tools itself", "--tools-runtime --mcp-servers-json", "-ag --agent -no-ag --no-agent"),
         ("--allow-origin names the origins; methods and headers follow", "--cors-methods --cors-headers",
          "--cors-credentials --no-cors-credentials"),

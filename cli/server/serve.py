@@ -15,6 +15,7 @@ from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.split_names import NAME
 from localinfer.options import Layer, from_environment
+from localinfer.server.origins import is_origin
 from localinfer.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class EndpointOptions:
         bool, typer.Option("--props", help="Answer at POST /props, which changes nothing, as in llama-server.")
     ] = DEFAULTS.has_props
     ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the web UI.")] = DEFAULTS.has_web_ui
+    webui_connect: Annotated[
+        list[str] | None, typer.Option(
+            "--webui-connect", metavar="ORIGIN", help="Let the web UI connect to MCP servers of this origin; may be "
+            "repeated.")
+    ] = None
     slot_save_path: Annotated[
         Path | None, typer.Option("--slot-save-path", metavar="DIR", help="Folder of the KV caches that clients save.")
     ] = None
@@ -199,6 +205,9 @@ def merged_settings(network: NetworkOptions, limits: LimitOptions, endpoints: En
         raise UsageError("--ssl-cert-file: needs --ssl-key-file, and the other way round")
     if endpoints.slot_save_path is not None and not endpoints.slot_save_path.is_dir():
         raise UsageError(f"--slot-save-path: {printable(str(endpoints.slot_save_path))}: is not a folder")
+    for origin in endpoints.webui_connect or ():
+        if not is_origin(origin):
+            raise UsageError(f"--webui-connect: {printable(origin)}: is not an origin such as http://127.0.0.1:3000")
     return Settings(
         host=network.host, port=network.port, allowed_hosts=tuple(network.allow_host or ()),
         allowed_origins=tuple(origin.strip() for each in network.allow_origin or () for origin in each.split(",")),
@@ -208,6 +217,7 @@ def merged_settings(network: NetworkOptions, limits: LimitOptions, endpoints: En
         has_metrics=endpoints.metrics, has_props=endpoints.props, has_web_ui=endpoints.ui,
         slot_save_path=str(endpoints.slot_save_path or ""), suffix_first=endpoints.spm_infill,
         ping_interval=endpoints.sse_ping_interval, is_verbose=endpoints.verbose,
+        web_ui_origins=tuple(endpoints.webui_connect or ()),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class Settings:
     has_metrics: bool = True  # whether /metrics answers
     has_props: bool = False  # whether POST /props answers
     has_web_ui: bool = True
+    web_ui_origins: tuple[str, ...] = ()  # of MCP servers that the web UI may connect to
     slot_save_path: str = ""  # folder of saved slots; empty: they are not saved
     suffix_first: bool = False  # in prompts of /infill
     ping_interval: float = 30.0  # between comments in a silent stream; negative: none

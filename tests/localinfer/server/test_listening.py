@@ -93,3 +93,9 @@ class TestAPIKeys:
     def test_missing_key_file(self, tiny: Path) -> None:
         expected = "error: --api-key-file: /nowhere/keys: No such file or directory"
         assert startup_error(tiny, "--api-key-file", "/nowhere/keys") == (2, expected)
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:3000/mcp", "*", "http://a; script-src *"])
+def test_webui_connect_needs_an_origin(tiny: Path, origin: str) -> None:
+    expected = f"error: --webui-connect: {origin}: is not an origin such as http://127.0.0.1:3000"
+    assert startup_error(tiny, "--webui-connect", origin) == (2, expected)

@@ -1,0 +1,55 @@
+"""Fixtures: a headless browser at the page of a server, which all tests of this folder share."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_server import McpServer
+from server_process import ServerProcess
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="session")
+def mcp() -> Iterator[McpServer]:
+    with McpServer() as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def server(tiny: Path, mcp: McpServer) -> Iterator[ServerProcess]:
+    """A server whose page may connect to the MCP server."""
+    with ServerProcess(tiny, "--queue", "2", "--parallel", "1", "--webui-connect", mcp.origin) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="there is no package playwright")
+    if BROWSER is None:
+        pytest.skip("there is no Chromium")
+    with sync_api.sync_playwright() as driver:
+        options = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        opened = driver.chromium.launch(executable_path=BROWSER, args=options)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Any, server: ServerProcess, mcp: McpServer) -> Iterator[Any]:
+    """A new browser context at the server's page. Errors and requests to other hosts fail the test."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], accept_downloads=True)
+    opened = context.new_page()
+    allowed = (server.url, mcp.url, f"blob:{server.url}")
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+    opened.on("request", lambda request: request.url.startswith(allowed) or problems.append(request.url))
+    opened.goto(server.url)
+    opened.wait_for_selector("#model option", state="attached")
+    yield opened
+    context.close()
+    assert problems == []
