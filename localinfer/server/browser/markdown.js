@@ -1,5 +1,9 @@
 // Markdown to DOM nodes. Text becomes text nodes and never HTML, so that a response cannot run scripts.
 
+import { color } from "./code_colors.js";
+import { copyText, element } from "./dom.js";
+import { formula } from "./math.js";
+
 const MAX_DEPTH = 32; // of quotes, lists and emphasis; what is nested deeper is shown as text
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})\s(.*)$/;
@@ -7,7 +11,11 @@ const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const QUOTE = /^ {0,3}> ?(.*)$/;
 const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
-const INLINE = /(`+)(.+?)\1(?!`)|\*\*(?=\S)(.+?)\*\*|__(?=\S)(.+?)__|~~(?=\S)(.+?)~~|\*(?=\S)([^*]+?)\*|(?<!\w)_(?=\S)([^_]+?)_(?!\w)|\[([^\]]+)\]\(([^()\s]+)\)|(https?:\/\/[^\s<>)\]]+)/;
+const FORMULA = /^\s*(?:\$\$([^]*)\$\$|\\\[([^]*)\\\])\s*$/; // a block
+const FORMULA_ENDS = { "$$": "$$", "\\[": "\\]" }; // how a block begins, and how it ends
+const INLINE_FORMULA = /\$\$([^$]{1,2000}?)\$\$|\\\[([^]{1,2000}?)\\\]|\\\(([^]{1,2000}?)\\\)|\$(?=\S)([^$\n]{0,400}?[^$\s\\])\$(?!\d)/;
+const MARKS = /(`+)(.+?)\1(?!`)|\*\*(?=\S)(.+?)\*\*|__(?=\S)(.+?)__|~~(?=\S)(.+?)~~|\*(?=\S)([^*]+?)\*|(?<!\w)_(?=\S)([^_]+?)_(?!\w)|\[([^\]]+)\]\(([^()\s]+)\)|(https?:\/\/[^\s<>)\]]+)/;
+const INLINE = new RegExp(`${MARKS.source}|${INLINE_FORMULA.source}`);
 
 /** Render `text` in `container`. Unchanged leading blocks stay in the DOM, and with them the user's selection. */
 export function show(container, text) {
@@ -22,11 +30,16 @@ export function show(container, text) {
 /** Split the text into blocks at empty lines and around fenced code. */
 export function blocks(text) {
   const found = [];
-  let lines = [], fence = "";
+  let lines = [], fence = "", formulaEnd = "";
   const close = () => { if (lines.length) found.push(lines.join("\n")); lines = []; };
   for (const line of text.split("\n")) {
-    const mark = FENCE.exec(line);
-    if (fence) {
+    const mark = FENCE.exec(line), formulaStart = line.trim().slice(0, 2);
+    if (formulaEnd) {
+      if (line.trim()) lines.push(line);
+      if (!line.trim() || line.includes(formulaEnd)) { formulaEnd = ""; close(); }
+    } else if (!fence && formulaStart in FORMULA_ENDS && !line.trim().slice(2).includes(FORMULA_ENDS[formulaStart])) {
+      close(); lines.push(line); formulaEnd = FORMULA_ENDS[formulaStart];
+    } else if (fence) {
       lines.push(line);
       if (mark && !mark[2].trim() && mark[1].startsWith(fence)) { fence = ""; close(); }
     } else if (mark) {
@@ -52,8 +65,9 @@ function kind(line) {
 function block(source, depth = 0) {
   if (depth > MAX_DEPTH) return element("p", [source]);
   const lines = source.split("\n");
-  const fence = FENCE.exec(lines[0]), heading = HEADING.exec(lines[0]);
+  const fence = FENCE.exec(lines[0]), heading = HEADING.exec(lines[0]), math = FORMULA.exec(source);
   if (fence) return code(lines, fence[2].trim());
+  if (math) return element("p", [formula(math[1] ?? math[2], true, source)]);
   if (heading) return element(`h${Math.min(heading[1].length + 2, 6)}`, inline(heading[2].trim().replace(/#+$/, "").trimEnd()));
   if (RULE.test(lines[0])) return element("hr");
   if (ITEM.test(lines[0])) return list(lines, depth);
@@ -67,19 +81,13 @@ function block(source, depth = 0) {
 }
 
 function code(lines, language) {
-  const last = lines.length > 1 && FENCE.test(lines.at(-1)) ? -1 : undefined;
-  const text = lines.slice(1, last).join("\n");
-  const copy = element("button", ["Copy"]);
+  const isComplete = lines.length > 1 && FENCE.test(lines.at(-1));
+  const text = lines.slice(1, isComplete ? -1 : undefined).join("\n");
+  const copy = element("button", ["Copy"]), shown = element("code", [text]);
   copy.type = "button";
   copy.addEventListener("click", () => copyText(text, copy));
-  return element("div", [element("div", [language || "code", copy]), element("pre", [element("code", [text])])], "code");
-}
-
-/** Copy to the clipboard and show the result on the button. */
-export async function copyText(text, button) {
-  const label = button.textContent;
-  try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; } catch { button.textContent = "Not allowed"; }
-  setTimeout(() => { button.textContent = label; }, 1200);
+  if (isComplete) color(shown, text, language);
+  return element("div", [element("div", [language || "code", copy]), element("pre", [shown])], "code");
 }
 
 /** A list. Items that are indented further form a nested list in the preceding item. */
@@ -110,18 +118,20 @@ function table(lines) {
   return element("table", [element("thead", [row(head, "th")]), element("tbody", body.map(line => row(line, "td")))]);
 }
 
-/** The nodes of inline Markdown: emphasis, code and links. */
+/** The nodes of inline Markdown: emphasis, code, links and formulas. */
 function inline(text, depth = 0) {
   const nodes = [];
   let found;
   if (depth > MAX_DEPTH) return [text];
   while ((found = INLINE.exec(text))) {
-    const [all, , codeText, strong, strong2, struck, weak, weak2, label, address, bare] = found;
+    const [all, , codeText, strong, strong2, struck, weak, weak2, label, address, bare, ...formulas] = found;
+    const math = formulas.find(each => each !== undefined);
     if (found.index) nodes.push(text.slice(0, found.index));
     if (codeText !== undefined) nodes.push(element("code", [codeText]));
     else if (strong ?? strong2) nodes.push(element("strong", inline(strong ?? strong2, depth + 1)));
     else if (struck) nodes.push(element("s", inline(struck, depth + 1)));
     else if (weak ?? weak2) nodes.push(element("em", inline(weak ?? weak2, depth + 1)));
+    else if (math !== undefined) nodes.push(formula(math, formulas[0] === math || formulas[1] === math, all));
     else nodes.push(link(label ?? bare, address ?? bare, all));
     text = text.slice(found.index + all.length);
   }
@@ -133,11 +143,4 @@ function link(label, address, all) {
   const anchor = element("a", [label]);
   anchor.href = address; anchor.rel = "noopener noreferrer"; anchor.target = "_blank";
   return anchor;
-}
-
-export function element(name, children = [], className = "") {
-  const made = document.createElement(name);
-  made.append(...children);
-  if (className) made.className = className;
-  return made;
 }

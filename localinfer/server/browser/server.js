@@ -1,34 +1,66 @@
 // Requests to the server that delivered this page.
 
-export async function models(key) {
-  const answer = await fetch("/v1/models", { headers: headers(key) });
+import { settings } from "./preferences.js";
+
+const RETRY_MS = 1000;
+
+/** The models of the server, as objects with an `id`. Waits while the server loads its model. */
+export async function models(onLoading) {
+  for (;;) {
+    const answer = await fetch("/v1/models", { headers: headers() });
+    if (answer.ok) return (await answer.json()).data;
+    if (answer.status !== 503) throw new Error(await reason(answer));
+    onLoading();
+    await new Promise(resolve => setTimeout(resolve, RETRY_MS));
+  }
+}
+
+/** The properties of a model, such as its context length and what it can see. This loads the model. */
+export async function properties(model) {
+  const answer = await fetch(`/props?model=${encodeURIComponent(model)}`, { headers: headers() });
   if (!answer.ok) throw new Error(await reason(answer));
-  return (await answer.json()).data.map(each => each.id);
+  return answer.json();
+}
+
+/** The origins that this page may connect to, besides its own. */
+export async function allowedOrigins() {
+  const policy = (await fetch("/", { method: "HEAD" })).headers.get("content-security-policy") ?? "";
+  const sources = policy.split("; ").find(each => each.startsWith("connect-src ")) ?? "";
+  return sources.split(" ").slice(2);
 }
 
 /** Stream the chunks of a chat completion. */
-export async function* chunks(question, key, signal) {
+export async function* chunks(question, signal) {
   const answer = await fetch("/v1/chat/completions", {
-    method: "POST", headers: headers(key), body: JSON.stringify({ ...question, stream: true }), signal,
+    method: "POST", headers: headers(), signal,
+    body: JSON.stringify({ ...question, stream: true, return_progress: true, timings_per_token: true }),
   });
   if (!answer.ok) throw new Error(await reason(answer));
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
+  for await (const data of eventData(answer.body)) {
+    if (data === "[DONE]") continue;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new Error(chunk.error.message);
+    yield chunk;
+  }
+}
+
+/** The data of each server-sent event. */
+export async function* eventData(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "", data = [];
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
-    const lines = (held + value).split("\n");
+    const lines = (held + value).split(/\r?\n/);
     held = lines.pop();
     for (const line of lines) {
-      if (!line.startsWith("data: ") || line === "data: [DONE]") continue;
-      const chunk = JSON.parse(line.slice(6));
-      if (chunk.error) throw new Error(chunk.error.message);
-      yield chunk;
+      if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+      else if (!line && data.length) { yield data.join("\n"); data = []; }
     }
   }
 }
 
-const headers = key => ({ "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) });
+const headers = () => ({ "Content-Type": "application/json", ...(settings.key ? { Authorization: `Bearer ${settings.key}` } : {}) });
 
 async function reason(answer) {
   try { return (await answer.json()).error.message; } catch { return `the server answers with status ${answer.status}`; }

@@ -1,0 +1,132 @@
+"""The web UI in a headless browser: a chat with the model."""
+
+import json
+from typing import Any
+
+from server_process import ServerProcess
+from web_page import CHAT, answer_with, ask, endless, set_fields, texts
+
+UNNAMED = """[...document.querySelectorAll('button, select, textarea, input')]
+    .filter(each => !each.ariaLabel && !each.textContent.trim() && !each.labels?.length).map(each => each.outerHTML)"""
+
+
+def test_response_is_shown_and_stored(page: Any) -> None:
+    page.route(CHAT, endless)
+    set_fields(page, max_tokens=12)
+    ask(page, "Hello there")
+    assert texts(page)[0] == "Hello there"
+    assert "12 tokens" in page.inner_text("#messages li:last-child .tools")
+    before = texts(page)
+    page.reload()
+    assert texts(page) == before
+    assert page.inner_text("#conversations li:first-child").startswith("Hello there")
+    page.click("#new")
+    assert texts(page) == []
+
+
+def test_unsent_text_survives_a_reload(page: Any) -> None:
+    page.fill("#question", "not sent yet\nsecond line")
+    page.reload()
+    assert page.input_value("#question") == "not sent yet\nsecond line"
+    set_fields(page, max_tokens=2)
+    page.press("#question", "Enter")
+    page.wait_for_selector("#send:visible")
+    page.reload()
+    assert page.input_value("#question") == ""
+
+
+def test_edit_regenerate_and_previous_version(page: Any) -> None:
+    set_fields(page, max_tokens=6)
+    ask(page, "First")
+    first = texts(page)
+    page.click("text=Edit")
+    page.fill(".edit", "Second")
+    page.press(".edit", "Enter")
+    page.wait_for_selector("#send:visible")
+    assert texts(page)[0] == "Second"
+    assert "2/2" in page.inner_text("#messages li:first-child .tools")
+    page.click("text=Regenerate")
+    page.wait_for_selector("#send:visible")
+    assert "2/2" in page.inner_text("#messages li:last-child .tools")
+    page.click("[aria-label='Previous version'] >> nth=0")
+    assert texts(page) == first
+
+
+def test_stop(page: Any, server: ServerProcess) -> None:
+    page.route(CHAT, endless)
+    page.fill("#question", "Go on")
+    page.press("#question", "Enter")
+    page.wait_for_selector(".assistant .text > *")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#send:visible")
+    assert "stopped" in page.inner_text("#messages li:last-child .tools")
+    assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status == 200
+
+
+def test_settings_are_sent_and_stored(page: Any) -> None:
+    page.click("#open-settings")
+    page.fill("[name=system]", "Be brief")
+    page.fill("[name=temperature]", "0.5")
+    page.fill("[name=max_tokens]", "3")
+    page.keyboard.press("Escape")
+    page.reload()
+    page.wait_for_selector("#model option", state="attached")
+    with page.expect_request(CHAT) as request:
+        ask(page, "Hi")
+    sent = request.value.post_data_json
+    assert sent["messages"][0] == {"role": "system", "content": "Be brief"}
+    assert (sent["temperature"], sent["max_tokens"], sent["model"]) == (0.5, 3, "tiny")
+
+
+def test_error_is_shown(page: Any) -> None:
+    body = json.dumps({"error": {"message": "the server is busy"}})
+    page.route(CHAT, lambda route: route.fulfill(status=200, body=f"data: {body}\n\n"))
+    ask(page, "Hello")
+    assert page.inner_text("[role=alert]") == "the server is busy"
+
+
+def test_keyboard_and_screen_reader(page: Any) -> None:
+    """Every control has an accessible name, and the message field is reachable by keyboard."""
+    answer_with(page, "Yes.")
+    ask(page, "Hello")
+    assert page.evaluate(UNNAMED) == []
+    assert page.inner_text("#status") == "The response is complete."
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    page.keyboard.type("x")
+    assert page.input_value("#question") == "x"
+
+
+def test_keyboard_focus_survives_rendering(page: Any) -> None:
+    """The button that replaces a pressed button gets the focus."""
+    focused = "document.activeElement.title || document.activeElement.id"
+    answer_with(page, "Yes.")
+    ask(page, "Hello")
+    for selector, expected in (
+        ("[title='Edit this message and resend']", ""),
+        (".edit", "Edit this message and resend"),
+        ("[title='Regenerate this response']", "Regenerate this response"),
+        ("[title='Previous version']", "Next version"),
+    ):
+        page.focus(f"{selector} >> nth=-1")
+        page.keyboard.press("Escape" if selector == ".edit" else "Enter")
+        page.wait_for_selector("#send:visible")
+        page.wait_for_function(f"({focused}) === {json.dumps(expected)}")
+    page.fill("#question", "Once more")
+    page.focus("#send")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#send:visible")
+    page.wait_for_function(f"({focused}) === 'question'")
+
+
+def test_dark_and_light_theme(page: Any) -> None:
+    back = "getComputedStyle(document.body).backgroundColor"
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(back)
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(back) != dark
+    page.click("#theme")
+    page.click("#theme")
+    assert page.evaluate(back) == dark
+
+

@@ -1,0 +1,129 @@
+"""Markdown in the web UI: what is rendered, and that it can never run a script or stop the page."""
+
+from typing import Any
+
+import pytest
+from web_page import CHAT, answer_with, ask
+
+ANSWER = """# Title
+
+Some **bold** and `code`, <img src=x onerror=alert(1)> and [a link](https://example.org) [not](javascript:alert(1)).
+
+1. one
+   - inner
+2. two
+
+```python
+print("<b>")
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |
+"""
+
+
+
+def test_markdown_is_rendered_without_scripts(page: Any) -> None:
+    answer_with(page, ANSWER, reasoning="Let me see.\nYes.")
+    ask(page, "Show")
+    shown = page.locator(".assistant .text")
+    assert shown.locator("h3").inner_text() == "Title"
+    assert shown.locator("strong").inner_text() == "bold"
+    assert shown.locator("p code").inner_text() == "code"
+    assert shown.locator("ol > li").count() == 2
+    assert shown.locator("ol ul li").inner_text() == "inner"
+    assert shown.locator("td").all_inner_texts() == ["1", "2"]
+    assert shown.locator("img").count() == 0
+    assert [each.get_attribute("href") for each in shown.locator("a").all()] == ["https://example.org"]
+    page.click("text=Copy >> nth=1")
+    assert page.evaluate("navigator.clipboard.readText()") == 'print("<b>")'
+    assert not page.locator("details > div").is_visible()
+    page.click("summary")
+    assert page.locator("details > div").inner_text() == "Let me see.\nYes."
+
+
+RUNS = "globalThis.hacked = true"
+HOSTILE = (
+    f"<script>{RUNS}</script>",
+    f"<img src=x onerror='{RUNS}'>",
+    f"<svg/onload={RUNS}>",
+    f"<details open ontoggle={RUNS}>x",
+    f"<iframe srcdoc='<script>parent.{RUNS}</script>'></iframe>",
+    "<base href=//example.org>",
+    "<style>*{display:none}</style>",
+    "<meta http-equiv=refresh content='0;url=https://example.org'>",
+    "<form action=//example.org><input autofocus></form>",
+    f"[a](javascript:{RUNS})",
+    f"[a](JaVaScRiPt:{RUNS})",
+    f"[a](java\tscript:{RUNS})",
+    f"[a](&#106;avascript:{RUNS})",
+    f"[a](data:text/html,<script>{RUNS}</script>)",
+    f"[a](vbscript:{RUNS})",
+    "[a](//example.org)",
+    "[a](file:///etc/passwd)",
+    f"![a](x onerror={RUNS})",
+    "![a](https://example.org/track.png)",
+    f"[<img src=x onerror={RUNS}>](https://example.org)",
+    f'[a](https://example.org/" onclick="{RUNS})',
+    f'https://example.org/"onmouseover={RUNS}',
+    f"`<script>{RUNS}</script>`",
+    f"```<script>{RUNS}</script>\n</code></pre><script>{RUNS}</script>\n```",
+    f"# <script>{RUNS}</script>",
+    f"> <img src=x onerror={RUNS}>",
+    f"- <img src=x onerror={RUNS}>",
+    f"| <img src=x onerror={RUNS}> | b |\n|---|---|\n| a |",
+    f"**<img src=x onerror={RUNS}>**",
+    f"\u2028<script>{RUNS}</script>",
+    f"<scr\0ipt>{RUNS}</script>",
+    f"{{{{constructor.{RUNS}}}}}",
+)
+ALLOWED = "A BLOCKQUOTE BUTTON CODE DIV EM H3 H4 H5 H6 HR LI OL P PRE S STRONG TABLE TBODY TD TH THEAD TR UL"
+FOUND = """[...document.querySelectorAll('.assistant .text *')].map(each => [
+    each.tagName, each.tagName == 'A' ? each.href : '',
+    ...each.getAttributeNames().filter(name => name.startsWith('on'))])"""
+
+
+def test_hostile_markdown_runs_nothing(page: Any) -> None:
+    """Neither a response nor its reasoning becomes a script, a request or an element that Markdown does not have. The
+    fixture checks that no rule of the security policy was needed."""
+    for content in ("\n\n".join(HOSTILE), "\n".join(HOSTILE)):
+        answer_with(page, content, reasoning=content)
+        ask(page, f"<img src=x onerror='{RUNS}'>")
+        for tag, address, *handlers in page.evaluate(FOUND):
+            assert tag in ALLOWED.split()
+            assert address == "" or address.startswith(("https://", "http://", "mailto:"))
+            assert handlers == []
+        page.reload()
+        page.wait_for_selector(".assistant .text > *")
+        page.unroute(CHAT)
+    assert page.evaluate("globalThis.hacked") is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "> " * 20_000 + "x",
+        ">" * 20_000,
+        "\n".join("  " * n + "- x" for n in range(1500)),
+        "`" * 20_000,
+        "*" * 20_000,
+        "*_" * 10_000 + "x" + "_*" * 10_000,
+        "[" * 20_000,
+        "[a](" * 10_000,
+        "~~" * 10_000,
+        "# a" + " " * 20_000 + "b",
+        "|" * 20_000 + "\n" + "|-" * 10_000,
+        " " * 20_000 + "x",
+        "**a" * 10_000,
+        "`a``b" * 5_000,
+    ],
+    ids=lambda content: repr(content[:8]),
+)
+def test_no_markdown_stops_the_page(page: Any, content: str) -> None:
+    """Deep nesting neither overflows the stack, nor does rendering take long."""
+    answer_with(page, content)
+    ask(page, "Show")
+    assert page.locator(".assistant .text > *").count() > 0
+
+
