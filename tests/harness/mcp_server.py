@@ -31,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         owner: McpServer = self.server.owner
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        owner.requests.append((message, dict(self.headers)))
+        owner.requests.append((message, {name.lower(): value for name, value in self.headers.items()}))
         if message["method"] == "initialize":
             owner.sessions.append(f"session-{len(owner.requests)}")
             result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "test"}}
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class McpServer:
-    """The running server. `requests` are the messages that it got, with their headers."""
+    """The running server. `requests` are the messages that it got, with their headers in lower case."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[Any, dict[str, str]]] = []

@@ -68,9 +68,16 @@ export async function run(call, signal) {
   const found = (await available()).get(call.function.name);
   if (!found) return { content: `There is no tool ${call.function.name}.`, failed: true };
   try {
-    return await found.client.callTool(call.function.name, JSON.parse(call.function.arguments || "{}"), signal);
+    return await found.client.callTool(call.function.name, parsedArguments(call), signal);
   } catch (error) {
     if (signal.aborted) throw error;
     return { content: `The call failed: ${error.message}`, failed: true };
   }
+}
+
+function parsedArguments(call) {
+  let values;
+  try { values = JSON.parse(call.function.arguments || "{}"); } catch { values = null; }
+  if (typeof values !== "object" || !values || Array.isArray(values)) throw new Error("its arguments are not an object");
+  return values;
 }

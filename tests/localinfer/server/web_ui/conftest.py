@@ -40,13 +40,21 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, server: ServerProcess, mcp: McpServer) -> Iterator[Any]:
-    """A new browser context at the server's page. Errors and requests to other hosts fail the test."""
+    """A new browser context at the server's page. Errors and requests to other hosts fail the test, except
+    responses with the statuses in `page.expected_statuses`.
+    """
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], accept_downloads=True)
     opened = context.new_page()
     allowed = (server.url, mcp.url, f"blob:{server.url}")
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+    opened.expected_statuses = ()
+
+    def on_console(line: Any) -> None:
+        if line.type == "error" and not any(f"status of {each} " in line.text for each in opened.expected_statuses):
+            problems.append(line.text)
+
+    opened.on("console", on_console)
     opened.on("request", lambda request: request.url.startswith(allowed) or problems.append(request.url))
     opened.goto(server.url)
     opened.wait_for_selector("#model option", state="attached")

@@ -89,7 +89,7 @@ def test_branch_into_a_new_conversation(page: Any) -> None:
     ask(page, "First")
     ask(page, "Second")
     press(page, "Continue from here in a new conversation", 1)
-    page.wait_for_function("document.title.includes('branch')")
+    page.wait_for_selector("[aria-current] >> text=First (branch)")
     assert texts(page) == ["First", "One."]
     ask(page, "Third")
     assert texts(page) == ["First", "One.", "Third", "Three."]

@@ -127,3 +127,95 @@ def test_no_markdown_stops_the_page(page: Any, content: str) -> None:
     assert page.locator(".assistant .text > *").count() > 0
 
 
+
+
+FORMULAS = r"""Inline $x^2 + 1$ and \(\alpha\), for $5 or $10, and `$code$`.
+
+$$
+\frac{1}{2}
+$$
+
+\[ \sum_{i=1}^n i \]
+
+$$ unfinished
+
+After it, $\notacommand{$ stays.
+"""
+
+
+def test_formulas(page: Any) -> None:
+    """Formulas are MathML; what is no formula, or cannot be read, is shown as it is."""
+    answer_with(page, FORMULAS)
+    ask(page, "Show")
+    page.wait_for_selector(".assistant math >> nth=3")
+    sources = [each.text_content() for each in page.locator(".assistant math annotation").all()]
+    assert [source.strip() for source in sources] == ["x^2 + 1", r"\alpha", r"\frac{1}{2}", r"\sum_{i=1}^n i"]
+    assert page.locator(".formula.display").count() == 2
+    assert page.locator("mfrac").count() == 1
+    shown = page.inner_text(".assistant .text")
+    for text in ("for $5 or $10", "$code$", "$$ unfinished", r"$\notacommand{$ stays."):
+        assert text in shown
+
+
+def test_code_is_colored(page: Any) -> None:
+    code = 'def f(x):\n    return "<b>" + x  # note'
+    answer_with(page, f"```python\n{code}\n```\n\n```unknownlanguage\n{code}\n```\n\n```python\nnot_complete = 1")
+    ask(page, "Show")
+    page.wait_for_selector(".hljs-keyword")
+    blocks = page.locator(".code code")
+    assert blocks.nth(0).locator(".hljs-string").inner_text() == '"<b>"'
+    assert [blocks.nth(n).inner_text() for n in range(3)] == [code, code, "not_complete = 1"]
+    assert [blocks.nth(n).locator("span").count() > 0 for n in range(3)] == [True, False, False]
+    page.click(".code button >> nth=0")
+    page.wait_for_selector("text=Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == code
+
+
+HOSTILE_FORMULAS = (
+    rf"\href{{javascript:{RUNS}}}{{x}}",
+    rf"\url{{javascript:{RUNS}}}",
+    r"\includegraphics{https://example.org/a.png}",
+    rf"\htmlData{{onclick={RUNS}}}{{x}}",
+    r"\htmlStyle{position: fixed}{x}",
+    r"\htmlClass{hidden}{x}",
+    rf"\text{{<img src=x onerror={RUNS}>}}",
+    rf"<script>{RUNS}</script>",
+    r"\color{red} x \textcolor{#123456}{y} \colorbox{blue}{z}",
+    r"\rule{1000em}{1000em}",
+    r"\def\a{\a\a}\a",
+    r"\begin{matrix} a & b \\ \hline c & d \end{matrix} \cancel{x} \boxed{y} \phantom{z} \raisebox{1em}{q}",
+    "{" * 2000 + "x" + "}" * 2000,
+    r"\sqrt{" * 200 + "x" + "}" * 200,
+)
+LANGUAGES = (
+    "html", "xml", "javascript", "php", "python", "markdown", "constructor", "__proto__", "toString", 'html" onload="x',
+)  # fmt: skip
+HOSTILE_CODE = [f"```{name}\n{RUNS}\n<script>{RUNS}</script>\n<img src=x onerror='{RUNS}'>\n```" for name in LANGUAGES]
+ATTRIBUTES = """[...document.querySelectorAll('.formula *, .code *')].flatMap(each => each.getAttributeNames()).filter(
+    name => /^(on|style$|href$|src|xlink)/i.test(name))"""
+
+
+def test_hostile_formulas_and_code_run_nothing(page: Any) -> None:
+    """What KaTeX and highlight.js make has no script, address or style; the fixture checks that nothing was blocked."""
+    for content in (
+        "\n\n".join(f"$${each}$$ and ${each}$" for each in HOSTILE_FORMULAS),
+        "\n\n".join(f"\\[\n{each}\n\\]\n\n\\({each}\\)" for each in HOSTILE_FORMULAS),
+        "\n\n".join(HOSTILE_CODE),
+    ):
+        answer_with(page, content)
+        ask(page, "Show")
+        page.wait_for_selector(".formula, .hljs-tag")
+        page.wait_for_selector("#messages math, .hljs-tag", state="attached")
+        assert page.evaluate(ATTRIBUTES) == []
+        assert page.locator(".formula a, .formula img, .code script, .code img").count() == 0
+    assert page.evaluate("globalThis.hacked") is None
+
+
+@pytest.mark.parametrize(
+    "content", ["$" * 20_000, "$$\n" * 5_000, "\\(" * 10_000, "\\[ x\n" * 5_000, "$a" * 10_000, "$x$ " * 3_000],
+    ids=lambda content: repr(content[:6]),
+)  # fmt: skip
+def test_no_formula_stops_the_page(page: Any, content: str) -> None:
+    answer_with(page, content)
+    ask(page, "Show")
+    assert page.locator(".assistant .text > *").count() > 0
