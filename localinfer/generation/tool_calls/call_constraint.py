@@ -35,7 +35,8 @@ def call_constraint(
     For `on_wait` see `Constraint`.
 
     With the mode "auto", it begins with the first call. Otherwise the answer is reasoning, if any, and calls. Raises
-    UsageError for an unknown tool, UnsupportedError if the calls of the family have no grammar.
+    UsageError for an unknown tool, UnsupportedError if the calls of the family have no grammar, ConstraintError for a
+    forced call of a tool whose JSON schema cannot be compiled.
     """
     is_forced = choice.mode == "required"
     tools = [tool for tool in choice.allowed(tools) if isinstance(function_of(tool).get("name"), str)]
@@ -52,7 +53,8 @@ def call_constraint(
     if not syntax:
         raise UnsupportedError("tool_choice: the format of this model's calls can only be parsed; use auto or none")
     grammar = CallGrammar(
-        syntax, (opening, closing), tools, tokenizer, lambda schema: vocabulary.rewritten_schema(schema, on_wait))
+        syntax, (opening, closing), tools, tokenizer, lambda schema: vocabulary.rewritten_schema(schema, on_wait),
+        is_strict=is_forced)
     text = grammar.text(with_opening=is_forced, is_parallel=is_parallel)
     if not is_forced:
         bare = None if messages else bare_call_pattern(tools)

@@ -31,12 +31,13 @@ RewriteSchema = Callable[[dict[str, Any]], tuple[dict[str, Any], str]]
 class CallGrammar:
     """The grammar of the calls of some tools, between an opening and a closing delimiter.
 
-    `rewrite` returns a schema as a grammar can express it, and the problem, "" for none.
+    `rewrite` returns a schema as a grammar can express it, and the problem, "" for none. With `is_strict`, a problem is
+    a ConstraintError; otherwise the arguments of its tool are any object, with a warning.
     """
 
     def __init__(
         self, syntax: CallSyntax, delimiters: tuple[str, str], tools: Sequence[Tool], tokenizer: Tokenizer,
-        rewrite: RewriteSchema,
+        rewrite: RewriteSchema, *, is_strict: bool = False,
     ) -> None:  # fmt: skip
         self._syntax = syntax
         self._opening, self._closing = delimiters
@@ -48,7 +49,7 @@ class CallGrammar:
         for function in map(function_of, tools):
             name = function["name"]
             try:
-                self._schemas[name] = arguments_schema(function, rewrite)
+                self._schemas[name] = arguments_schema(function, rewrite, is_strict=is_strict)
                 self._calls.append(self._call(name, self._schemas[name]))
             except ConstraintError as error:  # of the worker that rewrites a schema
                 raise ConstraintError(f"tool {name}: {str(error).partition(': ')[2]}") from None
@@ -248,17 +249,21 @@ def referred(schema: Schema) -> Schema:
     return definition if isinstance(definition, Mapping) else {}
 
 
-def arguments_schema(function: Mapping[str, Any], rewrite: RewriteSchema) -> Schema:
+def arguments_schema(function: Mapping[str, Any], rewrite: RewriteSchema, *, is_strict: bool = False) -> Schema:
     """Return the schema of the arguments of a function, without further properties if it names any.
 
-    A schema that llguidance does not support becomes that of any object, with a warning.
+    A required property that is not among them may have any value.
+    A schema that llguidance does not support becomes that of any object, with a warning, or ConstraintError is raised.
     """
     parameters = function.get("parameters")
     parameters = parameters if parameters and isinstance(parameters, Mapping) else {"properties": {}}
     schema: dict[str, Any] = {"type": "object", **parameters}
-    if "properties" in schema:
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and all(name in [*properties] for name in as_list(schema.get("required"))):
         schema.setdefault("additionalProperties", False)
     schema, problem = rewrite(schema)
+    if problem and is_strict:
+        raise ConstraintError(f"tools: {problem}; tool_choice auto calls the tool without constraints")
     if problem:
         warnings.warn(f"tool {function['name']}: its arguments are not constrained: {problem}", stacklevel=2)
         return {"type": "object"}

@@ -1,5 +1,6 @@
 """Tool calls, from a model whose output a grammar constrains."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -90,6 +91,19 @@ def test_streamed_arguments(server: ServerProcess) -> None:
     assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+def test_text_that_may_be_a_call_is_held_back_with_comments(server: ServerProcess) -> None:
+    """A client that gets nothing for long would give up."""
+    for held in '{\\"name\\": \\"add\\", \\"x\\": \\"', "<tool_call>":
+        body = REQUEST | {"grammar": f'root ::= "{held}" [a-z]{{200}}', "stream": True, "sse_ping_interval": 0.02}
+        with contextlib.closing(server.connection()) as connection:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body))
+            lines = connection.getresponse().read().split(b"\n\n")
+        contents = [at for at, line in enumerate(lines) if b'"content":"' in line]
+        comments = [at for at, line in enumerate(lines) if line == b": still working"]
+        assert len(contents) == 1, "the text is held back until the end of the answer"
+        assert [at for at in comments if at < contents[0]]
+
+
 def test_forced_call_in_other_apis(server: ServerProcess) -> None:
     choice = {"type": "function", "name": "sub"}
     fields = {"input": "Add", "tools": [ADD, SUB], "tool_choice": choice, "parallel_tool_calls": False}
@@ -103,6 +117,23 @@ def test_forced_call_excludes_a_grammar(server: ServerProcess) -> None:
     reply = server.post("/v1/chat/completions", REQUEST | {"tool_choice": "required"})
     assert reply.status == 400
     assert reply.body["error"]["message"].startswith("tool_choice: required excludes other constraints")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "log"}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_forced_call_of_a_tool_whose_schema_cannot_be_compiled(
+    server: ServerProcess, choice: object, stream: bool
+) -> None:
+    """Its arguments could not be constrained. The model may call the tool with `auto`."""
+    parameters = {"type": "object", "properties": {"level": {"type": "whole number"}}}
+    tools = [TOOL, {"type": "function", "function": {"name": "log", "parameters": parameters}}]
+    request = {"messages": REQUEST["messages"], "tools": tools, "max_tokens": 1, "stream": stream}
+    reply = server.post("/v1/chat/completions", request | {"tool_choice": choice})
+    assert (reply.status, reply.body["error"]["code"]) == (400, "invalid_schema")
+    assert reply.body["error"]["param"] == "tools[1].function.parameters"
+    assert reply.body["error"]["message"].startswith("tools[1].function.parameters: ")
+    assert "whole number" in reply.body["error"]["message"]
+    assert server.post("/v1/chat/completions", request | {"stream": False}).status == 200
 
 
 def test_tool_choice_none(server: ServerProcess) -> None:

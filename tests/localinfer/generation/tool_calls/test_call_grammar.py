@@ -9,7 +9,7 @@ import pytest
 from constraints import BYTE_TRIE, BYTES, ByteTokenizer, trie_of
 from llguidance import LLMatcher
 
-from localinfer.errors import UnsupportedError, UsageError
+from localinfer.errors import ConstraintError, UnsupportedError, UsageError
 from localinfer.generation.structured.constraint import Constraint
 from localinfer.generation.structured.constraint_source import ConstraintSource
 from localinfer.generation.structured.constraint_start import AfterMarker
@@ -234,12 +234,19 @@ def test_calls_of_channels() -> None:
     {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}},
     {"properties": {"a\"<b>": {"type": ["string", "null"]}, "c": {"enum": [1, "x"]}, "d": {"anyOf": []}}},
     {"properties": {"a": {"type": "object", "properties": {"b": {"type": "array"}}}}}, {"type": 5}, {"properties": 5},
+    {"properties": {}, "required": [{}]},
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:tool f")
 def test_unusual_schemas(template: str, parameters: object) -> None:
+    """Those that are no JSON schemas cannot be forced."""
+    is_refused = parameters in ({"type": 5}, {"properties": 5}, {"properties": {}, "required": [{}]})
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}, {"type": "web_search"}]
     for choice in "auto", "required", "f":
         parsed = ToolChoice.parse(choice)
+        if choice != "auto" and is_refused:
+            with pytest.raises(ConstraintError, match=r"^tool f: "):
+                call_constraint(template, TOKENIZER, BYTES, tools, parsed, is_parallel=True, prompt="")
+            continue
         constraint = call_constraint(template, TOKENIZER, BYTES, tools, parsed, is_parallel=True, prompt="")
         assert constraint
         accept(constraint, "<tool_call>" if template != "<|tool_call>call:" else "<|tool_call>")
@@ -265,6 +272,8 @@ def test_schema_that_cannot_be_compiled() -> None:
     function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "no type"}}}}
     with pytest.warns(UserWarning, match="^tool f: its arguments are not constrained"):
         assert arguments_schema(function, rewrite) == {"type": "object"}
+    with pytest.raises(ConstraintError, match="no type"):
+        arguments_schema(function, rewrite, is_strict=True)
 
 
 def test_arguments_schema() -> None:
@@ -273,6 +282,8 @@ def test_arguments_schema() -> None:
     assert arguments_schema({"name": "f", "parameters": {"type": "object"}}, rewrite) == {"type": "object"}
     open_schema = {"type": "object", "properties": {}, "additionalProperties": True}
     assert arguments_schema({"name": "f", "parameters": open_schema}, rewrite) == open_schema
+    unnamed = {"type": "object", "properties": {"a": {}}, "required": ["a", "b"]}  # an object without b is invalid
+    assert arguments_schema({"name": "f", "parameters": unnamed}, rewrite, is_strict=True) == unnamed
 
 
 @pytest.mark.parametrize("types", [{}, {"type": ["string", "null", "integer"]}])
