@@ -7,6 +7,7 @@ import { announceChange, isBusy, model, save, state } from "./state.js";
 import * as tools from "./tools.js";
 import { add, path } from "./tree.js";
 
+const DECLINED = { content: "The user declined this call.", failed: true, note: "declined" }; // the result of a call
 const SAVE_INTERVAL = 2000; // milliseconds between saves of an answer that is being generated
 
 /** Generate the assistant's next message after the last one shown. With `continues`, continue the last one. */
@@ -92,7 +93,7 @@ async function runCalls(conversation, node, signal, done = []) {
   for (const call of open) {
     announce(`The model asks to run ${call.function.name}. Allow or decline it in the last message.`);
     const isAllowed = await tools.consent(call, signal);
-    const result = isAllowed ? await tools.run(call, signal) : { content: "The user declined this call.", failed: true };
+    const result = isAllowed ? await tools.run(call, signal) : DECLINED;
     add(conversation, conversation.leaf, { role: "tool", tool_call_id: call.id, name: call.function.name, ...result });
     await save(conversation);
   }

@@ -69,7 +69,8 @@ def test_declined_call(page: Any, tools: McpServer) -> None:
     page.wait_for_selector("text=It is 3.")
     assert "tools/call" not in tools.methods()
     assert requests[1]["messages"][-1]["content"] == "The user declined this call."
-    assert page.inner_text(".call summary") == "Tool call: add (failed)"
+    assert page.inner_text(".call summary") == "Tool call: add (declined)"
+    assert page.evaluate("document.activeElement.id") == "question"
 
 
 def test_result_in_an_event_stream_that_is_an_error(page: Any, tools: McpServer) -> None:
