@@ -60,7 +60,7 @@ class Conversation:
     def variables(self) -> dict[str, object]:
         """Return the template variables of the conversation, by name."""
         return {
-            **(firefunction_variables(self.tools) if self.tools else {}),
+            **firefunction_variables(self.tools or ()),
             **self.template_kwargs,
             "messages": [normalize_message(message) for message in self.messages],
             "tools": self.tools,
@@ -74,7 +74,8 @@ def firefunction_variables(tools: Sequence[Mapping[str, object]]) -> dict[str, s
 
     llama.cpp passes them, too, with the time of day, which would change the beginning of every prompt.
     """
-    return {"functions": json.dumps(tools, indent=2, ensure_ascii=False), "datetime": f"{date.today():%b %d %Y}"}
+    functions = json.dumps(tools, indent=2, ensure_ascii=False) if tools else ""
+    return {"functions": functions, "datetime": f"{date.today():%b %d %Y}"}
 
 
 def normalize_message(message: Message) -> Message:

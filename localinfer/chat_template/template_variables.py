@@ -4,16 +4,19 @@ import re
 from datetime import datetime
 
 DEVELOPER_ROLE = re.compile("""(['"])developer\\1""")
-THINKING_VARIABLES = ("enable_thinking", "thinking")  # Qwen 3, SmolLM 3, GLM 4.5, ...; Granite, DeepSeek V3.1
+THINKING_VARIABLES = ("enable_thinking", "thinking")  # llama.cpp's: Qwen 3, SmolLM 3, ...; Granite, DeepSeek V3.1
 DATE_VARIABLES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y"}  # of Llama 3.1 and later, and Firefunction
 VARIABLE = r"(?<![\w.'\"\[]){}(?![\w'\"(])"  # not an attribute, a string or a function call
 
 
 def thinking_variables(source: str, think: str) -> dict[str, bool]:
-    """Return the template variables for --think on or off; empty for auto, or if the template has no switch."""
-    if think == "auto":
-        return {}
-    return {name: think == "on" for name in THINKING_VARIABLES if references(source, name)}
+    """Return the template variables for --think; empty if the template has no switch.
+
+    With auto, reasoning is on if the template has llama.cpp's variable, as llama.cpp does. Other switches keep the
+    default of the template.
+    """
+    names = THINKING_VARIABLES[:1] if think == "auto" else THINKING_VARIABLES
+    return {name: think != "off" for name in names if references(source, name)}
 
 
 def date_variables(source: str, now: datetime) -> dict[str, str]:

@@ -283,7 +283,8 @@ class Options:
 
     think: Think = option(
         "auto", "-rea", "--reasoning", "--think", section="chat", choices=get_args(Think),
-        help="Enable or disable reasoning, if the chat template supports it (auto: the default of the template).")
+        help="Enable or disable reasoning, if the chat template supports it (auto: enable it by `enable_thinking`, or "
+        "else the default of the template).")
     reasoning_effort: str = option(
         "", "--reasoning-effort", section="chat",
         help="Reasoning effort for chat templates that support it: low, medium, high, or another value of the "

@@ -19,7 +19,7 @@ from localinfer.chat_template.template_variables import date_variables, supports
 def test_thinking_variables(source: str, names: list[str]) -> None:
     assert thinking_variables(source, "on") == dict.fromkeys(names, True)
     assert thinking_variables(source, "off") == dict.fromkeys(names, False)
-    assert thinking_variables(source, "auto") == {}
+    assert thinking_variables(source, "auto") == ({"enable_thinking": True} if "enable_thinking" in names else {})
 
 
 def test_supports_tools() -> None:

@@ -310,8 +310,8 @@ def test_switch_for_thinking(agent: ServerProcess) -> None:
     def n_tokens(thinking: object) -> int:
         return int(agent.post(COUNT, REQUEST | {"thinking": thinking}).body["input_tokens"])
 
-    with_switch = {n_tokens({"type": "enabled", "budget_tokens": 9}), n_tokens({"type": "disabled"}), n_tokens(None)}
-    assert min(with_switch) > n_tokens({"type": "adaptive"})
+    enabled, disabled = n_tokens({"type": "enabled", "budget_tokens": 9}), n_tokens({"type": "disabled"})
+    assert n_tokens({"type": "adaptive"}) == enabled != disabled == n_tokens(None)
 
 
 def test_thinking_is_off_unless_asked_for(tmp_path: Path) -> None:
@@ -351,12 +351,14 @@ def test_system_messages_within_the_conversation(agent: ServerProcess) -> None:
     messages = [USER, {"role": "system", "content": "It is late."}, {"role": "assistant", "content": "Hi"}, USER, USER]
     prompt = prompt_of(agent, {"messages": messages})
     assert prompt == (
-        "<|im_start|>user\nHello\n<system-reminder>\nIt is late.\n</system-reminder><|im_end|>\n"
+        "[thinking True]<|im_start|>user\nHello\n<system-reminder>\nIt is late.\n</system-reminder><|im_end|>\n"
         "<|im_start|>assistant\nHi<|im_end|>\n<|im_start|>user\nHello\nHello<|im_end|>\n<|im_start|>assistant\n"
     )
     first = [{"role": "system", "content": "Be kind."}, USER]
     prompt = prompt_of(agent, {"system": "Be brief.", "messages": first})
-    assert prompt.startswith("<|im_start|>system\nBe brief.\nBe kind.<|im_end|>\n<|im_start|>user\nHello<")
+    assert prompt.startswith(
+        "[thinking True]<|im_start|>system\nBe brief.\nBe kind.<|im_end|>\n<|im_start|>user\nHello<"
+    )
 
 
 def test_accepted_without_effect(agent: ServerProcess) -> None:
