@@ -15,13 +15,14 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from localinfer.server.api_errors import APIError
+from localinfer.server.connection import CasedHeaderName
 from localinfer.server.error_responses import error_response
 from localinfer.server.middleware import Middleware
 
 PUBLIC_PATHS = {"/health", "/v1/health"}  # no API key needed
 APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")  # of installed programs, never of web pages
 WEB_UI_PREFIX = "/page/"
-METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
+METHODS = "GET, POST, DELETE, OPTIONS"  # beside HEAD, which needs no permission
 
 
 class AuthMiddleware(Middleware):
@@ -113,11 +114,12 @@ def cors_headers(origin: str) -> Iterable[tuple[str, str]]:
     yield "Vary", "Origin"
     yield "Access-Control-Allow-Methods", METHODS
     yield "Access-Control-Allow-Headers", "*, Authorization"
+    yield "Access-Control-Allow-Credentials", "true"
 
 
 def with_headers(send: Send, added: Iterable[tuple[str, str]]) -> Send:
-    """Return a `send` that adds headers to the response."""
-    encoded = [(name.lower().encode(), value.encode()) for name, value in added]
+    """Return a `send` that adds headers to the response, with their names as they are."""
+    encoded = [(CasedHeaderName(name.encode()), value.encode()) for name, value in added]
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":

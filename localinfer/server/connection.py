@@ -11,6 +11,15 @@ TIMEOUT_SECONDS = 30.0  # for the request headers to arrive, and for a client to
 MAX_HEADER_BYTES = 64 << 10
 
 
+class CasedHeaderName(bytes):
+    """A header name that is sent as it is written. uvicorn sends all others in lower case, which HTTP allows, but some
+    clients look for the name in its usual case.
+    """
+
+    def lower(self) -> bytes:
+        return self
+
+
 class Connection(HttpToolsProtocol):
     """Closes a connection that is idle, sends headers too slowly or too many, or does not read the response."""
 

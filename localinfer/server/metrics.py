@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from localinfer.server.api_errors import APIError
+from localinfer.server.connection import CasedHeaderName
 from localinfer.server.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
@@ -142,8 +143,9 @@ async def metrics_endpoint(request: Request) -> Response:
     if not dispatcher.settings.has_metrics:
         raise APIError(501, "/metrics: the server was started with --no-metrics")
     lines = [*metrics.lines(dispatcher), *llama_cpp_lines(metrics, dispatcher)]
-    headers = {"Process-Start-Time-Unix": str(START_TIME)}
-    return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4", headers=headers)
+    response = PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+    response.raw_headers.append((CasedHeaderName(b"Process-Start-Time-Unix"), str(START_TIME).encode()))
+    return response
 
 
 def llama_cpp_lines(metrics: Metrics, dispatcher: Dispatcher) -> Iterator[str]:

@@ -14,6 +14,19 @@ from server_process import ServerProcess, wait_until
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
+def test_names_that_clients_look_up_have_their_usual_case(server: ServerProcess) -> None:
+    def names(path: str) -> set[str]:
+        connection = server.connection()
+        connection.request("GET", path, headers={"Origin": "http://localhost:3000"})
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return {name for name, _ in answer.getheaders()}
+
+    assert {"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Vary"} <= names("/health")
+    assert "Process-Start-Time-Unix" in names("/metrics")
+
+
 def test_endless_headers(server: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.settimeout(5)
