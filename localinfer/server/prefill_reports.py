@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Stats
 
-MIN_INTERVAL = 0.1  # seconds between two reports
-
 
 @dataclass(frozen=True, slots=True)
 class PrefillReport:
@@ -28,24 +26,23 @@ class PrefillReport:
 
 
 class PrefillReports:
-    """Turns the calls of a model's progress function into reports: the first one before any token is evaluated, the
-    last one after all of them.
+    """Turns the calls of a model's progress function into reports: one before any token is evaluated, and one after
+    each batch, as in llama.cpp's server.
     """
 
     def __init__(self, stats: "Stats") -> None:
         self._stats = stats
-        self._start = self._reported_at = perf_counter()
+        self._start = perf_counter()
         self._processed = -1  # in the last report
 
-    def __call__(self, done: int, total: int) -> list[PrefillReport]:
-        """Return the reports that are due after `done` of `total` tokens that were not cached."""
+    def __call__(self, done: int, _: int) -> list[PrefillReport]:
+        """Return the reports that are due after `done` tokens that were not cached."""
         if not done:  # the prompt may still wait for another one with the same prefix
             return []
-        now, cached = perf_counter(), self._stats.reused_tokens
+        cached = self._stats.reused_tokens
         reports = [self._report(cached, 0.0)] if self._processed < 0 else []
-        if cached + done > self._processed and (done == total or now - self._reported_at >= MIN_INTERVAL):
-            self._reported_at = now
-            reports.append(self._report(cached + done, now - self._start))
+        if cached + done > self._processed:
+            reports.append(self._report(cached + done, perf_counter() - self._start))
         return reports
 
     def _report(self, processed: int, seconds: float) -> PrefillReport:
