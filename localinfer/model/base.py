@@ -96,9 +96,14 @@ class ModelBase:
         if progress := self._session.progress:
             progress("prompt", 0, 0)
 
-    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of token ids; with `special`, it includes the texts of control tokens."""
-        return self.tokenizer.decode(self._check_ids(ids), special=special)
+    def detokenize(
+        self, ids: Sequence[int], *, special: bool = False, on_wait: Callable[[], None] = lambda: None
+    ) -> str:
+        """Return the text of token ids; with `special`, it includes the texts of control tokens.
+
+        `on_wait` is called after every few thousand tokens; it may raise.
+        """
+        return self.tokenizer.decode(self._check_ids(ids), special=special, on_wait=on_wait)
 
     def _check_ids(self, ids: Sequence[int]) -> list[int]:
         """Return token ids as a list of int. Raises UsageError if one is not in the vocabulary."""

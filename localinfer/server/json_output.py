@@ -1,7 +1,7 @@
 """JSON encoding of responses. Characters that UTF-8 cannot encode, such as lone surrogates, become question marks."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +13,15 @@ ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 def dump_json(value: object) -> bytes:
     """Encode a value as JSON in UTF-8. Bytes are returned unchanged."""
     return value if isinstance(value, bytes) else ENCODE(value).encode("utf-8", "replace")
+
+
+def dump_list(items: Iterable[object]) -> bytes:
+    """Encode a list as JSON, one element at a time.
+
+    The encoder keeps other threads, and so the event loop, from running until it is done. Between two elements, they
+    run.
+    """
+    return b"[%b]" % b",".join(map(dump_json, items))
 
 
 class EventTemplate:

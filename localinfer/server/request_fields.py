@@ -60,8 +60,7 @@ async def read_json_object(request: "Request") -> dict[str, Any]:
 def parse_json(content: bytes) -> Any:
     """Parse JSON. Raises APIError (400) if it is invalid."""
     try:
-        # With a hook, the decoder lets other threads run after each object.
-        value = json.loads(content, object_hook=unchanged if len(content) > LARGE else None)
+        value = json.loads(content, **(HOOKS if len(content) > LARGE else {}))
         if b"\\ud" in content.lower():  # possibly a lone surrogate, which UTF-8 cannot encode
             value = without_surrogates(value)
     except (ValueError, RecursionError) as error:
@@ -77,6 +76,14 @@ async def parse_fields(parse: Callable[[Fields], R], fields: Fields) -> R:
 
 def unchanged(value: dict[str, Any]) -> dict[str, Any]:
     return value
+
+
+def parse_int(digits: str) -> int:
+    return int(digits)
+
+
+# Functions in Python, so that the decoder lets other threads run after each object and each integer.
+HOOKS: dict[str, Any] = {"object_hook": unchanged, "parse_int": parse_int}
 
 
 def without_surrogates(value: Any) -> Any:

@@ -5,7 +5,7 @@ ids = tokenizer.encode("Hello <|im_end|>")            # the text of a control to
 tokenizer.decode(ids)                                 # the original text
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from localinfer.errors import UsageError
 from localinfer.gguf.reader import GGUF
@@ -14,6 +14,8 @@ from localinfer.tokenizer.segmenters import Segmenter, make_segmenter
 from localinfer.tokenizer.stream import StreamDecoder
 from localinfer.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from localinfer.tokenizer.whitespace_stripping import read_whitespace_stripping
+
+PART = 10_000  # tokens that are decoded without interruption
 
 
 def from_gguf(f: GGUF) -> "Tokenizer":
@@ -106,15 +108,21 @@ class Tokenizer:
         shown = kind in (CONTROL, UNKNOWN, USER_DEFINED)
         return self._vocabulary.tokens[id] if shown else b""
 
-    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+    def decode(
+        self, ids: Iterable[int], *, special: bool = False, on_wait: Callable[[], None] = lambda: None
+    ) -> str:
         """Return the text of `ids`, the inverse of `encode`. Invalid UTF-8 becomes U+FFFD.
 
         The space that `encode` puts in front of a text is removed from the first token, also after a hidden `bos`.
+        `on_wait` is called after every few thousand tokens; it may raise.
         """
         ids = list(ids)
         if self.add_bos and ids[:1] == [self.bos] and not special:
             ids = ids[1:]
-        pieces = [self.token_bytes(id, special=special) for id in ids]
+        pieces: list[bytes] = []
+        for start in range(0, len(ids), PART):
+            on_wait()
+            pieces += [self.token_bytes(id, special=special) for id in ids[start : start + PART]]
         if self._segmenter.adds_space:
             pieces[:1] = (piece.removeprefix(b" ") for piece in pieces[:1])
         return b"".join(pieces).decode("utf-8", "replace")

@@ -3,20 +3,28 @@
 With `--pooling none`, a text has a vector for each of its tokens, which is not normalized.
 """
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.json_output import dump_list
 from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
 from localinfer.server.openai.embeddings import embed_inputs
 from localinfer.server.request_fields import Fields, get, read_json_object
 from localinfer.server.streaming import JSONResponse
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from localinfer.model import Model
+
+    Vectors = NDArray[np.float32]  # (n, length of an embedding)
 
 EUCLIDEAN = 2
 
@@ -25,7 +33,7 @@ async def embeddings(request: Request) -> Response:
     """`/embedding` and `/embeddings`"""
     fields, dispatcher = await read_json_object(request), request.app.state.dispatcher
     name = "input" if fields.get("input") is not None else "content"
-    prompts = parse_prompts(fields.get(name), name)
+    prompts = await asyncio.to_thread(parse_prompts, fields.get(name), name)
     normalize = get(fields, "embd_normalize", int, EUCLIDEAN)
     if not -1 <= normalize <= 1000:
         raise field_error("embd_normalize", "must be an integer from -1 to 1000")
@@ -33,16 +41,22 @@ async def embeddings(request: Request) -> Response:
         vectors = await embed_tokens(fields, prompts, dispatcher)
     else:
         _, pooled, _ = await embed_inputs(fields, prompts, dispatcher, normalize)
-        vectors = [[vector.tolist()] for vector in pooled]
-    return JSONResponse([{"index": index, "embedding": rows} for index, rows in enumerate(vectors)])
+        vectors = [vector[None] for vector in pooled]
+    return JSONResponse(await asyncio.to_thread(dump_vectors, vectors))
 
 
-async def embed_tokens(fields: Fields, prompts: list[MixedPrompt], dispatcher: Dispatcher) -> list[Any]:
+def dump_vectors(vectors: "Sequence[Vectors]") -> bytes:
+    """Return the response with the vectors of each text, encoded as JSON."""
+    texts = (dump_list(row.tolist() for row in rows) for rows in vectors)
+    return b"[%b]" % b",".join(b'{"index":%d,"embedding":%b}' % item for item in enumerate(texts))
+
+
+async def embed_tokens(fields: Fields, prompts: list[MixedPrompt], dispatcher: Dispatcher) -> "Sequence[Vectors]":
     """Return the vectors of the tokens of each text."""
 
-    def embed(model: "Model") -> list[Any]:
+    def embed(model: "Model") -> "Sequence[Vectors]":
         ids = [prompt.ids(model, parse_special=False) for prompt in prompts]
-        return [rows.tolist() for rows in model.embed_tokens(ids)]
+        return list(model.embed_tokens(ids))
 
     async with dispatcher.lease(get(fields, "model", str, "") or None) as lease:
         return await lease.slot.call(lambda: embed(lease.model))

@@ -76,8 +76,11 @@ async def detokenize(request: Request) -> Response:
     require_size("tokens", tokens, MAX_DETOKENIZE)
     dispatcher: Dispatcher = request.app.state.dispatcher
     _, model = await dispatcher.find_model(get(fields, "model", str, ""))
-    return await dispatcher.run_in_background(
-        lambda _: JSONResponse({"content": model.detokenize(tokens, special=True)}))  # fmt: skip
+
+    def respond(stop_if_ended: Callable[[], None]) -> Response:
+        return JSONResponse({"content": model.detokenize(tokens, special=True, on_wait=stop_if_ended)})
+
+    return await dispatcher.run_in_background(respond)
 
 
 async def apply_template(request: Request) -> Response:

@@ -1,10 +1,12 @@
 """`/api/embed`, and the deprecated `/api/embeddings`."""
 
+import asyncio
 from time import perf_counter_ns
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localinfer.server.json_output import dump_json, dump_list
 from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
 from localinfer.server.ollama.keep_alive import parse_keep_alive
 from localinfer.server.openai.embeddings import embed_inputs
@@ -20,7 +22,8 @@ async def embed(request: Request) -> Response:
     name, vectors, n_tokens = await embed_inputs(fields, parse_prompts(fields.get("input"), "input"), dispatcher)
     dispatcher.keep_alive(name, seconds)
     counts = {"total_duration": perf_counter_ns() - start, "load_duration": 0, "prompt_eval_count": n_tokens}
-    return JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]} | counts)
+    encoded = await asyncio.to_thread(dump_list, (vector.tolist() for vector in vectors))
+    return JSONResponse(b'{"model":%b,"embeddings":%b,%b' % (dump_json(name), encoded, dump_json(counts)[1:]))
 
 
 async def embed_legacy(request: Request) -> Response:

@@ -1,15 +1,17 @@
 """`/v1/embeddings`: compute the embeddings of texts."""
 
+import asyncio
 import base64
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from localinfer.embedding.embedder import normalize_vectors
 from localinfer.server.api_errors import APIError, field_error
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.json_output import dump_json, dump_list
 from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
 from localinfer.server.request_fields import Fields, get, get_int
 
@@ -21,15 +23,17 @@ if TYPE_CHECKING:
 MAX_DIMENSIONS = 1 << 20
 
 
-async def embeddings(fields: Fields, dispatcher: Dispatcher) -> dict[str, Any]:
-    """Return the response."""
+async def embeddings(fields: Fields, dispatcher: Dispatcher) -> bytes:
+    """Return the response, encoded as JSON in another thread."""
     encode = ENCODERS.get(get(fields, "encoding_format", str, "float"))
     if encode is None:
         raise field_error("encoding_format", f"must be {' or '.join(ENCODERS)}")
-    name, vectors, n_tokens = await embed_inputs(fields, parse_prompts(fields.get("input"), "input"), dispatcher)
-    data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
+    prompts = await asyncio.to_thread(parse_prompts, fields.get("input"), "input")
+    name, vectors, n_tokens = await embed_inputs(fields, prompts, dispatcher)
+    items = ({"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors))
+    data = await asyncio.to_thread(dump_list, items)
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return {"object": "list", "data": data, "model": name, "usage": usage}
+    return b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, dump_json(name), dump_json(usage))
 
 
 async def embed_inputs(

@@ -136,6 +136,17 @@ class TestRoundTrip:
         tokenizer = load(kind)
         assert tokenizer.decode(tokenizer.encode("a\ud83d\ude00b\ud83dc\udc80")) == "a😀b\ufffdc\ufffd"
 
+    def test_decoding_can_be_stopped(self, load: Loader) -> None:
+        calls = []
+
+        def stop_at_the_second_call() -> None:
+            calls.append(None)
+            if len(calls) == 2:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            load("bpe").decode([5] * 1_000_000, on_wait=stop_at_the_second_call)
+
     def test_no_such_token(self, load: Loader) -> None:
         tokenizer = load("bpe")
         for id in (-1, tokenizer.n_vocab, 10**12):

@@ -1,0 +1,77 @@
+"""Long responses are encoded beside the event loop, which answers other requests meanwhile."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
+from localinfer.server.openai import embeddings as openai_embeddings
+from localinfer.server.request_fields import parse_json
+from localinfer.server.settings import Settings
+
+VECTORS = np.linspace(0, 1, 1000 * 1000, dtype=np.float32).reshape(1000, 1000)
+
+
+class Slot:
+    async def call(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(work)
+
+
+class Dispatcher:
+    """Leases a model with these embeddings."""
+
+    settings = Settings()
+    observer = None
+
+    @asynccontextmanager
+    async def lease(self, _: object) -> AsyncIterator[SimpleNamespace]:
+        model = SimpleNamespace(embed=lambda ids, **_: VECTORS[: len(ids)], tokenize=lambda *_, **__: [1], n_vocab=10)
+        yield SimpleNamespace(model=model, slot=Slot(), name="model")
+
+
+async def longest_pause(work: Awaitable[Any]) -> tuple[Any, float, float]:
+    """Return the result of `work`, its seconds, and the longest time that the event loop did not run."""
+    task, longest, start = asyncio.ensure_future(work), 0.0, time.monotonic()
+    while not task.done():
+        before = time.monotonic()
+        await asyncio.sleep(0)
+        longest = max(longest, time.monotonic() - before)
+    return await task, time.monotonic() - start, longest
+
+
+def request(fields: dict[str, Any]) -> Any:
+    async def body() -> bytes:
+        import json
+
+        return json.dumps(fields).encode()
+
+    return SimpleNamespace(body=body, app=SimpleNamespace(state=SimpleNamespace(dispatcher=Dispatcher())))
+
+
+@pytest.mark.parametrize("format", ["openai", "llama.cpp"])
+def test_embeddings(format: str) -> None:
+    fields = {"input": ["Hello"] * len(VECTORS)}
+    work = (
+        openai_embeddings.embeddings(fields, Dispatcher()) if format == "openai"  # type: ignore[arg-type]
+        else llama_cpp_embeddings.embeddings(request(fields))
+    )  # fmt: skip
+    result, seconds, longest = asyncio.run(longest_pause(work))
+    assert longest < seconds / 4
+    content = parse_json(result if format == "openai" else result.body)
+    items = content["data"] if format == "openai" else content
+    assert [each["index"] for each in items] == list(range(len(VECTORS)))
+    assert np.array_equal(np.float32(items[-1]["embedding"]).ravel(), VECTORS[-1])
+
+
+def test_long_body() -> None:
+    """A list of a million token ids is parsed in another thread, which lets the event loop run."""
+    content = b'{"tokens":[%b]}' % b",".join([b"12345"] * (1 << 20))
+    value, seconds, longest = asyncio.run(longest_pause(asyncio.to_thread(parse_json, content)))
+    assert value["tokens"] == [12345] * (1 << 20)
+    assert longest < seconds / 4
