@@ -331,8 +331,6 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
         ("the server calls no tools itself", "--tools-runtime --mcp-servers-json", "-ag --agent -no-ag --no-agent"),
         ("--allow-origin names the origins; methods and headers follow", "--cors-methods --cors-headers",
          "--cors-credentials --no-cors-credentials"),
-        ("the models of --models-dir are loaded when they are requested", "", "--models-autoload"),
-        ("a model is loaded when it is requested", "", "--no-models-autoload"),
         ("the model continues a last message of the assistant, unless the request says otherwise", "",
          "--prefill-assistant --no-prefill-assistant"),
         ("a port in use is an error", "", "--reuse-port"),

@@ -33,18 +33,20 @@ def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
 def model_loader(given: Layer) -> "Load":
     """Return a function that loads models for the slots of `localinfer.server.dispatcher`.
 
-    The progress callback of these models stops a request whose client has disconnected.
+    The progress callback of these models stops a request whose client has disconnected, and a load that is cancelled.
     """
 
     def load(name: str) -> "Model":
         import localinfer
         from cli.models import sigbus_handler
+        from localinfer.server.load_progress import report_load_progress
         from localinfer.server.slots import STOPPABLE_STAGES, stop_if_cancelled
 
         status = screen.Status()
 
         def progress(stage: str, done: int, total: int) -> None:
             stop_if_cancelled(stage, done, total)
+            report_load_progress(stage, done, total)
             if stage not in STOPPABLE_STAGES:
                 status(stage, done, total)
 

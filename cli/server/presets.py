@@ -7,8 +7,8 @@
     model = models/small.gguf               or: hf = OWNER/REPO:QUANT
     temp = 0.2
 
-A section becomes a command line of `localinfer serve`. A key is a flag without its dashes, or the name of llama.cpp's
-environment variable for it.
+A section becomes a command line of `localinfer serve`. A key is a flag with or without its dashes, or the name of
+llama.cpp's environment variable for it. Flags of the server, such as port, have no effect.
 """
 
 import configparser
@@ -31,19 +31,46 @@ if TYPE_CHECKING:
 
 COMMON = "*"
 VARIABLE = "LLAMA_ARG_"
-IGNORED_KEYS = {"load-on-startup", "stop-timeout", "version"}  # how llama-server starts and stops its processes
+LOAD_ON_STARTUP, STOP_TIMEOUT, HIDE_SOURCE = PRESET_KEYS = ("load-on-startup", "stop-timeout", "dedup-cache-models")
+VERSION = "version"
 TRUE, FALSE = {"1", "true", "on", "yes", "enabled"}, {"0", "false", "off", "no", "disabled"}
 
 
 class Preset(NamedTuple):
-    """A section: the name for clients, the model, and its options."""
+    """A section: the name for clients, the model ("" if the section names none), and its options.
+
+    A time is None, as are tags and aliases, if the section does not set it.
+    """
 
     name: str
-    model: str
-    options: Layer
+    model: str = ""
+    options: Layer = {}  # noqa: RUF012 (never changed)
+    draft: str = ""
+    aliases: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    sleep_idle_seconds: float | None = None
+    stop_timeout: float | None = None
+    load_on_startup: bool = False
+    hides_source: bool = False
+
+    @property
+    def source(self) -> str:
+        """The model, which is the section's name if the section names none: a repository of the hub, or a path."""
+        is_repository = "/" in self.name and not Path(self.name).exists()
+        return self.model or (f"hf:{self.name}" if is_repository else self.name)
 
 
-def read_presets(path: Path, context: typer.Context) -> list[Preset]:
+class PresetFile(NamedTuple):
+    """The presets of a file by name, and the options of all other models of the server."""
+
+    common: Preset
+    presets: dict[str, Preset]
+
+
+NO_PRESETS = PresetFile(Preset(COMMON), {})
+
+
+def read_presets(path: Path, context: typer.Context) -> PresetFile:
     """Return the presets of a file. The context is that of `serve`. Raises UsageError with the invalid section."""
     file = f"--models-preset: {printable(str(path))}"
     parser = configparser.ConfigParser(
@@ -51,19 +78,21 @@ def read_presets(path: Path, context: typer.Context) -> list[Preset]:
     )
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # as documented; keys keep their case
     try:
-        parser.read_string(f"[version]\n{read_text_file(str(path))}")
+        parser.read_string(f"[{VERSION}]\n{read_text_file(str(path))}")
     except configparser.Error as error:
         line = getattr(error, "lineno", None) or next(iter(getattr(error, "errors", [])), (1,))[0]
         raise UsageError(f"{file}: line {line - 1}: must be [NAME] or KEY = VALUE") from None
-    parser.remove_section("version")
+    parser.remove_section(VERSION)
     if not parser.sections():
         raise UsageError(f"{file}: has no section for a model")
     command = cast("Command", context.command)
     spec = command.spec(context)
-    return [
+    presets = [
         parse_preset(name, own_options_last(parser, name), command, spec, f"{file}: [{printable(name, 80)}]")
         for name in parser.sections()
     ]
+    common = parse_preset(COMMON, parser.defaults().items(), command, spec, f"{file}: [{COMMON}]")
+    return PresetFile(common._replace(model=""), {each.name: each for each in presets})
 
 
 def own_options_last(parser: configparser.ConfigParser, name: str) -> list[tuple[str, str]]:
@@ -77,33 +106,65 @@ def parse_preset(
     name: str, options: Iterable[tuple[str, str]], command: "Command", spec: CommandSpec, where: str
 ) -> Preset:
     """Parse a section as a command line."""
+    given = {key.lstrip("-"): value for key, value in options}
+    special = {key: given.pop(key) for key in PRESET_KEYS if key in given}
     try:
-        with command.make_context("serve", [*words(options, spec)]) as parsed:
-            models = parsed.params["models"]
-            typed = {flag: value for flag, value in parsed.params.items() if flag in FLAGS and value != ()}
+        with command.make_context("serve", [*words(given.items(), spec)]) as parsed:
+            params = parsed.params
+            typed = {flag: value for flag, value in params.items() if flag in FLAGS and value != ()}
             layer = parse_options(typed)
+        return Preset(
+            name, (params["models"] or ("",))[0], layer, str(layer.get("spec_draft_model", "")),
+            None if params["alias"] is None else names(params["alias"]), names(params["tags"]) or None,
+            None if params["sleep_idle_seconds"] is None else max(0.0, params["sleep_idle_seconds"]),
+            parse_seconds(STOP_TIMEOUT, special.get(STOP_TIMEOUT)),
+            parse_switch(LOAD_ON_STARTUP, special.get(LOAD_ON_STARTUP, "0")),
+            parse_switch(HIDE_SOURCE, special.get(HIDE_SOURCE, "0")),
+        )  # fmt: skip
     except typer.TyperException as error:
         raise UsageError(f"{where}: {error.format_message()}") from None
     except LocalInferError as error:
         raise type(error)(f"{where}: {error}") from None
-    is_repository = "/" in name and not Path(name).exists()
-    return Preset(name, models[0] if models else f"hf:{name}" if is_repository else name, layer)
+
+
+def parse_switch(key: str, value: str) -> bool:
+    """Return a value that is true or false. Raises UsageError."""
+    if value.lower() not in TRUE | FALSE:
+        raise UsageError(f"{printable(key, 80)}: must be true or false, not {printable(value, 80)}")
+    return value.lower() in TRUE
+
+
+def parse_seconds(key: str, value: str | None) -> float | None:
+    """Return a number of seconds. Raises UsageError."""
+    try:
+        seconds = None if value is None else float(value)
+    except ValueError:
+        seconds = -1
+    if seconds is not None and not 0 <= seconds < 1e9:
+        raise UsageError(f"{key}: must be a number of seconds, not {printable(str(value), 80)}")
+    return seconds
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return comma-separated names, sorted, without empty ones."""
+    return tuple(sorted(filter(None, (each.strip() for each in text.split(",")))))
 
 
 def words(options: Iterable[tuple[str, str]], spec: CommandSpec) -> Iterator[str]:
     """Yield the words of a command line with these options."""
     for key, value in options:
-        if key in IGNORED_KEYS:
+        if key == VERSION:
             continue
         flag = flag_of(key, spec)
         if takes_value(flag, spec):
             yield from (flag, value)
-        elif value.lower() in TRUE:
-            yield flag
-        elif value.lower() in FALSE:
-            yield f"--no-{flag.lstrip('-')}"
         else:
-            raise UsageError(f"{printable(key, 80)}: must be true or false, not {printable(value, 80)}")
+            yield flag if parse_switch(key, value) else negated(flag)
+
+
+def negated(flag: str) -> str:
+    """Return the flag that switches off what this one switches on, or the other way round."""
+    return f"--{flag.removeprefix('--no-')}" if flag.startswith("--no-") else f"--no-{flag.lstrip('-')}"
 
 
 def flag_of(key: str, spec: CommandSpec) -> str:

@@ -1,30 +1,28 @@
 """The command `localinfer serve`: an HTTP server."""
 
 import os
+import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli.arguments.flags import PoolingOption, with_options
-from cli.models.loading import model_loader
+from cli.models.loading import model_loader, require_known_model
+from cli.server.model_list import DEFAULT_PARALLEL, DEFAULT_UBATCH_SIZE, ModelList, with_defaults
+from cli.server.presets import NO_PRESETS, names, read_presets
 from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
-from localinfer.gguf.split_names import NAME
-from localinfer.options import Layer, from_environment
+from localinfer.options import Layer
 from localinfer.server.origins import is_origin
 from localinfer.server.settings import Settings
 
-if TYPE_CHECKING:
-    from localinfer.server.model_cache import Load, ServedModel
-
 DEFAULTS = Settings()
 REQUIRED_PACKAGES = ("starlette", "uvicorn", "httptools")
-DEFAULT_UBATCH_SIZE = 128  # tokens; a disconnected client is noticed after each micro-batch
-DEFAULT_PARALLEL = 4  # sequences
+MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +107,25 @@ class LimitOptions:
     """The limits of the server."""
 
     models_max: Annotated[
-        int, typer.Option("--models-max", min=1, metavar="N", help="Maximum number of models in memory.")
+        int,
+        typer.Option("--models-max", min=0, metavar="N", help="Maximum number of models in memory (0: any number)."),
     ] = DEFAULTS.models_max
+    models_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--models-memory", metavar="SIZE", help="Maximum memory of all models, weights and KV caches, such "
+            "as 8G or 500M. [default: what the machine has]"),
+    ] = None  # fmt: skip
+    models_autoload: Annotated[
+        bool, typer.Option(
+            "--models-autoload/--no-models-autoload", help="Load a model when a request names it; otherwise only "
+            "/models/load does.")
+    ] = DEFAULTS.models_autoload  # fmt: skip
     sleep_idle_seconds: Annotated[
-        float, typer.Option(
+        float | None, typer.Option(
             "--sleep-idle-seconds", metavar="SECONDS", help="Unload a model after this time without requests; the next "
-            "one loads it again (-1: never).")
-    ] = -1.0  # fmt: skip
+            "one loads it again (-1: never). [default: -1]")
+    ] = None  # fmt: skip
     queue: Annotated[
         int, typer.Option("--queue", min=0, metavar="N", help="Maximum number of queued requests; more are rejected.")
     ] = DEFAULTS.queue
@@ -136,7 +146,7 @@ class NamingOptions:
         str, typer.Option("--tags", metavar="TAG,...", help="Tags of the models in /v1/models, without effect.")
     ] = ""
     models_dir: Annotated[
-        Path | None, typer.Option("--models-dir", metavar="DIR", help="Also serve the GGUF files of a directory.")
+        Path | None, typer.Option("--models-dir", metavar="DIR", help="Also serve the models in a directory.")
     ] = None
     models_preset: Annotated[
         Path | None,
@@ -154,7 +164,10 @@ def serve_command(
     *,
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="GGUF files or model names. [default: all on this machine]"),
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="GGUF files, model names, or directories of models. [default: all on this machine]",
+        ),
     ] = None,
     naming: NamingOptions,
     network: NetworkOptions,
@@ -164,39 +177,63 @@ def serve_command(
 ) -> None:
     """Run an OpenAI-compatible HTTP server.
 
-    The server also has the endpoints of llama-server and Ollama, and a web UI. With several models, each is loaded when
-    it is first requested. After Ctrl-C or SIGTERM, the server gives running requests two seconds to finish; a
-    second Ctrl-C stops them.
+    The server also has the endpoints of llama-server and Ollama, and a web UI. A single model is loaded at once;
+    several are loaded when they are first requested, or by /models/load. After Ctrl-C or SIGTERM, the server gives
+    running requests two seconds to finish; a second Ctrl-C stops them.
 
     \b
     Examples:
       localinfer serve
       localinfer serve smollm2 --port 8000
+      localinfer serve models/ --models-max 2 --sleep-idle-seconds 600
       localinfer serve a.gguf b.gguf --api-key secret --host 0.0.0.0
       curl localhost:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
     require_extra()
-    models = [*(models or ()), *model_files(naming.models_dir)]
-    if naming.alias and len(models) != 1:
-        raise UsageError("--alias: requires exactly one MODEL")
-    presets = preset_loaders(naming.models_preset, given, context)
-    given = with_defaults(given)
+    listed = list_models(models or [], naming, given, context)
     settings = replace(
         merged_settings(network, limits, endpoints), api_keys=read_api_keys(keys.api_key, keys.api_key_file),
-        parallel=int(str(given["parallel"])), pooling=endpoints.pooling or "", tags=names(naming.tags))  # fmt: skip
+        parallel=listed.n_slots, pooling=endpoints.pooling or "", tags=names(naming.tags))  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache
     from localinfer.server.startup import Startup
 
     run.require_certificate(settings)
-    model_cache = ModelCache(models, model_loader(given), limits.models_max, names(naming.alias or ""), presets)
-    has_models = bool(models or presets)
-    startup = Startup((lambda: model_cache.get(model_cache.served_models()[0])) if has_models else None)
+    catalog = listed.catalog()
+    n_first = sum(each.load_on_startup for each in catalog.all())
+    if 0 < settings.models_max < n_first:
+        raise UsageError(f"load-on-startup: {n_first} models are more than --models-max {settings.models_max}")
+    model_cache = ModelCache(catalog, model_loader(with_defaults(given)))
+    startup = Startup((lambda: model_cache.get(catalog.all()[0])) if catalog.is_single else None)
     with run.listening(settings) as opened:
         port = 0 if settings.is_unix_socket else opened[0].getsockname()[1]
         app = create_app(model_cache, settings, startup)
         run.serve(app, opened, settings, startup, lambda: print_address(settings, port))
+
+
+def list_models(models: list[str], naming: NamingOptions, given: Layer, context: typer.Context) -> ModelList:
+    """Return the models that the options name. Raises UsageError, and ModelNotFoundError for one that is missing."""
+    directories = [Path(each) for each in models if is_directory(each)]
+    sources = [each for each in models if not is_directory(each)]
+    if (naming.alias and len(models) + (naming.models_dir is not None) != 1) or (naming.alias and directories):
+        raise UsageError("--alias: requires exactly one MODEL")
+    if len(sources) > 1 or directories:
+        for each in sources:
+            require_known_model(each)
+    path = naming.models_preset
+    return ModelList(
+        sources=sources, directories=[*directories, *filter(None, (naming.models_dir,))], given=given,
+        read_presets=lambda: read_presets(path, context) if path else NO_PRESETS,
+        aliases=names(naming.alias or ""), tags=names(naming.tags), serves_all=not models,
+    )  # fmt: skip
+
+
+def is_directory(source: str) -> bool:
+    """Return whether an argument is a directory of models, and not the name of a model."""
+    from localinfer.hub.resolve import model_registry
+
+    return source not in model_registry().entries and Path(source).is_dir()
 
 
 def merged_settings(network: NetworkOptions, limits: LimitOptions, endpoints: EndpointOptions) -> Settings:
@@ -212,8 +249,9 @@ def merged_settings(network: NetworkOptions, limits: LimitOptions, endpoints: En
         host=network.host, port=network.port, allowed_hosts=tuple(network.allow_host or ()),
         allowed_origins=tuple(origin.strip() for each in network.allow_origin or () for origin in each.split(",")),
         ssl_cert_file=str(network.ssl_cert_file or ""), ssl_key_file=str(network.ssl_key_file or ""),
-        models_max=limits.models_max, queue=limits.queue, timeout=limits.timeout,
-        sleep_idle_seconds=max(0.0, limits.sleep_idle_seconds), has_slots=endpoints.slots,
+        models_max=limits.models_max, models_memory=parse_memory(limits.models_memory),
+        models_autoload=limits.models_autoload, queue=limits.queue, timeout=limits.timeout,
+        sleep_idle_seconds=max(0.0, limits.sleep_idle_seconds or 0.0), has_slots=endpoints.slots,
         has_metrics=endpoints.metrics, has_props=endpoints.props, has_web_ui=endpoints.ui,
         slot_save_path=str(endpoints.slot_save_path or ""), suffix_first=endpoints.spm_infill,
         ping_interval=endpoints.sse_ping_interval, is_verbose=endpoints.verbose,
@@ -221,33 +259,15 @@ def merged_settings(network: NetworkOptions, limits: LimitOptions, endpoints: En
     )  # fmt: skip
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Return comma-separated names, sorted, without empty ones."""
-    return tuple(sorted(filter(None, (each.strip() for each in text.split(",")))))
-
-
-def with_defaults(given: Layer, preset: Layer | None = None) -> Layer:
-    """Return the options of a model. Precedence, highest first: flags, the preset, environment variables, defaults."""
-    defaults: Layer = {"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL}
-    return {**defaults, **from_environment(os.environ), **(preset or {}), **given}
-
-
-def preset_loaders(path: Path | None, given: Layer, context: typer.Context) -> "dict[ServedModel, Load]":
-    """Return the models of a file of presets, each with the function that loads it.
-
-    All models of a server have the same number of slots.
-    """
-    if path is None:
-        return {}
-    from cli.server.presets import read_presets
-    from localinfer.server.model_cache import ServedModel
-
-    return {
-        ServedModel(each.name, each.model): model_loader(
-            with_defaults(given, {name: value for name, value in each.options.items() if name != "parallel"})
-        )
-        for each in read_presets(path, context)
-    }
+def parse_memory(text: str | None) -> int:
+    """Return a size such as 8G or 500M in bytes, 0 for none. Raises UsageError."""
+    if text is None:
+        return 0
+    match = MEMORY.fullmatch(text.strip())
+    size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")) if match else 0
+    if size <= 0:
+        raise UsageError(f"--models-memory: must be a size such as 8G or 500M, not {printable(text, 40)}")
+    return size
 
 
 def read_api_keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
@@ -266,18 +286,6 @@ def read_api_keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]
     if not any(lines):
         raise UsageError(f"--api-key-file: {printable(str(file))}: contains no key")
     return (*(given or ()), *filter(None, lines))
-
-
-def model_files(directory: Path | None) -> list[str]:
-    """Return the GGUF files of a directory, only the first one of each split model. Raises UsageError if none."""
-    if directory is None:
-        return []
-    split = (NAME.fullmatch(path.name) for path in directory.glob("*.gguf"))
-    further = {match[0] for match in split if match and match["number"] != "00001"}
-    files = sorted(str(path) for path in directory.glob("*.gguf") if path.name not in further)
-    if not files:
-        raise UsageError(f"--models-dir: {printable(str(directory))}: contains no GGUF file")
-    return files
 
 
 def url_host(host: str) -> str:

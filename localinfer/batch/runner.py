@@ -1,6 +1,7 @@
 """Runs the requests of a batch with one model on this machine, several at a time."""
 
 import asyncio
+import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,19 @@ from localinfer.batch.input_file import CHAT_URL, COMPLETIONS_URL, Request
 from localinfer.batch.job import Response
 from localinfer.errors import NotEnoughMemoryError
 from localinfer.server.api_errors import to_api_error
+from localinfer.server.catalog import Catalog, Load
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.model_cache import Load, ModelCache
+from localinfer.server.model_cache import ModelCache
 from localinfer.server.openai import chat, completions, embeddings, responses
 from localinfer.server.request_fields import Fields
 from localinfer.server.settings import Settings
+
+
+async def embed(fields: Fields, dispatcher: Dispatcher) -> dict[str, Any]:
+    """Return the response of the embeddings API."""
+    response: dict[str, Any] = json.loads(await embeddings.embeddings(fields, dispatcher))
+    return response
+
 
 HANDLERS: dict[str, Callable[[Fields, Dispatcher], Awaitable[dict[str, Any]]]] = {
     CHAT_URL: lambda fields, dispatcher: chat.completion(chat.parse_chat_request(fields), dispatcher),
@@ -24,7 +33,7 @@ HANDLERS: dict[str, Callable[[Fields, Dispatcher], Awaitable[dict[str, Any]]]] =
     "/v1/responses": lambda fields, dispatcher: responses.response(
         responses.parse_response_request(fields), dispatcher
     ),
-    "/v1/embeddings": embeddings.embeddings,
+    "/v1/embeddings": embed,
 }
 RETRIED_STATUSES = (500, 503)  # HTTP statuses of failures that may be temporary
 T = TypeVar("T")
@@ -34,7 +43,7 @@ class Runner:
     """Runs requests with one model. The constructor loads it and raises what `localinfer.load` raises."""
 
     def __init__(self, load: Load, name: str) -> None:
-        self._model_cache = ModelCache([name], load)
+        self._model_cache = ModelCache(Catalog.fixed([name]), load)
         model = self._model_cache.get(self._model_cache.resolve(None))
         self._max_tokens = model.options.n_predict
         self._max_running = model.parallel + 1  # one request waits, so that no slot becomes idle

@@ -20,9 +20,19 @@ from localinfer.server.api_errors import APIError, to_api_error
 from localinfer.server.auth import AuthMiddleware
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.error_responses import error_response, uses_anthropic_api
-from localinfer.server.llama_cpp import completion, infill, properties, reranking, slots, tokenization
+from localinfer.server.llama_cpp import (
+    completion,
+    downloads,
+    infill,
+    properties,
+    reranking,
+    router,
+    slots,
+    tokenization,
+)
 from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
 from localinfer.server.model_cache import ModelCache, ServedModel
+from localinfer.server.model_query import ModelQueryMiddleware
 from localinfer.server.ollama import chat as ollama_chat
 from localinfer.server.ollama import embeddings, managing, pulling, unsupported
 from localinfer.server.ollama import models as ollama_models
@@ -47,7 +57,7 @@ def by_api(openai: Endpoint, anthropic: Endpoint) -> Endpoint:
     return respond
 
 
-list_models = by_api(models.list_models, anthropic_models.list_models)
+list_models = by_api(router.list_models, anthropic_models.list_models)
 retrieve_model = by_api(models.retrieve_model, anthropic_models.retrieve_model)
 
 OPENAI_ROUTES = [
@@ -81,7 +91,12 @@ LLAMA_CPP_ROUTES = [
       for prefix in ("", "/v1")),
     Route("/responses", routes.responses, methods=POST),
     *(Route(f"{prefix}/responses/input_tokens", routes.count_input_tokens, methods=POST) for prefix in ("", "/v1")),
-    Route("/models", models.list_models, methods=GET),
+    Route("/models", router.list_models, methods=GET),
+    Route("/models", downloads.download_model, methods=POST),
+    Route("/models", downloads.delete_model, methods=["DELETE"]),
+    Route("/models/load", router.load_model, methods=POST),
+    Route("/models/unload", router.unload_model, methods=POST),
+    Route("/models/sse", router.model_events, methods=GET),
 ]  # fmt: skip
 OLLAMA_ROUTES = [
     Route("/api/chat", ollama_chat.chat, methods=POST),
@@ -108,15 +123,19 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
     dispatcher, startup = Dispatcher(model_cache, settings), startup or Startup()
     dispatcher.observer = observer = metrics.Metrics()
     dispatcher.prompts, dispatcher.answers = PromptHistory(), AnswerMemory()
+    dispatcher.describe = properties.describe
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        sleeper = asyncio.create_task(sleep_after_startup()) if settings.sleep_idle_seconds else None
+        sleeper = asyncio.create_task(sleep_after_startup())
+        for served in model_cache.catalog.all():
+            if served.load_on_startup and not model_cache.catalog.is_single:
+                dispatcher.load(served)
         try:
             yield
         finally:
-            if sleeper:
-                sleeper.cancel()
+            sleeper.cancel()
+            app.state.downloads.close()
             dispatcher.close()
 
     async def sleep_after_startup() -> None:
@@ -125,7 +144,7 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
             await asyncio.sleep(POLL_SECONDS)
         for name, model in dispatcher.model_cache.loaded.items():
             properties.describe(ServedModel(name, name), model, dispatcher)
-            dispatcher.sleep_when_idle(name)
+            dispatcher.idle_timers.sleep_when_idle(dispatcher.models.states.known(name))
 
     app = Starlette(
         routes=[
@@ -133,7 +152,8 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
             *(web_ui.ROUTES if settings.has_web_ui else ()),
         ],
         middleware=[
-            Middleware(kind, settings) for kind in (AuthMiddleware, LoadingMiddleware, RequestBodyMiddleware)
+            Middleware(kind, settings)
+            for kind in (AuthMiddleware, LoadingMiddleware, ModelQueryMiddleware, RequestBodyMiddleware)
         ],
         exception_handlers={
             HTTPException: handle_http_exception,
@@ -142,7 +162,7 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
         lifespan=lifespan,
     )
     app.state.dispatcher, app.state.metrics = dispatcher, observer
-    app.state.startup = startup
+    app.state.startup, app.state.downloads = startup, downloads.Downloads(dispatcher.models.events)
     return app
 
 

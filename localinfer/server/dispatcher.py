@@ -13,9 +13,16 @@ import threading
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
@@ -23,7 +30,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 from localinfer.errors import ContextOverflowError, IncompleteOutputError, UsageError
 from localinfer.server.answer_memory import AnswerMemory
 from localinfer.server.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
+from localinfer.server.idle_timers import IdleTimers
 from localinfer.server.model_cache import ModelCache, ServedModel
+from localinfer.server.model_query import autoload, requested_model
+from localinfer.server.model_queue import ModelQueue
 from localinfer.server.prefill_reports import PrefillReport, PrefillReports
 from localinfer.server.prompt_history import PromptHistory, client_name
 from localinfer.server.request_fields import TEXT_BIASES
@@ -37,9 +47,7 @@ if TYPE_CHECKING:
     from localinfer.generation.result import GenerationStream
     from localinfer.model import Model
 
-UNLOAD_RETRY_SECONDS = 1.0  # delay between attempts to unload a model that is in use
 MAX_PROMPT_CHARS = 4 << 20  # messages have the limit of the chat template
-MAX_KEEP_SECONDS = 1e8  # about three years; a longer keep_alive means that the model is never unloaded
 T = TypeVar("T")
 Message = Mapping[str, object]
 Options = Mapping[str, Any]  # fields of `localinfer.options.Options`, already validated
@@ -257,6 +265,13 @@ class FirstTokenTimer:
             yield from pieces
 
 
+def stop_all(name: str, slots: Sequence[Slot]) -> None:
+    """Stop the answers that these slots still give with a model."""
+    for slot in slots:
+        if slot.model_name == name:
+            slot.stop()
+
+
 class Dispatcher:
     """Assigns slots and models to requests.
 
@@ -266,48 +281,87 @@ class Dispatcher:
     def __init__(self, model_cache: ModelCache, settings: Settings) -> None:
         self.model_cache = model_cache
         self.settings = settings
+        self.models = ModelQueue(model_cache, settings.models_max, settings.models_memory)
         self.slots = SlotPool(settings.parallel, settings.queue)
         self.observer: Observer | None = None
         self.prompts: PromptHistory | None = None
         self.answers: AnswerMemory | None = None
         self._background = ThreadPoolExecutor(1, "background")
-        self._model_lock = asyncio.Lock()  # held while a request waits for its model: first come, first served
         self._released = asyncio.Event()  # set when a slot stops using its model
         self.properties: dict[str, dict[str, Any]] = {}  # of models by name, as `/props` returns them
-        self.unload_times: dict[str, datetime] = {}  # when each idle model will be unloaded
-        self._unload_tasks: dict[str, asyncio.Task[None]] = {}
+        self.describe: Callable[[ServedModel, Model, Dispatcher], object] | None = None  # fills `properties`
+        self.idle_timers = IdleTimers(self.models, settings.sleep_idle_seconds)
+        self.unload_times = self.idle_timers.unload_times  # when each idle model will be unloaded
+        self._turns: dict[tuple[str, int], asyncio.Semaphore] = {}  # of models with fewer sequences than slots
 
     @asynccontextmanager
     async def lease(self, name: str | None, slot_number: int = -1) -> AsyncIterator[Lease]:
-        """Wait for a free slot, then for the model, and load the model if needed. The slot is the one with this number
-        if it is free.
+        """Wait for the model, which is loaded if needed, then for a free slot. The slot is the one with this number if
+        it is free.
 
-        Raises APIError if the queue is full, the wait exceeds `settings.timeout` or the model is unknown, and whatever
-        loading raises.
+        Raises APIError if the queue is full, the wait exceeds `settings.timeout`, or the model is unknown or must not
+        be loaded, and whatever loading raises.
         """
-        served, arrival = self.model_cache.resolve(name), perf_counter()
+        arrival = perf_counter()
         deadline = asyncio.get_running_loop().time() + self.settings.timeout
-        async with self.slots.acquire(self.settings.timeout, slot_number) as slot:
+        async with (
+            self.using(name) as (served, model), self._turn(served.name, model.parallel),
+            self.slots.acquire(self.settings.timeout, slot_number) as slot,
+        ):  # fmt: skip
+            while self._n_busy(served.name) >= model.parallel:  # further choices of a request take no turns
+                await self._wait_for_release()
             if self.observer:
                 self.observer.on_slot_acquired(perf_counter() - arrival)
-            with self._in_use(await self._acquire_model(slot, served), slot) as model:
-                self._cancel_unload(served.name)
-                try:
-                    yield Lease(slot, model, served.name, deadline, arrival, self.observer, self.prompts, self.answers)
-                finally:
-                    self.sleep_when_idle(served.name)
+            with self._in_use(model.concurrent(slot.number) if model.parallel > 1 else model, slot, served.name) as own:
+                yield Lease(slot, own, served.name, deadline, arrival, self.observer, self.prompts, self.answers)
 
-    def sleep_when_idle(self, name: str) -> None:
-        """Unload a model after `sleep_idle_seconds`, unless a request has set another time for it."""
-        if self.settings.sleep_idle_seconds and name not in self.unload_times:
-            self.keep_alive(name, self.settings.sleep_idle_seconds)
+    @asynccontextmanager
+    async def using(self, name: str | None) -> "AsyncIterator[tuple[ServedModel, Model]]":
+        """Wait for a model, which is loaded if needed. Within the context, nothing unloads it. It is for operations
+        without evaluation, such as tokenizing; `lease` gives a slot to evaluate tokens in.
+
+        Raises what `lease` raises.
+        """
+        served = self.model_cache.resolve(name or requested_model.get())
+        self._require_admission(served)
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self.settings.timeout):
+                    model = await stack.enter_async_context(self.models.use(served))
+            except TimeoutError:
+                problem = f"the model was not loaded within {self.settings.timeout:.0f} s"
+                raise APIError(503, problem, code="busy") from None
+            model.engine.compiled_graph.add_idle_work(self.slots.bridge.pending, self.slots.bridge.wake)
+            self.idle_timers.cancel(served.name)
+            if self.describe and served.name not in self.properties:
+                self.describe(served, model, self)
+            try:
+                yield served, model
+            finally:
+                self.idle_timers.sleep_when_idle(served)
+
+    def _require_admission(self, served: ServedModel) -> None:
+        """Raise APIError unless the request may use the model: one that is not loaded may need permission to be."""
+        status = self.models.status(served)
+        may_load = self.settings.models_autoload if (wish := autoload.get()) is None else wish
+        if status == "unloaded" and not may_load and not self.model_cache.catalog.is_single:
+            raise APIError(400, "model is not loaded", "model")
+        if status != "loaded" and self.models.n_waiting > self.settings.queue:
+            n_waiting = self.models.n_waiting
+            raise APIError(503, f"the server is busy and its queue is full ({n_waiting} requests)", code="busy")
+
+    def _turn(self, name: str, n_sequences: int) -> AbstractAsyncContextManager[None]:
+        """Return a context in which at most so many requests use the model at a time."""
+        if n_sequences >= len(self.slots.all):
+            return nullcontext()
+        return self._turns.setdefault((name, n_sequences), asyncio.Semaphore(n_sequences))
 
     def can_lease_another(self, lease: Lease) -> bool:
         """Return whether a further slot and a further sequence of the lease's model are free and no other request
         waits.
         """
-        is_contended = self._model_lock.locked() or not self.slots.has_free_slot
-        return not is_contended and lease.name in self.model_cache.loaded and self._n_busy() < lease.model.parallel
+        is_contended = self.models.n_waiting or not self.slots.has_free_slot
+        return not is_contended and self._n_busy(lease.name) < lease.model.parallel
 
     @asynccontextmanager
     async def lease_another(self, lease: Lease) -> AsyncIterator[Lease]:
@@ -316,85 +370,69 @@ class Dispatcher:
         Returns without waiting if `can_lease_another` is true.
         """
         async with self.slots.acquire(self.settings.timeout) as slot:
-            with self._in_use(self.model_cache.loaded[lease.name].concurrent(slot.number), slot) as model:
+            concurrent = self.model_cache.loaded[lease.name].concurrent(slot.number)
+            with self._in_use(concurrent, slot, lease.name) as model:
                 yield replace(lease, slot=slot, model=model)
 
     @contextmanager
-    def _in_use(self, model: "Model", slot: Slot) -> "Iterator[Model]":
-        slot.model = model
+    def _in_use(self, model: "Model", slot: Slot, name: str) -> "Iterator[Model]":
+        slot.model, slot.model_name = model, name
         try:
             yield model
         finally:
-            slot.model = None
+            slot.model, slot.model_name = None, ""
             self._released.set()
 
-    async def _acquire_model(self, slot: Slot, served: ServedModel) -> "Model":
-        """Return the model, sharing it with the slots that already use it.
-
-        A model that is not loaded waits until no slot is busy, because loading may evict other models.
-        """
-        async with self._model_lock:
-            while self._n_busy() and served.name not in self.model_cache.loaded:
-                await self._wait_for_release()
-            model = await slot.call(lambda: self.model_cache.get(served))
-            model.engine.compiled_graph.add_idle_work(self.slots.bridge.pending, self.slots.bridge.wake)
-            while self._n_busy() >= model.parallel:
-                await self._wait_for_release()
-            return model.concurrent(slot.number) if model.parallel > 1 else model
-
-    def _n_busy(self) -> int:
+    def _n_busy(self, name: str) -> int:
         """Return the number of slots that use a model."""
-        return sum(slot.model is not None for slot in self.slots.all)
+        return sum(slot.model_name == name for slot in self.slots.all)
 
     async def _wait_for_release(self) -> None:
         self._released.clear()
         await self._released.wait()
 
+    def load(self, served: ServedModel) -> None:
+        """Begin to load a model, without waiting."""
+
+        async def load() -> None:
+            async with self.models.use(served):
+                self.idle_timers.sleep_when_idle(served)
+
+        self.models.begin(load())
+
     async def unload(self, lease: Lease) -> None:
-        """Unload the lease's model, unless another slot is busy."""
-        if self._n_busy() == 1:
-            await lease.slot.call(lambda: self.model_cache.unload(lease.name))
+        """Unload the lease's model when this request and those that already use it have ended."""
+        self.models.unload(self.models.states.known(lease.name))
+
+    def request_unload(self, served: ServedModel) -> None:
+        """Begin to unload a model, after its answers have ended; those that take longer than its `stop_timeout` are
+        cut off."""
+        self.idle_timers.cancel(served.name)
+        self.models.unload(served)
+        if served.stop_timeout is not None:
+            running = [slot for slot in self.slots.all if slot.model_name == served.name]
+            asyncio.get_running_loop().call_later(served.stop_timeout, stop_all, served.name, running)
 
     @asynccontextmanager
     async def unloaded(self, name: str) -> AsyncIterator[None]:
-        """Unload a model, once no request is in progress if it is loaded. Within the context, no model is loaded."""
-        async with self.slots.acquire(self.settings.timeout) as slot, self._model_lock:
-            while self._n_busy() and name in self.model_cache.loaded:
-                await self._wait_for_release()
-            self._cancel_unload(name)
-            await slot.call(lambda: self.model_cache.unload(name))
+        """Unload a model, once no request uses it. Within the context, no model is loaded."""
+        async with self.models.without(self.models.states.known(name)):
+            self.idle_timers.cancel(name)
             yield
 
     def keep_alive(self, name: str, seconds: float | None) -> None:
         """Unload a model once it is idle for so many seconds; None keeps it until another model needs its memory."""
-        self._cancel_unload(name)
-        if seconds is not None and seconds < MAX_KEEP_SECONDS:
-            self.unload_times[name] = datetime.now(UTC) + timedelta(seconds=seconds)
-            self._unload_tasks[name] = asyncio.create_task(self._unload_when_idle(name, seconds))
-
-    def _cancel_unload(self, name: str) -> None:
-        self.unload_times.pop(name, None)
-        if task := self._unload_tasks.pop(name, None):
-            task.cancel()
-
-    async def _unload_when_idle(self, name: str, seconds: float) -> None:
-        """Unload the model after the given delay. While slots are busy, retry until a request uses the model again."""
-        while name in self.unload_times:
-            await asyncio.sleep(seconds)
-            seconds = max(seconds, UNLOAD_RETRY_SECONDS)
-            with suppress(APIError):
-                async with self.slots.acquire(self.settings.timeout) as slot, self._model_lock:
-                    if not self._n_busy():
-                        self.unload_times.pop(name, None)
-                        await slot.call(lambda: self.model_cache.unload(name))
+        self.idle_timers.keep_alive(self.models.states.known(name), seconds)
 
     async def find_model(self, name: str | None) -> "tuple[ServedModel, Model]":
-        """Return the model for operations without evaluation, such as tokenizing. If needed, load it in a slot."""
-        served = self.model_cache.resolve(name)
+        """Return the model, which is loaded if needed. This is no use of a loaded model, which `using` is: nothing
+        keeps it loaded, and it sleeps as if nobody had asked.
+        """
+        served = self.model_cache.resolve(name or requested_model.get())
         if model := self.model_cache.loaded.get(served.name):
             return served, model
-        async with self.lease(served.name) as lease:
-            return served, lease.model
+        async with self.using(served.name) as (served, model):
+            return served, model
 
     async def run_in_background(self, work: Callable[[Callable[[], None]], T]) -> T:
         """Run work without evaluation in a thread, one at a time, so that its memory is bounded.
@@ -424,5 +462,6 @@ class Dispatcher:
 
     def close(self) -> None:
         self._background.shutdown(wait=False, cancel_futures=True)
+        self.models.close()
         self.slots.close()
         self.model_cache.close()

@@ -19,7 +19,9 @@ class Settings:
     api_keys: tuple[str, ...] = ()  # empty: no key needed
     allowed_hosts: tuple[str, ...] = ()  # accepted in Host besides localhost and numeric addresses
     allowed_origins: tuple[str, ...] = ()  # origins of web pages besides those on loopback; * allows all
-    models_max: int = 1  # models that are loaded at the same time
+    models_max: int = 1  # models that are loaded at the same time; 0: any number
+    models_memory: int = 0  # of their weights and KV caches together; 0: what the machine has
+    models_autoload: bool = True  # whether a request loads the model that it names
     parallel: int = 1  # slots: requests that are processed at the same time
     sleep_idle_seconds: float = 0.0  # until an idle model is unloaded; 0: it stays
     queue: int = 64  # requests that may wait for a slot; further ones are rejected

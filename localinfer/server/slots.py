@@ -63,6 +63,7 @@ class Slot:
         self.is_busy = False
         self.model: Model | None = None  # the model that the slot currently uses
         self.divergence: Mapping[str, Any] | None = None  # of its latest prompt, see `prompt_history`
+        self.model_name = ""  # its name
         self.on_prefill: Callable[[int, int], None] | None = None  # called with evaluated tokens and all of them
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, f"slot-{number}", initializer=self._init_thread)

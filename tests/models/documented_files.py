@@ -104,6 +104,11 @@ def eagle3_model(path: Path) -> Path:
     return as_type(head, path, "F32", target=eagle3_target(path.parent / "model"))
 
 
+def models_directory(path: Path) -> None:
+    path.mkdir()
+    text_model(path / "small.gguf")
+
+
 MAKERS: dict[str, Callable[[Path], object]] = {
     "model.gguf": text_model, "path/to/model.gguf": text_model, "a.gguf": text_model,
     "large.gguf": text_model, "b.gguf": partial(text_model, seed=1), "small.gguf": partial(text_model, seed=1),
@@ -115,7 +120,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
     "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
-    "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
+    "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
     "manual-and-question.txt": partial(text, content=TEXT[:120]),
     "text.txt": text, "calibration.txt": text, "wiki.test.raw": text,

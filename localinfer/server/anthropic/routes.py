@@ -27,7 +27,7 @@ async def count_tokens(request: Request) -> Response:
     """`/v1/messages/count_tokens`: the number of tokens of the prompt."""
     message_request = await parse_fields(parse_message_request, await read_json_object(request))
     dispatcher: Dispatcher = request.app.state.dispatcher
-    _, model = await dispatcher.find_model(message_request.model_name)
-    prompt, options = message_request.prompt, message_request.options_for(model)
-    rendered = await dispatcher.run_in_background(lambda _: prompt.render(model, options))
+    async with dispatcher.using(message_request.model_name) as (_, model):
+        prompt, options = message_request.prompt, message_request.options_for(model)
+        rendered = await dispatcher.run_in_background(lambda _: prompt.render(model, options))
     return JSONResponse({"input_tokens": len(rendered.ids)})

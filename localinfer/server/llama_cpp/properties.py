@@ -24,16 +24,37 @@ async def health(_: Request) -> Response:
 
 
 async def props(request: Request) -> Response:
-    """`/props`: properties of the server and of the requested model, or else of the default model. They do not wake a
-    model that sleeps.
+    """`/props`: properties of the server and of the requested model. They do not wake a model that sleeps. A server
+    with several models describes itself if the request names none.
     """
     dispatcher: Dispatcher = request.app.state.dispatcher
     name = request.query_params.get("model")
-    known = dispatcher.properties.get(dispatcher.model_cache.resolve(name).name)
-    if known and known["model_alias"] not in dispatcher.model_cache.loaded and dispatcher.settings.sleep_idle_seconds:
+    if not name and not dispatcher.model_cache.catalog.is_single:
+        return JSONResponse(router_properties(dispatcher))
+    served = dispatcher.model_cache.resolve(name)
+    known = dispatcher.properties.get(served.name)
+    if known and dispatcher.models.status(served) == "sleeping":
         return JSONResponse(known | {"is_sleeping": True})
     served, model = await dispatcher.find_model(name)
     return JSONResponse(describe(served, model, dispatcher))
+
+
+def router_properties(dispatcher: Dispatcher) -> dict[str, Any]:
+    """Return the properties of a server with several models, as llama.cpp's server calls them."""
+    return {
+        "role": "router",
+        "max_instances": dispatcher.settings.models_max,
+        "models_autoload": dispatcher.settings.models_autoload,
+        "model_alias": "localinfer",
+        "model_path": "none",
+        "default_generation_settings": {"n_ctx": 0, "params": {}},
+        "total_slots": len(dispatcher.slots.all),
+        "endpoint_slots": dispatcher.settings.has_slots,
+        "endpoint_metrics": dispatcher.settings.has_metrics,
+        "endpoint_props": True,
+        "webui": dispatcher.settings.has_web_ui,
+        "build_info": SYSTEM_FINGERPRINT,
+    }
 
 
 def describe(served: ServedModel, model: "Model", dispatcher: Dispatcher) -> dict[str, Any]:

@@ -30,14 +30,14 @@ async def tokenize(request: Request) -> Response:
     add_special, parse_special = get(fields, "add_special", bool, False), get(fields, "parse_special", bool, True)
     with_pieces = get(fields, "with_pieces", bool, False)
     dispatcher: Dispatcher = request.app.state.dispatcher
-    _, model = await dispatcher.find_model(get(fields, "model", str, ""))
+    async with dispatcher.using(get(fields, "model", str, "")) as (_, model):
 
-    def respond(stop_if_ended: Callable[[], None]) -> Response:
-        ids = model.tokenize(
-            content, add_special=add_special, parse_special=parse_special, on_wait=stop_if_ended)  # fmt: skip
-        return JSONResponse(token_list(ids, model.tokenizer if with_pieces else None, stop_if_ended))
+        def respond(stop_if_ended: Callable[[], None]) -> Response:
+            ids = model.tokenize(
+                content, add_special=add_special, parse_special=parse_special, on_wait=stop_if_ended)  # fmt: skip
+            return JSONResponse(token_list(ids, model.tokenizer if with_pieces else None, stop_if_ended))
 
-    return await dispatcher.run_in_background(respond)
+        return await dispatcher.run_in_background(respond)
 
 
 def token_list(ids: list[int], tokenizer: "Tokenizer | None", stop_if_ended: Callable[[], None]) -> bytes:
@@ -75,12 +75,12 @@ async def detokenize(request: Request) -> Response:
     tokens = get(fields, "tokens", list, [])
     require_size("tokens", tokens, MAX_DETOKENIZE)
     dispatcher: Dispatcher = request.app.state.dispatcher
-    _, model = await dispatcher.find_model(get(fields, "model", str, ""))
+    async with dispatcher.using(get(fields, "model", str, "")) as (_, model):
 
-    def respond(stop_if_ended: Callable[[], None]) -> Response:
-        return JSONResponse({"content": model.detokenize(tokens, special=True, on_wait=stop_if_ended)})
+        def respond(stop_if_ended: Callable[[], None]) -> Response:
+            return JSONResponse({"content": model.detokenize(tokens, special=True, on_wait=stop_if_ended)})
 
-    return await dispatcher.run_in_background(respond)
+        return await dispatcher.run_in_background(respond)
 
 
 async def apply_template(request: Request) -> Response:

@@ -10,14 +10,6 @@ from localinfer.server.model_cache import ServedModel, model_file
 from localinfer.server.streaming import JSONResponse
 
 
-async def list_models(request: Request) -> Response:
-    """`/v1/models`"""
-    dispatcher: Dispatcher = request.app.state.dispatcher
-    return JSONResponse(
-        {"object": "list", "data": [model_object(each, dispatcher) for each in dispatcher.model_cache.served_models()]}
-    )
-
-
 async def retrieve_model(request: Request) -> Response:
     """`/v1/models/{name}`"""
     dispatcher: Dispatcher = request.app.state.dispatcher
@@ -29,7 +21,7 @@ def model_object(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:
     file = model_file(served)
     created = int(file.stat().st_mtime) if file else 0
     result: dict[str, Any] = {"id": served.name, "object": "model", "created": created, "owned_by": "localinfer"}
-    result |= {"aliases": list(served.aliases), "tags": list(dispatcher.settings.tags)}
+    result |= {"aliases": list(served.aliases), "tags": list(served.tags or dispatcher.settings.tags)}
     if model := dispatcher.model_cache.loaded.get(served.name):
         result["meta"] = {"n_ctx": model.n_ctx, "n_vocab": model.n_vocab}
     return result

@@ -10,6 +10,9 @@ SUITE_PYTHON is the Python of an environment with the packages of the suite's re
 further arguments are pytest's. The environment variable PORT selects another port than 8080. llama.cpp divides
 --ctx-size among its slots unless --kv-unified is set; here, each slot has the whole size, so the size is divided before
 the server starts.
+
+The tests of a server with several models find theirs in a cache of the hub, and download them from a hub on loopback.
+Like llama.cpp's server, ours then makes each request last FAKE_SECONDS longer, because the tests need busy models.
 """
 
 import argparse
@@ -21,6 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,15 @@ FILE_BY_HUB_FILE = {
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "reranker.gguf",
 }
 MIN_POSITIONS = 516  # of encoders, whose tests have contexts of 512 tokens
+HUB_FILES = {  # repositories of the hub, their files, and what takes their place
+    "ggml-org/tinygemma3-GGUF": ("tinygemma3-Q8_0.gguf", "gemma3.gguf"),
+    "ggml-org/test-model-stories260K": ("stories260K-F32.gguf", "llama.gguf"),
+    "ggml-org/test-model-stories260K-infill": ("stories260K-infill-F32.gguf", "infill.gguf"),
+    "ggml-org/test-model-router-download": ("stories260K-F16.gguf", "llama.gguf"),
+}
+DOWNLOADED_LATER = "ggml-org/test-model-router-download"
+MODEL_FLAGS = ("-m", "--model", "--model-url", "--hf-repo")
+FAKE_SECONDS = 2
 DRAFT_MODEL = "stories15M-q4_0.gguf"  # in the suite's folder of downloads
 Outcome = dict[str, Any]
 
@@ -52,8 +65,28 @@ def serve(typed: Sequence[str]) -> None:
     sys.path.insert(0, str(THIS_FILE.parents[3]))
     from cli.__main__ import main
 
+    if not any(flag in typed for flag in MODEL_FLAGS):
+        make_requests_slow()
     sys.argv = ["localinfer", "serve", *server_arguments(typed, Path(os.environ["LOCALINFER_SUITE_MODELS"]))]
     main()
+
+
+def make_requests_slow() -> None:
+    """Let each request use its model for some time before it begins, as llama.cpp's server does for these tests."""
+    import asyncio
+    from contextlib import asynccontextmanager
+
+    from localinfer.server.dispatcher import Dispatcher
+
+    original = Dispatcher.using
+
+    @asynccontextmanager
+    async def using(self: Dispatcher, name: str | None) -> Any:
+        async with original(self, name) as found:
+            await asyncio.sleep(FAKE_SECONDS)
+            yield found
+
+    Dispatcher.using = using  # type: ignore[method-assign,assignment]
 
 
 def server_arguments(typed: Sequence[str], models: Path) -> list[str]:
@@ -195,6 +228,22 @@ def with_more_positions(checkpoint: Path) -> Path:
 INFILL_TOKENS = {"fim_pre": 4, "fim_suf": 5, "fim_mid": 6}  # any tokens: the model's weights are random
 
 
+@contextmanager
+def hub_with_models(folder: Path) -> Iterator[dict[str, str]]:
+    """Run a hub on loopback, download its models except one, and yield the environment of a server that uses both."""
+    from loopback_hub import Hub
+
+    with Hub() as hub:
+        for repository, (name, local) in HUB_FILES.items():
+            hub.repos[repository] = {name: (folder / local).read_bytes()}
+        variables = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(folder / "hub"), "NO_PROXY": "*"}
+        variables |= {"LOCALINFER_CONFIG_DIR": str(folder / "config")}
+        for repository in HUB_FILES.keys() - {DOWNLOADED_LATER}:
+            command = [sys.executable, "-m", "cli", "pull", f"hf:{repository}"]
+            subprocess.run(command, cwd=THIS_FILE.parents[3], env=os.environ | variables, check=True)
+        yield variables
+
+
 def run_suite(suite: Path, python: str, arguments: Sequence[str], folder: Path) -> list[Outcome]:
     """Run the suite and return the outcome of each test."""
     make_models(folder)
@@ -211,7 +260,9 @@ def run_suite(suite: Path, python: str, arguments: Sequence[str], folder: Path) 
         "LOCALINFER_SUITE_OUTCOMES": str(outcomes), "PYTHONPATH": f"{THIS_FILE.parent}:{suite}",
     }  # fmt: skip
     command = [python, "-m", "pytest", "-q", "--tb=short", "-p", THIS_FILE.stem, "-m", "not slow"]
-    subprocess.run([*command, f"--timeout={TEST_SECONDS}", *arguments], cwd=suite, env=environment, check=False)
+    with hub_with_models(folder) as variables:
+        command += [f"--timeout={TEST_SECONDS}", *arguments]
+        subprocess.run(command, cwd=suite, env=environment | variables, check=False)
     return [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
 
 

@@ -1,0 +1,28 @@
+"""The memory that a model needs, before it is loaded."""
+
+import os
+from dataclasses import replace
+
+from localinfer.architectures import EAGLE3
+from localinfer.gguf.reader import open_gguf
+from localinfer.hub import resolve
+from localinfer.options import Layer, from_environment, from_keywords, from_metadata, merge
+
+
+def required_bytes(source: str, given: Layer) -> int:
+    """Return the bytes of the weights, the KV cache and the scratch memory of a model, and of its draft model.
+
+    `given` are the keywords of `localinfer.load`. Raises what `load` raises for an invalid file.
+    """
+    from localinfer.runtime.compiled_graph import memory_requirements
+
+    f = open_gguf(resolve.find(source))
+    layers = from_environment(os.environ), resolve.default_options(source), from_metadata(f.metadata, f.path)
+    options = merge(from_keywords(given), *layers)
+    needed = sum(memory_requirements(f, options).values())
+    if options.spec_draft_model:
+        draft = open_gguf(resolve.find(options.spec_draft_model))
+        is_head = draft.metadata.get("general.architecture") == EAGLE3
+        own = replace(options, ctx_size=options.ctx_size_draft or options.ctx_size)
+        needed += draft.size if is_head else sum(memory_requirements(draft, own).values())
+    return needed
