@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import localinfer
 from localinfer import ConstraintError, IncompleteOutputError, LocalInferError, Model, UsageError
 from localinfer.child_process import HAS_CPU_TIMER
 from localinfer.errors import UnsupportedError
-from localinfer.generation.structured import worker_process
+from localinfer.generation.structured import vocabulary, worker_process
 from localinfer.generation.structured.constraint import Constraint
 from localinfer.generation.structured.constraint_source import ConstraintSource, constraint_source
 from localinfer.generation.structured.constraint_start import AfterMarker
@@ -120,6 +121,21 @@ def test_more_logits_than_tokens() -> None:
     wide = Vocabulary(ByteTokenizer(), 300)  # type: ignore[arg-type]
     constraint = Constraint(constraint_source(Options(regex="[^b]")), wide)
     assert np.isneginf(constraint.mask_logits(np.zeros(300, np.float32))[257:]).all()
+
+
+def test_reading_a_large_vocabulary_lets_other_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Large(ByteTokenizer):
+        n_vocab = 150_000
+
+        def token_bytes(self, id: int, *, special: bool = False) -> bytes:
+            assert id - pauses[-1] <= 1000  # tokens in a millisecond
+            return id.to_bytes(4, "big")
+
+    pauses = [0]
+    monkeypatch.setattr(vocabulary, "sleep", lambda _: pauses.append(pauses[-1] + vocabulary.PART))
+    _, text, lengths = Vocabulary(Large(), Large.n_vocab).frames  # type: ignore[arg-type]
+    assert text == b"".join(id.to_bytes(4, "big") for id in range(Large.n_vocab))
+    assert lengths == array("I", [4] * Large.n_vocab).tobytes()
 
 
 # --- limits ---
