@@ -149,11 +149,18 @@ class Answer:
             "generation_settings": self._run.settings | {"n_ctx": model.n_ctx},
             "prompt": model.detokenize(self._run.ids, special=True),
             "has_new_line": "\n" in self._text,
-            "truncated": stats.finish_reason == "context" or n_tokens > model.n_ctx,
+            "truncated": self._is_truncated(n_tokens, model.n_ctx),
             "stop_type": stop_type(stats),
             "stopping_word": stats.stop_string,
             "timings": timings(stats),
         }
+
+
+    def _is_truncated(self, n_tokens: int, n_ctx: int) -> bool:
+        """Return whether the context has ended the text, or has lost its beginning by a context shift."""
+        reason = self._stats.finish_reason
+        is_at_end = n_tokens == n_ctx and reason == "length" and self._run.ends_with_context
+        return reason == "context" or n_tokens > n_ctx or is_at_end
 
 
 def stop_type(stats: "Stats") -> str:

@@ -132,7 +132,9 @@ def unlimited_as_minus_one(fields: Fields) -> Fields:
 
 @dataclass(slots=True)
 class CompletionRun:
-    """One choice of a request; a prompt for `Lease.generate`. What follows `choice` is known once it has begun."""
+    """One choice of a request; a prompt for `Lease.generate`. What follows `choice` is known once it has begun.
+    `ends_with_context` tells whether the context ends the text at the latest, before the limit of the request.
+    """
 
     request: CompletionRequest
     index: int
@@ -141,6 +143,7 @@ class CompletionRun:
     ids: list[int] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     sampled: SampledProbabilities | None = None
+    ends_with_context: bool = False
 
     @property
     def field_of(self) -> Mapping[str, str]:
@@ -153,7 +156,16 @@ class CompletionRun:
         self.settings = generation_settings(merged, model) | self._request_settings
         if self.request.n_probs and self.request.post_sampling:
             self.sampled = SampledProbabilities(model.sampler(**options), self.request.n_probs)
-        return model.stream(self.ids, sampler=self.sampled, **options)
+        return model.stream(self.ids, sampler=self.sampled, **{**options, **self._context_limit(merged, model.n_ctx)})
+
+    def _context_limit(self, options: Options, n_ctx: int) -> dict[str, int]:
+        """Return the limit by which prompt and text have `n_ctx` tokens together, as in llama.cpp's server. Without it,
+        there would be one more, which need not be evaluated.
+        """
+        n_free = n_ctx - len(self.ids)
+        is_limited = 0 < options.n_predict <= n_free or options.ctx_policy == "ring"
+        self.ends_with_context = n_free > 0 and not is_limited
+        return {"n_predict": n_free} if self.ends_with_context else {}
 
     @property
     def options(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`/completion` of llama.cpp's server: its fields, and the fields of its responses."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +150,17 @@ def test_progress_reports_begin_with_the_cached_tokens() -> None:
     first, *rest = [each for done in (10, 60) for each in reports(done, 60)]
     assert (first.processed, first.cached, first.seconds) == (40, 40, 0.0)
     assert [each.processed for each in rest] == [50, 100]
+
+
+def test_prompt_and_text_fill_the_context(tiny: Path) -> None:
+    """Neither more nor less, as in llama.cpp's server."""
+    request = {"prompt": "Hello", "ignore_eos": True}
+    with ServerProcess(tiny, "--ctx-size", 64) as server:
+        for n_predict, is_truncated in (-1, True), (100, True), (62, False):
+            answer = server.post("/completion", request | {"n_predict": n_predict}).body
+            assert answer["truncated"] is is_truncated
+            n_tokens = answer["tokens_evaluated"] + answer["tokens_predicted"]
+            assert n_tokens == (64 if is_truncated else answer["tokens_evaluated"] + 62)
 
 
 def test_first_token_needs_no_decode_step(server: ServerProcess) -> None:
