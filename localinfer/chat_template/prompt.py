@@ -80,12 +80,12 @@ def render_open_message(template: ChatTemplate, variables: Variables, marker: st
     return text if suffix.startswith(" ") else text.rstrip()
 
 
-def append_to_content(content: object, suffix: str) -> object:
-    """Append a text to a content, which is a string or a list of parts."""
-    if isinstance(content, list):
-        *parts, last = content or [{"type": "text", "text": ""}]
-        return [*parts, {**last, "text": last["text"] + suffix}]
-    return f"{content}{suffix}"
+def append_to_content(content: object, suffix: str) -> str:
+    """Append a text to a content, which is a string or a list of parts. As in llama.cpp, the parts of a message that is
+    continued are paragraphs of one text.
+    """
+    text = "\n\n".join(part["text"] for part in content) if isinstance(content, list) else content
+    return f"{text}{suffix}"
 
 
 def tokenize_with_single_bos(tokenizer: Tokenizer, text: str, placeholders: Placeholders) -> Prompt:

@@ -230,7 +230,7 @@ def test_later_bos_is_kept(gemma: Tokenizer) -> None:
 
 @pytest.mark.parametrize(("content", "end"), [
     ("Once upon", "Once upon"), ("Once upon ", "Once upon"), ("", ""), ("<end_of_turn>", "<end_of_turn>"),
-    ([{"type": "text", "text": "Once"}, {"type": "text", "text": "upon"}], "Once\nupon"), ([], ""),
+    ([{"type": "text", "text": "Once"}, {"type": "text", "text": "upon"}], "Once\n\nupon"), ([], ""),
 ])
 def test_continue_final_message(gemma: Tokenizer, gemma_template: ChatTemplate, content: object, end: str) -> None:
     messages = [*conversation_of("Hello"), {"role": "model", "content": content}]
