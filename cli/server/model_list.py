@@ -14,6 +14,7 @@ from localinfer.escaping import printable
 from localinfer.hub import resolve
 from localinfer.options import FLAGS, Layer, Value, from_environment
 from localinfer.server.catalog import (
+    HUB,
     Catalog,
     Origin,
     ServedModel,
@@ -82,7 +83,7 @@ class ModelList:
         presets = [
             self.served(each.name, each.source, "preset")
             for each in self.presets.presets.values()
-            if each.model or each.name not in known | of_machine
+            if each.model or not {each.name, HUB + each.name} & (known | of_machine)
         ]
         named = {each.name for each in presets}
         return [*given, *presets, *(each for each in found if each.name not in named)]
@@ -106,7 +107,7 @@ class ModelList:
     def served(self, name: str, source: str, origin: Origin, aliases: tuple[str, ...] = ()) -> ServedModel:
         """Return a model with the options of its preset, or else those of all models."""
         common = self.presets.common
-        preset = self.presets.presets.get(name) or self.presets.presets.get(name.removeprefix("hf:")) or common
+        preset = self.presets.presets.get(name) or self.presets.presets.get(name.removeprefix(HUB)) or common
         options = with_defaults(self.given, preset.options)
         aliases = aliases or (preset.aliases or () if preset is not common else ())
         return ServedModel(

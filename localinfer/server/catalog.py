@@ -81,13 +81,14 @@ class Catalog:
 
     def all(self) -> list[ServedModel]:
         """Return all models, also hidden ones."""
-        if time.monotonic() - self._listed_at > LIST_SECONDS:
+        if not self._is_current(LIST_SECONDS):
             self._list()
         return self._models
 
     def listed(self) -> list[ServedModel]:
         """Return the models that a list of models shows, as they are now."""
-        self._list()
+        if not self._is_current(0):
+            self._list()
         return [each for each in self._models if not each.is_hidden]
 
     def reload(self) -> None:
@@ -106,7 +107,7 @@ class Catalog:
         """
         names = name, name.removesuffix(":latest"), resolve.normalize_hub_url(name), HUB + name
         self.all()
-        if not any(each in self._by_name for each in names):
+        if not any(each in self._by_name for each in names) and not self.is_fixed:
             self._list()  # it may be new
         return next((self._by_name[each] for each in names if each in self._by_name), None)
 
@@ -115,6 +116,11 @@ class Catalog:
         """The model for requests that name none."""
         models = self.all()
         return self._by_name.get(self._default) or (models[0] if models else None)
+
+    def _is_current(self, seconds: float) -> bool:
+        """Return whether the last list is still right, or at most so many seconds old."""
+        age = time.monotonic() - self._listed_at
+        return age < seconds or (self.is_fixed and bool(self._models))
 
     def _list(self) -> None:
         models = without_duplicates(self._list_models())

@@ -265,10 +265,10 @@ class FirstTokenTimer:
             yield from pieces
 
 
-def stop_all(name: str, slots: Sequence[Slot]) -> None:
-    """Stop the answers that these slots still give with a model."""
-    for slot in slots:
-        if slot.model_name == name:
+def stop_running(used: "Sequence[tuple[Slot, Model | None]]") -> None:
+    """Stop the slots that still use these models."""
+    for slot, model in used:
+        if slot.model is model:
             slot.stop()
 
 
@@ -410,8 +410,8 @@ class Dispatcher:
         self.idle_timers.cancel(served.name)
         self.models.unload(served)
         if served.stop_timeout is not None:
-            running = [slot for slot in self.slots.all if slot.model_name == served.name]
-            asyncio.get_running_loop().call_later(served.stop_timeout, stop_all, served.name, running)
+            running = [(slot, slot.model) for slot in self.slots.all if slot.model_name == served.name]
+            asyncio.get_running_loop().call_later(served.stop_timeout, stop_running, running)
 
     @asynccontextmanager
     async def unloaded(self, name: str) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -33,14 +33,14 @@ class Response(NamedTuple):
 class ServerProcess:
     """`localinfer serve` with these arguments, on a free port. `prepare` is called in the new process.
 
-    `config_dir` is the directory of models.toml; by default, there is none.
+    `config_dir` is the directory of models.toml; by default, there is none. `program` are Python's arguments.
     """
 
     def __init__(
         self, *arguments: str | Path | int, prepare: Callable[[], None] | None = None,
-        config_dir: Path = Path("/nonexistent"),
+        config_dir: Path = Path("/nonexistent"), program: Sequence[str] = ("-m", "localinfer"),
     ) -> None:  # fmt: skip
-        command = [sys.executable, "-m", "localinfer", "serve", *map(str, arguments), "--port", "0"]
+        command = [sys.executable, *program, "serve", *map(str, arguments), "--port", "0"]
         environment = {name: value for name, value in os.environ.items() if name != "LOCALINFER_CONFIG_DIR"}
         environment |= {"PYTHONPATH": str(CHECKOUT), "LOCALINFER_CONFIG_DIR": str(config_dir)}
         self.process = subprocess.Popen(

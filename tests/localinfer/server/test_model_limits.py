@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def test_presets(folder: Path, tmp_path: Path) -> None:
         assert server.get("/props?model=one").body["is_sleeping"] is True
         assert server.post(f"{TEXT}?autoload=false", REQUEST | {"model": "one"}).status == 200  # it only sleeps
         assert ask(server, "own").status == 200
+        with ThreadPoolExecutor(3) as threads:  # it has one sequence, and waits for turns
+            assert [each.status for each in threads.map(lambda _: ask(server, "own", n=2), range(3))] == [200] * 3
         assert wait_until(lambda: loaded(server) == ["own"], 30)
         time.sleep(0.7)
         assert loaded(server) == ["own"]
