@@ -1,6 +1,7 @@
 """A small MCP server over streamable HTTP, in a thread, which pages of any origin may use.
 
-It has two tools: `add` responds with JSON, `wait` with an event stream. `forget` makes it lose its sessions.
+It has two tools: `add` responds with JSON, `wait` with an event stream. `forget` makes it lose its sessions. The path
+/missing has status 404, and pages may not use /closed.
 """
 
 import json
@@ -31,6 +32,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         owner: McpServer = self.server.owner
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/missing":
+            self.reply(404)
+            return
         owner.requests.append((message, {name.lower(): value for name, value in self.headers.items()}))
         if message["method"] == "initialize":
             owner.sessions.append(f"session-{len(owner.requests)}")
@@ -69,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         kind = "text/event-stream" if is_stream else "application/json"
         sizes = {"Content-Type": kind, "Content-Length": str(len(content))}
-        for name, value in (CORS | headers | sizes).items():
+        for name, value in ((CORS if self.path != "/closed" else {}) | headers | sizes).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content.encode())

@@ -12,23 +12,27 @@ const number = value => value.toLocaleString("en-US");
 
 /** Show the tokens of the last response and everything before it. */
 export async function showContext() {
-  const used = path(state.conversation).findLast(node => node.used)?.used ?? 0;
+  const shown = state.conversation, used = path(shown).findLast(node => node.used)?.used ?? 0;
+  const length = used ? await contextLength(model()) : 0;
+  if (shown !== state.conversation) return; // another conversation was opened meanwhile
+  const isNearEnd = Boolean(length) && used > length * NEAR_END;
   at("context").hidden = !used;
-  if (!used) return;
-  const length = await contextLength(model());
-  at("context").hidden = !length;
-  const isNearEnd = used > length * NEAR_END;
   at("context").classList.toggle("near-end", isNearEnd);
-  at("context-bar").max = length;
+  at("context-bar").hidden = !length;
+  at("context-bar").max = length || 1;
   at("context-bar").value = used;
-  const counts = `${number(used)} of ${number(length)} tokens of context`;
+  const counts = `${number(used)}${length ? ` of ${number(length)}` : ""} tokens of context`;
   at("context-text").textContent = isNearEnd ? `${counts}: nearly full. A message that no longer fits is refused; start a new conversation.` : counts;
 }
 
-/** The context length of a model, or 0 if the server does not tell. The model has just answered, so that it is loaded. */
+/** The context length of a model, or 0 while it is not loaded: the server tells it then without loading the model. */
 async function contextLength(name) {
   if (!lengths.has(name)) {
-    try { lengths.set(name, (await server.properties(name)).default_generation_settings.n_ctx); } catch { return 0; }
+    try {
+      const found = (await server.models(() => {})).find(each => each.id === name);
+      if (!found?.meta) return 0;
+      lengths.set(name, found.meta.n_ctx);
+    } catch { return 0; }
   }
   return lengths.get(name);
 }

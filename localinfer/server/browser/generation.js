@@ -53,7 +53,7 @@ async function respond(conversation, node, continues, signal) {
   save(conversation);
   state.progress = state.speed = null;
   announceChange("conversation");
-  const nodes = path(conversation), offered = await tools.definitions();
+  const nodes = path(conversation), offered = await unlessAborted(tools.definitions(), signal);
   const request = { model: model(), messages: messages(continues ? nodes : nodes.slice(0, -1)), ...options() };
   if (offered.length) request.tools = offered;
   let saved = Date.now();
@@ -62,6 +62,11 @@ async function respond(conversation, node, continues, signal) {
     announceChange("message", node);
     if (Date.now() - saved > SAVE_INTERVAL) { saved = Date.now(); save(conversation); }
   }
+}
+
+/** Wait for a promise, at most until the signal aborts. */
+function unlessAborted(promise, signal) {
+  return Promise.race([promise, new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)))]);
 }
 
 function addChunk(chunk, node) {

@@ -51,7 +51,9 @@ function messageItem(node, nodes) {
 /** A file of a message. Its text can be unfolded; images are drawn on a canvas. */
 function attachmentItem(file) {
   if (file.image) return element("li", [picture(file), file.name]);
-  return element("li", [element("details", [element("summary", [file.name]), element("pre", [file.text])])]);
+  const text = element("pre"), details = element("details", [element("summary", [file.name]), text]);
+  details.addEventListener("toggle", () => { text.textContent = file.text; }, { once: true }); // it may be long
+  return element("li", [details]);
 }
 
 export function picture(file) {

@@ -11,6 +11,7 @@ const NARROW = matchMedia("(max-width: 44rem)");
 
 /** Render the list: all conversations, or those that have what is searched for. */
 export function showList() {
+  if (at("conversations").querySelector("input")) return; // a title is being edited
   const text = at("search").value.trim();
   const found = text ? search(database.all(), text) : database.all().map(conversation => ({ conversation, node: null, snippet: "" }));
   at("conversations").replaceChildren(...found.map(conversationItem));
@@ -45,6 +46,7 @@ function rename(conversation, item) {
   const done = async isKept => {
     if (isDone) return;
     isDone = true;
+    item.replaceChildren();
     const title = field.value.trim();
     if (isKept && title && title !== conversation.title) {
       conversation.title = title;

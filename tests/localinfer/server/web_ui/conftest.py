@@ -41,17 +41,17 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any, server: ServerProcess, mcp: McpServer) -> Iterator[Any]:
     """A new browser context at the server's page. Errors and requests to other hosts fail the test, except
-    responses with the statuses in `page.expected_statuses`.
+    lines with the texts in `page.expected_errors`.
     """
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], accept_downloads=True)
     opened = context.new_page()
-    allowed = (server.url, mcp.url, f"blob:{server.url}")
+    allowed = (server.url, mcp.origin, f"blob:{server.url}")
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.expected_statuses = ()
+    opened.expected_errors = ()
 
     def on_console(line: Any) -> None:
-        if line.type == "error" and not any(f"status of {each} " in line.text for each in opened.expected_statuses):
+        if line.type == "error" and not any(each in line.text for each in opened.expected_errors):
             problems.append(line.text)
 
     opened.on("console", on_console)

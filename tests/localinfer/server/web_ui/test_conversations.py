@@ -288,3 +288,19 @@ def test_the_server_continues_the_response(page: Any) -> None:
     page.wait_for_selector("text=2/2")
     assert texts(page)[1].startswith("My own words")
     assert len(texts(page)[1]) > len("My own words")
+
+
+def test_rename_while_the_model_responds(page: Any) -> None:
+    """The field stays while the list is rendered again."""
+    page.route(CHAT, endless)
+    page.fill("#question", "Go on")
+    page.press("#question", "Enter")
+    page.wait_for_selector(".assistant .text > *")
+    page.click("[aria-label='Rename: Go on']")
+    page.keyboard.type("A new")
+    page.wait_for_timeout(2500)  # the response is saved every two seconds
+    page.keyboard.type(" title")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[aria-label='Rename: A new title']")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#send:visible")

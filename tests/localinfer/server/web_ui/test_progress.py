@@ -82,8 +82,25 @@ def test_warning_near_the_end_of_the_context(page: Any, used: int, is_near_end: 
 
 def test_prompt_that_does_not_fit_is_reported(page: Any) -> None:
     """The server's line is shown, and the conversation goes on after the message is deleted."""
-    page.expected_statuses = (400,)
+    page.expected_errors = ("status of 400",)
     page.fill("#question", "word " * 20_000)
     page.click("#send")
     page.wait_for_selector("[role=alert].problem:visible")
     assert "16384" in page.inner_text("#messages .problem")
+
+
+def test_opening_a_conversation_loads_no_model(page: Any) -> None:
+    """The page asks for no properties, which would load the model; the context length comes with the list of models."""
+    set_fields(page, max_tokens=2)
+    ask(page, "Hello")
+    page.wait_for_selector("#context:visible")
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    body = json.dumps({"data": [{"id": "tiny"}]})
+    page.route("**/v1/models", lambda route: route.fulfill(content_type="application/json", body=body))
+    page.reload()
+    page.wait_for_selector("#context:visible")
+    assert page.inner_text("#context-text").endswith(" tokens of context")
+    assert "of 16,384" not in page.inner_text("#context-text")
+    assert not page.is_visible("#context-bar")
+    assert not any("/props" in url for url in requested)

@@ -96,7 +96,7 @@ def test_model_choice(page: Any) -> None:
 
 def test_page_waits_while_the_server_loads_its_model(page: Any) -> None:
     loading = json.dumps({"error": {"message": "Loading model"}})
-    page.expected_statuses = (503,)
+    page.expected_errors = ("status of 503",)
     count = iter(range(10))
 
     def busy(route: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 from mcp_server import McpServer
 from web_page import answer_with_deltas, ask, close_settings, tool_call
 
+NO_CONNECTION = "no connection: the server is not running, or it does not allow this page's origin (CORS)"
 DONE = [{"content": "It is 3."}]
 
 
@@ -132,7 +133,7 @@ def test_forgotten_session(page: Any, tools: McpServer) -> None:
     answer_with_deltas(page, [tool_call("add", {"a": 1, "b": 2}), DONE])
     send(page, "Add")
     page.wait_for_selector(".consent")
-    page.expected_statuses = (404,)
+    page.expected_errors = ("status of 404",)
     tools.forget()
     page.click(".consent >> text=Run")
     page.wait_for_selector("text=It is 3.")
@@ -168,3 +169,30 @@ def test_refused_addresses(page: Any, mcp: McpServer) -> None:
     page.click("#open-settings")
     assert page.locator("#servers li").count() == 0
     page.wait_for_selector(f"text=Addresses that are allowed: {mcp.origin}.")
+
+
+@pytest.mark.parametrize(
+    ("path", "console", "expected"),
+    [
+        ("/missing", "status of 404", "the server answers with status 404"),
+        ("/closed", "CORS", NO_CONNECTION),
+    ],
+    ids=["missing", "closed"],
+)
+def test_servers_that_cannot_be_used(page: Any, mcp: McpServer, path: str, console: str, expected: str) -> None:
+    """They are not added, and a line tells why."""
+    page.expected_errors = (console, "net::ERR_FAILED")
+    assert add_server(page, mcp.origin + path) == f"{mcp.origin}{path}: {expected}"
+    page.click("#open-settings")
+    assert page.locator("#servers li").count() == 0
+    close_settings(page)
+
+
+def test_server_that_is_gone_does_not_stop_the_chat(page: Any, tools: McpServer) -> None:
+    page.expected_errors = ("net::ERR",)
+    page.reload()
+    page.route(tools.url, lambda route: route.abort())
+    requests = answer_with_deltas(page, [DONE])
+    ask(page, "Hi")
+    assert "tools" not in requests[-1]
+    assert page.inner_text("#notice span").startswith(f"{tools.url}: {NO_CONNECTION}")
