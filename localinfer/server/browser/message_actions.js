@@ -7,7 +7,7 @@ import { results } from "./prompt.js";
 import { announceChange, isBusy, save, show, state } from "./state.js";
 import * as tree from "./tree.js";
 
-const TITLES = { user: "Edit this message and resend", assistant: "Edit this response", regenerate: "Regenerate this response" };
+const TITLES = { user: "Edit this message and resend", assistant: "Edit this response", regenerate: "Regenerate this response", respond: "Let the model respond" };
 
 /** The bar of buttons of a message. */
 export function actions(node, nodes) {
@@ -18,7 +18,7 @@ export function actions(node, nodes) {
   if (node.role === "assistant") {
     add("Regenerate", TITLES.regenerate, () => regenerate(node));
     addContinue(add, node, nodes);
-  }
+  } else if (node === nodes.at(-1) && !isBusy()) add("Respond", TITLES.respond, () => generate());
   add("Branch", "Continue from here in a new conversation", () => branch(node));
   add("Delete", "Delete this message and all that follow it", () => remove(node));
   const versions = tree.versions(state.conversation, node), index = versions.indexOf(node);
@@ -79,9 +79,14 @@ export function editLast() {
   if (node) edit(node);
 }
 
-/** Generate another version of a response. */
-export function regenerate(node = tree.path(state.conversation).findLast(each => each.role === "assistant")) {
-  if (isBusy() || !node) return;
+/** Generate a response to the last message, or another version of the last response. */
+export function respondAgain() {
+  const last = tree.path(state.conversation).findLast(each => each.role !== "tool");
+  if (last?.role === "user") generate(); else if (last) regenerate(last);
+}
+
+function regenerate(node) {
+  if (isBusy()) return;
   state.conversation.leaf = node.parent;
   generate().then(() => refocus({ id: state.conversation.leaf }, TITLES.regenerate));
 }

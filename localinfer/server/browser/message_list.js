@@ -7,6 +7,8 @@ import { isBusy, state } from "./state.js";
 import { callBlocks } from "./tool_blocks.js";
 import { path } from "./tree.js";
 
+const PICTURE_HEIGHT = 96; // pixels
+
 let pendingNode = null; // the message to render in the next animation frame
 
 /** Render all messages. */
@@ -56,17 +58,21 @@ function attachmentItem(file) {
   return element("li", [details]);
 }
 
+/** A canvas with an image, which nothing has to load. It goes away if the image is damaged. */
 export function picture(file) {
   const canvas = element("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", file.name);
-  const content = Uint8Array.from(atob(file.image.split(",")[1]), each => each.charCodeAt(0));
-  createImageBitmap(new Blob([content])).then(image => {
-    canvas.height = 96;
-    canvas.width = Math.round(96 * image.width / image.height);
-    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  }).catch(() => canvas.remove());
+  drawImage(canvas, file.image).catch(() => canvas.remove());
   return canvas;
+}
+
+async function drawImage(canvas, address) {
+  const content = Uint8Array.from(atob(address.split(",")[1]), each => each.charCodeAt(0));
+  const image = await createImageBitmap(new Blob([content]));
+  canvas.height = PICTURE_HEIGHT;
+  canvas.width = Math.round(PICTURE_HEIGHT * image.width / image.height);
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
 }
 
 function fill(item, node) {

@@ -1,7 +1,7 @@
 // Keyboard shortcuts, and the overview of them.
 
 import { at, element } from "./dom.js";
-import { regenerate } from "./message_actions.js";
+import { respondAgain } from "./message_actions.js";
 import { openSettings } from "./settings_dialog.js";
 import { isListOpen, startNew, startSearch, toggleList } from "./sidebar.js";
 import { state } from "./state.js";
@@ -13,7 +13,7 @@ const WITH_CONTROL = {
   "B": ["Show or hide the conversations", () => toggleList()],
   ",": ["Settings", openSettings],
   "Shift+U": ["Attach files", () => at("attach").click()],
-  "Shift+E": ["Regenerate the last response", () => regenerate()],
+  "Shift+E": ["Regenerate the last response", respondAgain],
 };
 const OTHERS = [
   ["Enter", "Send the message"], ["Shift+Enter", "Insert a line break"], ["↑", "Edit your last message, if the field is empty"],
@@ -33,7 +33,7 @@ export function showShortcuts() {
 function onKey(event) {
   if (document.querySelector("dialog[open]")) return; // it has keys of its own
   if (event.key === "Escape") {
-    if (state.controller) state.controller.abort(); else if (isListOpen() && !at("cover").hidden) toggleList(false);
+    if (isListOpen() && !at("cover").hidden) { toggleList(false); at("toggle-list").focus(); } else state.controller?.abort();
   } else if ((isMac ? event.metaKey : event.ctrlKey) && !event.altKey) {
     const found = WITH_CONTROL[(event.shiftKey ? "Shift+" : "") + event.key.toUpperCase()];
     if (found) { event.preventDefault(); found[1](); }

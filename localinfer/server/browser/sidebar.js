@@ -81,7 +81,9 @@ export const isListOpen = () => !document.body.classList.contains("narrow");
 export function toggleList(isOpen = !isListOpen()) {
   document.body.classList.toggle("narrow", !isOpen);
   at("toggle-list").ariaExpanded = String(isOpen);
-  at("cover").hidden = !(isOpen && NARROW.matches);
+  const isCovering = isOpen && NARROW.matches;
+  at("cover").hidden = !isCovering;
+  for (const each of [document.querySelector("main"), at("ask")]) each.inert = isCovering;
 }
 
 /** Open the list and search in it. */

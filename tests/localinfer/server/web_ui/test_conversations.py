@@ -304,3 +304,26 @@ def test_rename_while_the_model_responds(page: Any) -> None:
     page.wait_for_selector("[aria-label='Rename: A new title']")
     page.keyboard.press("Escape")
     page.wait_for_selector("#send:visible")
+
+
+def test_response_to_a_branch_that_ends_with_a_question(page: Any) -> None:
+    answer_with(page, "One.", "Two.", "Three.")
+    ask(page, "First")
+    press(page, "Continue from here in a new conversation", 0)
+    page.wait_for_selector("[aria-current] >> text=First (branch)")
+    assert texts(page) == ["First"]
+    press(page, "Let the model respond")
+    page.wait_for_selector("text=Two.")
+    page.on("dialog", lambda dialog: dialog.accept())
+    press(page, "Delete this message and all that follow it")
+    page.keyboard.press("Control+Shift+E")
+    page.wait_for_selector("text=Three.")
+    assert texts(page) == ["First", "Three."]
+
+
+def test_damaged_image_does_not_stop_the_page(page: Any) -> None:
+    image = {"name": "x.png", "image": "data:image/png;base64,AAA=A"}
+    import_file(page, json.dumps(tree(a=USER | {"attachments": [image]})).encode())
+    page.click(TITLES)
+    page.wait_for_selector("#messages canvas", state="detached")
+    assert texts(page) == ["Hi"]
