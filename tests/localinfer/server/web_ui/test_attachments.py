@@ -25,7 +25,10 @@ PASTE = """([name, type, content]) => {
 }"""
 
 
-def pdf(*pages: str) -> bytes:
+LOCKED = f"/Encrypt << /Filter /Standard /V 1 /R 2 /O <{'00' * 32}> /U <{'00' * 32}> /P -4 >> /ID [<00> <00>]"
+
+
+def pdf(*pages: str, trailer: str = "") -> bytes:
     """Return a PDF whose pages have one line of text each; an empty text makes a page without any."""
     contents = [f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET" if text else "" for text in pages]
     kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(len(pages)))
@@ -45,7 +48,8 @@ def pdf(*pages: str) -> bytes:
         offsets.append(len(body))
         body += f"{number} 0 obj\n{each}\nendobj\n".encode()
     table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
-    end = f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>"
+    size = len(objects) + 1
+    end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R {trailer} >>"
     return body + f"{end}\nstartxref\n{len(body)}\n%%EOF\n".encode()
 
 
@@ -119,9 +123,10 @@ def test_pdf(page: Any) -> None:
         ("a.txt", b" \n", "is empty"),
         ("a.pdf", b"%PDF-1.4\nnot really", "is not a valid PDF"),
         ("a.pdf", pdf(""), "contains no text; its pages may be images"),
+        ("a.pdf", pdf("secret", trailer=LOCKED), "needs a password"),
         ("a.log", b"x" * ((4 << 20) + 1), "is too large"),
     ],
-    ids=["binary", "zero", "empty", "damaged", "scan", "large"],
+    ids=["binary", "zero", "empty", "damaged", "scan", "locked", "large"],
 )
 def test_refused_files(page: Any, name: str, content: bytes, problem: str) -> None:
     """A line says what is wrong; other files and the text are kept."""
