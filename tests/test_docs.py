@@ -21,8 +21,9 @@ from localinfer.server import request_fields
 HEADINGS = re.compile(r"^#+ (.*)$", re.MULTILINE)
 SEARCH_TERMS = [
     "speculative decoding", "draft model", "structured output", "JSON schema", "grammar", "tool calling",
-    "function calling", "prefix caching", "prompt caching", "continuous batching", "KV cache quantization",
-    "context shift", "attention sink", "sliding window", "reasoning", "chat template", "embeddings", "reranking",
+    "function calling", "MCP servers", "prefix caching", "prompt caching", "continuous batching",
+    "KV cache quantization", "context shift", "attention sink", "sliding window", "reasoning",
+    "chat template", "embeddings", "reranking",
     "OpenAI-compatible server", "importance matrix", "LoRA", "GPU", "Apple Silicon", "Docker",
 ]  # fmt: skip
 

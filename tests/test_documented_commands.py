@@ -49,6 +49,7 @@ NOT_RUN = {  # part of a command line: why it does not run
     ".venv/bin/python -m sphinx": "needs the environment that CONTRIBUTING.md sets up; test_docs.py builds the site",
     "localinfer ps": "needs a server on port 8080; test_running.py runs it",
     "localinfer stop": "needs a server on port 8080; test_running.py runs it",
+    "--http": "serves until it is interrupted; tests/cli/mcp/test_serve.py runs it",
     "--ray": "needs a Ray cluster",
     "ANTHROPIC_BASE_URL": "needs Claude Code; test_anthropic_client.py uses the same API",
 }

@@ -9,6 +9,7 @@
 import atexit
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache, partial
@@ -17,7 +18,7 @@ from pathlib import Path
 import eagle3_heads
 import reference_models
 from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
-from locations import DATA
+from locations import DATA, TESTS
 from lora_adapter import lora_adapter
 from split_files import split
 from tiny import Field, tiny_gemma3, tiny_llama, tiny_qwen2
@@ -36,6 +37,9 @@ SCHEMA = {
 }  # fmt: skip
 MESSAGES = [{"role": role, "content": "Hello"} for role in ("user", "assistant", "user")]
 TOOLS = [{"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]
+MCP_SERVERS = {  # its tools are others; a name of --mcp-allow must only have the right server
+    "mcpServers": {"weather": {"command": sys.executable, "args": [str(TESTS / "harness" / "raw_mcp_server.py")]}}
+}
 REQUESTS = [{"custom_id": "a", "messages": [{"role": "user", "content": "Hello"}]}, {"prompt": "Hi", "temperature": 0}]
 TEXT = (DATA / "varied.txt").read_text(encoding="utf-8")
 
@@ -129,7 +133,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "questions.txt": partial(text, content="Who?\nWhat?\n"),
     "prompts.jsonl": partial(lines, objects=REQUESTS),
     "chat.json": partial(values, value=MESSAGES), "tools.json": partial(values, value=TOOLS),
-    "book.json": partial(values, value=SCHEMA),
+    "book.json": partial(values, value=SCHEMA), "servers.json": partial(values, value=MCP_SERVERS),
 }  # fmt: skip
 
 

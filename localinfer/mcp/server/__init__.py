@@ -1,0 +1,1 @@
+"""MCP server: the models of this machine as tools."""
