@@ -127,7 +127,8 @@ class SpeculativeRun:
             return
         self._seconds_without_draft += self._length_model.cost.one_token_seconds
         self._stats.accepted_tokens += is_draft
-        self._stats.speedup = self._seconds_without_draft / self._seconds
+        if self._stats.drafted_tokens:  # otherwise the ratio is only that of two measurements of the same thing
+            self._stats.speedup = self._seconds_without_draft / self._seconds
 
     def _new_draft(self, max_tokens: int) -> Sequence[int]:
         if not self._length_model.cost.one_token_seconds:  # the time of a single token must be measured first

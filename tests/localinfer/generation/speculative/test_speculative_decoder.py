@@ -126,6 +126,14 @@ def test_speculative_decoding_does_not_change_the_text(
         assert stats.accepted_tokens >= stats.drafted_tokens - 16  # the last draft may be cut short
 
 
+def test_without_drafts_there_is_no_speedup(model: Model, use_oracle_drafter: Any) -> None:
+    """Two measurements of the same steps differ, which is not the work of drafts."""
+    use_oracle_drafter([], 0.0, most=0)
+    pieces, stats, _ = run(model, temp=0, n_predict=8)
+    assert len(pieces) > 2
+    assert (stats.drafted_tokens, stats.speedup) == (0, 1.0)
+
+
 def test_draft_tokens_after_a_stop_string_are_not_accepted(model: Model, use_oracle_drafter: Any) -> None:
     alone, _, _ = run(model, spec_type="none", **HIGH_TEMPERATURE)
     stop = next(piece.text for piece in alone[3:] if piece.text.strip())
