@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from localinfer.generation.result import TokenLogprob
 
 
+class CacheNotSavedError(LocalInferError):
+    """The prompt cache cannot be written. The text is complete."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerateOutput(OutputOptions):
     """How `generate` shows its output."""
@@ -124,7 +128,7 @@ def collect(
 ) -> tuple[list["Piece"], LocalInferError | None]:
     """Consume a run and pass each piece to `show`.
 
-    Returns all pieces, and the error if the context was full or the output was incomplete.
+    Returns all pieces, and the error if the context was full, the output was incomplete, or its cache was not saved.
     """
     pieces = []
     problem: LocalInferError | None = None
@@ -133,7 +137,7 @@ def collect(
             pieces.append(piece)
             if show:
                 show(piece, piece.text)
-    except (ContextOverflowError, IncompleteOutputError) as error:
+    except (ContextOverflowError, IncompleteOutputError, CacheNotSavedError) as error:
         problem = error
     finally:
         if show and sys.stdout.isatty():
@@ -147,14 +151,23 @@ def save_cache_during(
     """Yield the pieces of `run` and save the KV cache to `cache`.
 
     The cache is saved after the first piece, if the prompt has `new` tokens, or at the end if `whole` is true; then it
-    includes the generated text.
+    includes the generated text. Raises CacheNotSavedError at the end if that fails.
     """
+    problem: LocalInferError | None = None
     for number, piece in enumerate(run):
         yield piece
         if number == 0 and new and not whole:
+            try:
+                model.save_cache(cache)
+            except LocalInferError as error:
+                problem = error
+    try:
+        if whole:
             model.save_cache(cache)
-    if whole:
-        model.save_cache(cache)
+    except LocalInferError as error:
+        problem = error
+    if problem:
+        raise CacheNotSavedError(f"--prompt-cache: {problem}")
 
 
 def with_control_tokens(model: "Model", run: Iterator["Piece"]) -> Iterator["Piece"]:

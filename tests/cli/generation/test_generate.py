@@ -12,6 +12,7 @@ from tiny import tiny_llama
 from cli import __main__
 from cli.generation.generate import as_object, statistics_line
 from localinfer import GenerationResult, Stats
+from localinfer.errors import LocalInferError
 
 Run = Callable[..., Any]
 LONG = "Hello and the other one then and there"
@@ -60,6 +61,25 @@ def test_damaged_cache_is_replaced(run: Run, tmp_path: Path) -> None:
     assert (again["tokens"], again["timings"]["reused_tokens"]) == (first["tokens"], 0)
     assert err == f"warning: {tmp_path / 'cache'}: damaged; the file is ignored\n"
     assert (tmp_path / "cache").read_bytes() == whole
+
+
+@pytest.mark.parametrize("more", [[], ["--prompt-cache-all"]])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_cache_that_cannot_be_saved_does_not_cut_off_the_text(
+    more: list[str], as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, *_: object) -> None:
+        raise LocalInferError(f"{path.parent}: 9 bytes are needed, 0 are free")
+
+    words = f"generate {tiny_llama(tmp_path / 'm.gguf')} {LONG} -t 1 -c 200 -n 3 --ignore-eos --temp 0 -q --no-stdin"
+    words += " --json" if as_json else ""
+    assert __main__.run(words.split()) == 0
+    expected = capsys.readouterr().out
+    monkeypatch.setattr("localinfer.runtime.snapshot.save", fail)
+    assert __main__.run([*words.split(), "--prompt-cache", str(tmp_path / "cache"), *more]) == 1
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["tokens"] == json.loads(expected)["tokens"]) if as_json else (out == expected)
+    assert err == f"error: --prompt-cache: {tmp_path}: 9 bytes are needed, 0 are free\n"
 
 
 def test_unrelated_file_is_kept(run: Run, tmp_path: Path) -> None:
