@@ -329,7 +329,7 @@ class Progress:
         """Return the statistics of the job as one line; `failed` counts all runs of the job."""
         reused = f" ({self.cached_tokens:,} reused)" if self.cached_tokens else ""
         return (
-            f"[ {self.done:,} of {self.total:,} answered, {failed:,} failed | {self.completion_tokens:,} tokens, "
+            f"[ {self.done:,} of {self.total:,} done, {failed:,} failed | {self.completion_tokens:,} tokens, "
             f"{format_rate(self.completion_tokens, self.seconds)} | prompts {self.prompt_tokens:,} tokens{reused} | "
             f"{self.seconds:.1f} s ]"
         )

@@ -71,7 +71,7 @@ class TestJob:
     def test_from_file_to_file(self, run: Run, prompts: Path, out: Path) -> None:
         code, stdout, stderr = run(prompts, "-o", out)
         assert (code, stdout) == (0, "")
-        assert "3 of 3 answered, 0 failed" in stderr
+        assert "3 of 3 done, 0 failed" in stderr
         assert ids(out) == ["line-1", "line-2", "third"]
         assert {line["response"]["status_code"] for line in lines_of(out.read_text())} == {200}
 
