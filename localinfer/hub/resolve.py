@@ -47,7 +47,7 @@ URL_SCHEMES = ("https", "http")  # schemes that belong to the name
 SCHEME = re.compile("|".join(f"{scheme}:" for scheme in STORES))
 SLASHES = re.compile(r"^(hf|ollama|lmstudio)://")
 NAME_LIKE = re.compile(r"(?!.*\.gguf$)[^/\\~\0]{1,64}")  # may be meant as a name
-REPO_LIKE = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", re.ASCII)
+REPO_LIKE = re.compile(r"(?!\.{1,2}/|.*\.gguf$)[\w.-]+/[\w.-]+(:[\w.-]+)?", re.ASCII)
 HUB_PAGE = re.compile(
     r"(?:https://)?(?:huggingface\.co|hf\.co)/(?P<name>[\w.-]+/[\w.-]+(?::[\w.-]+)?)"
     r"(?:/(?:(?:blob|resolve)/main(?P<file>/[^?#]+\.gguf)|tree/main))?/?(?:\?[^#]*)?",

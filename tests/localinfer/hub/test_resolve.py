@@ -120,6 +120,9 @@ class TestFind:
         ("typed", "hint"),
         [
             ("owner/repo:Q8_0", "for a Hugging Face repository use hf:owner/repo:Q8_0$"),
+            ("./no.bin", "no.bin: No such file or directory$"),
+            ("../no.bin", "no.bin: No such file or directory$"),
+            ("models/no.gguf", "no.gguf: No such file or directory$"),
             ("hff:owner/repo", r"did you mean hf:owner/repo\?$"),
             ("lm-studio:owner/repo", r"did you mean lmstudio:owner/repo\?$"),
         ],
