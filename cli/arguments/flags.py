@@ -9,6 +9,7 @@ The decorated command has a Typer parameter for every flag of these sections, wh
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
@@ -18,6 +19,7 @@ import typer
 from cli.files.text_input import read_optional_prompt, read_prompt
 from cli.terminal.token_coloring import COLOR_BY_HELP, ColorBy
 from localinfer.errors import UsageError
+from localinfer.escaping import printable
 from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
 PANELS: dict[Section, str] = {
@@ -189,6 +191,10 @@ def parse_options(typed: dict[str, object]) -> Layer:
             layer[name] = parse_value(FLAGS[name], value)
         except ValueError as problem:
             raise UsageError(f"{FLAGS[name].long_name}: {problem}") from None
+    for name in ("json_schema", "grammar"):
+        if (text := str(layer.get(name, ""))) and os.path.isfile(text):  # noqa: PTH113  # also of no path
+            flag = FLAGS[name].long_name
+            raise UsageError(f"{flag}: {printable(text, 200)} is a file; {flag}-file reads it")
     return from_flags(layer)
 
 

@@ -112,6 +112,8 @@ class TestStart:
             (["generate", "m", "-p"], "-p: missing value"),
             (["generate", "smollm2"], "no prompt: use -p TEXT"),
             (["chat"], "no question, and stdin is neither"),
+            (["generate", "m", "-j", __file__], "test_cli.py is a file; --json-schema-file reads it"),
+            (["generate", "m", "--grammar", __file__], "test_cli.py is a file; --grammar-file reads it"),
         ],
     )
     def test_usage(self, usage_error: Callable[..., str], arguments: list[str], message: str) -> None:
