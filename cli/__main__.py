@@ -15,7 +15,10 @@ import re
 import signal
 import sys
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from typer import TyperException
 
 LIBRARY_ENVIRONMENT = {  # keeps libraries from starting threads that are never used
     "TOKENIZERS_PARALLELISM": "false",  # texts are tokenized one at a time
@@ -86,6 +89,7 @@ def dispatch(arguments: list[str]) -> int:
         from cli.arguments import completion
 
         return completion.write_completions(build_program(completion.typed_words()), os.environ[COMPLETION_VARIABLE])
+    words = arguments
     try:
         words = resolve_command(arguments, COMMANDS)
         program = build_program(words)
@@ -96,8 +100,18 @@ def dispatch(arguments: list[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except typer.TyperException as mistake:
-        return error(mistake.format_message(), mistake.exit_code)
+        return error(with_hint(mistake, words), mistake.exit_code)
     return 0
+
+
+def with_hint(mistake: "TyperException", words: list[str]) -> str:
+    """Return the message of a mistake; for an argument too many, with the flag that may have been forgotten."""
+    message, context = mistake.format_message(), getattr(mistake, "ctx", None)
+    if context is None or "unexpected extra argument" not in message:
+        return message
+    flags = {flag for parameter in context.command.params for flag in parameter.opts}
+    hints = ((flag, hint) for flag, hint in (("-p", "-p TEXT takes a text"), ("-o", "-o FILE takes an output file")))
+    return "; ".join([message, *[hint for flag, hint in hints if flag in flags - {*words}][:1]])
 
 
 def is_broken_pipe(error: BaseException) -> bool:

@@ -112,6 +112,8 @@ class TestStart:
             (["generate", "m", "-p"], "-p: missing value"),
             (["generate", "smollm2"], "no prompt: use -p TEXT"),
             (["chat"], "no question, and stdin is neither"),
+            (["tokenize", "m", "a text"], "unexpected extra argument(s) (a text); -p TEXT takes a text"),
+            (["batch", "m", "in.jsonl", "out.jsonl"], "(out.jsonl); -o FILE takes an output file"),
             (["generate", "m", "-j", __file__], "test_cli.py is a file; --json-schema-file reads it"),
             (["generate", "m", "--grammar", __file__], "test_cli.py is a file; --grammar-file reads it"),
         ],
