@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MERGES = "tokenizer.ggml.merges"
 SPACE = 32
 SHORT_TEXT = 256  # characters
+PART = 10_000  # tokens that are put into a dictionary at once
 Pair = tuple[str, str]
 
 
@@ -48,7 +49,9 @@ class BPEMerger:
         **options: Any,
     ) -> None:
         names = decode_strings(f, TOKENS, vocabulary.tokens)
-        self.ids = dict(zip(names, range(len(names)), strict=True))
+        self.ids: dict[str, int] = {}
+        for start in range(0, len(names), PART):  # a dictionary made at once would keep other threads from running
+            self.ids.update(zip(names[start : start + PART], range(start, len(names)), strict=False))
         if len(self.ids) < len(names):
             raise duplicate_token_error(f, vocabulary.tokens)
         self._control = {names[id] for id in vocabulary.ids_of(CONTROL, UNKNOWN)}
