@@ -205,7 +205,13 @@ def serve_command(
     if 0 < settings.models_max < n_first:
         raise UsageError(f"load-on-startup: {n_first} models are more than --models-max {settings.models_max}")
     model_cache = ModelCache(catalog, model_loader(with_defaults(given)))
-    startup = Startup((lambda: model_cache.get(catalog.all()[0])) if catalog.is_single else None)
+
+    def load_only_model() -> None:
+        [only] = catalog.all()
+        model_cache.required_bytes(only, settings.models_memory)
+        model_cache.get(only)
+
+    startup = Startup(load_only_model if catalog.is_single else None)
     with run.listening(settings) as opened:
         port = 0 if settings.is_unix_socket else opened[0].getsockname()[1]
         app = create_app(model_cache, settings, startup)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localinfer.errors import NotEnoughMemoryError
 from localinfer.escaping import printable
 from localinfer.server.api_errors import APIError
 from localinfer.server.catalog import (
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Load", "ModelCache", "ServedModel", "default_name", "local_model_names", "model_file"]
 
 FileState = tuple[int, int, int]
+GIB = 2**30
 
 
 class ModelCache:
@@ -92,9 +94,16 @@ class ModelCache:
             self.n_batched += model.engine.runner.n_batched
         return model
 
-    def required_bytes(self, served: ServedModel) -> int:
-        """Return the memory that a model will need, as far as its function can tell; 0 if it has none."""
-        return served.required_bytes(served.source) if served.required_bytes else 0
+    def required_bytes(self, served: ServedModel, limit: int) -> int:
+        """Return the memory that a model will need; 0 if its function cannot tell, or if there is no limit (0).
+
+        Raises NotEnoughMemoryError if it is more than the limit, and what opening the file raises.
+        """
+        needed = served.required_bytes(served.source) if served.required_bytes and limit else 0
+        if needed > limit:
+            what = f"needs {needed / GIB:.2f} GiB, --models-memory allows {limit / GIB:.2f} GiB"
+            raise NotEnoughMemoryError(f"{printable(served.name, 100)}: {what}")
+        return needed
 
     def close(self) -> None:
         for name in list(self.loaded):

@@ -30,7 +30,6 @@ from localinfer.server.model_states import ModelState, ModelStates, Status, exit
 if TYPE_CHECKING:
     from localinfer.model import Model
 
-GIB = 2**30
 
 
 class Abandoned(Exception):
@@ -221,10 +220,7 @@ class ModelQueue:
         if not waiting.n_requests:
             raise Abandoned
         run, served = asyncio.get_running_loop().run_in_executor, state.served
-        needed = await run(self._loader, self.model_cache.required_bytes, served) if self._max_bytes else 0
-        if needed > self._max_bytes > 0:
-            what = f"needs {needed / GIB:.2f} GiB, --models-memory allows {self._max_bytes / GIB:.2f} GiB"
-            raise NotEnoughMemoryError(f"{printable(served.name, 100)}: {what}")
+        needed = await run(self._loader, self.model_cache.required_bytes, served, self._max_bytes)
         await self._make_room(waiting, lambda: self._is_full(needed))
         while True:
             try:

@@ -156,6 +156,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
         ((folder, "--models-preset", clash), 2, "two: is the name of two models"),
         ((folder, "--models-preset", startup), 2, "load-on-startup: 3 models are more than --models-max 1"),
         ((folder, "--models-memory", "much"), 2, "--models-memory: must be a size"),
+        ((twin, "--models-memory", "1K"), 4, "--models-memory allows 0.00 GiB"),
         ((folder, "--alias", "a"), 2, "--alias: requires exactly one MODEL"),
     ):
         actual, line = startup_error(*arguments)
