@@ -167,6 +167,9 @@ def ask_user(question: str) -> str:
     try:
         ask()
         return sys.stdin.readline().strip()
+    except KeyboardInterrupt:
+        screen.note("")  # what follows does not continue the line of the question
+        raise
     finally:
         if before is not None:
             signal.signal(signal.SIGCONT, before)

@@ -1,4 +1,6 @@
-"""The slash command /mcp: the servers of a chat, their state and their tools."""
+"""The slash command /mcp: the servers of a chat, their state and their tools, each with the beginning of its
+description; /tools has the whole of it.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
     from cli.mcp.chat_tools import McpTools
     from localinfer.mcp.client.server_state import Server
 
+MIN_WIDTH = 40  # columns
 WITHOUT_SERVERS = "this chat has no MCP servers; `localinfer chat --mcp SERVERS.json` starts them"
 
 
@@ -59,5 +62,8 @@ def server_lines(server: "Server") -> Iterator[str]:
     if server.state == "ended":
         log = log_path(server.name)
         yield f"  `/mcp restart {screen.one_line(server.name)}` starts it again; its log: {log}"
+    width = max(screen.columns() - 1, MIN_WIDTH)
     for tool in server.tools:
-        yield f"  {tool.name}  {screen.one_line(tool.description)[:200]}".rstrip()
+        about = screen.one_line(tool.description.strip().split("\n")[0]).partition(". ")[0]
+        line = f"  {tool.name}  {about}".rstrip()
+        yield line if len(line) <= width else f"{line[: width - 3]}..."

@@ -132,6 +132,16 @@ def test_ctrl_c_cancels_a_call(chat: Terminal, log: Path) -> None:
 
 
 @ON_TERMINALS
+def test_ctrl_c_at_the_question_makes_no_call(chat: Terminal, log: Path) -> None:
+    chat.type("call hang\n")
+    chat.expect(QUESTION)
+    chat.ctrl("C")
+    chat.expect("\nThe tool call was cancelled.")
+    chat.expect("> ")
+    assert "cancelled" not in log.read_text()  # it was never sent
+
+
+@ON_TERMINALS
 def test_a_crash_and_a_restart(chat: Terminal) -> None:
     chat.type("call exit\n")
     reply(chat, "y")

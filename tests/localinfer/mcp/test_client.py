@@ -1,5 +1,6 @@
 """The MCP client with real servers, also with some that misbehave."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -137,6 +139,32 @@ def test_servers_at_a_url(connect: Connect, server: str, kind: str | None) -> No
 
 
 # --- servers that misbehave ---
+
+
+class EndlessBody(BaseHTTPRequestHandler):
+    """Answers every request with JSON without an end."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"[" * 65536)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_response_without_end(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localinfer.mcp.client.http_transport.BODY_LIMIT", 1 << 20)
+    with ThreadingHTTPServer(("127.0.0.1", 0), EndlessBody) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = connect(bad={"url": f"http://127.0.0.1:{server.server_port}/mcp", "type": "http"})
+        server.shutdown()
+    [server_state] = client.servers
+    assert server_state.state == "ended"
+    assert "a response of more than 1 MiB" in server_state.problem
 
 
 def test_a_server_that_exits_at_once(connect: Connect) -> None:
