@@ -45,6 +45,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "retrieve": ("cli.generation.retrieve", "Find the passages of files that are most similar to a query."),
     "serve": ("cli.server.serve", "Run an OpenAI-compatible HTTP server."),
     "mcp": ("cli.mcp.serve", "Offer models as an MCP server, to programs such as Claude Desktop and VS Code."),
+    "mcp-tools": ("cli.mcp.tools", "Start the MCP servers of a file, and list their tools."),
     "sessions": ("cli.chat.sessions", "List, search, show, export or remove saved chat sessions."),
     "cache": ("cli.machine.cache", "Show or remove the evaluated prompts on disk."),
     "pull": ("cli.models.store", "Download models."),

@@ -53,7 +53,7 @@ def show_servers(servers: "list[Server]") -> None:
 
 
 def server_lines(server: "Server") -> Iterator[str]:
-    """Yield a line with the state of a server, and one per tool."""
+    """Yield a line with the state of a server, and one per tool, or what can be done about a server that has ended."""
     from localinfer.mcp.client.server_log import log_path
 
     state = server.problem if server.state == "ended" else server.state
@@ -62,6 +62,11 @@ def server_lines(server: "Server") -> Iterator[str]:
     if server.state == "ended":
         log = log_path(server.name)
         yield f"  `/mcp restart {screen.one_line(server.name)}` starts it again; its log: {log}"
+    yield from tool_lines(server)
+
+
+def tool_lines(server: "Server") -> Iterator[str]:
+    """Yield a line per tool, with the first sentence of its description, cut to the width of the terminal."""
     width = max(screen.columns() - 1, MIN_WIDTH)
     for tool in server.tools:
         about = screen.one_line(tool.description.strip().split("\n")[0]).partition(". ")[0]

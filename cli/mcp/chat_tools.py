@@ -55,26 +55,35 @@ class McpTools:
 
     def wait_until_started(self) -> None:
         """Wait for the servers, with a status line, and tell which have not started."""
-        status, began = screen.Status(), time.monotonic()
-
-        def show(waiting: list[str], total: int) -> None:
-            if time.monotonic() - began > screen.DELAY_SECONDS:
-                names = screen.one_line(", ".join(waiting))
-                status.show(f"starting MCP servers: {total - len(waiting)} of {total}, waiting for {names}")
-
-        try:
-            self.client.wait_until_started(show)
-        finally:
-            status.erase()
-        self.show_notices()
+        wait_until_started(self.client)
 
     def show_notices(self) -> None:
         """Tell what has happened to servers since the last call."""
-        for line in self.client.take_notices():
-            screen.warn(line)
+        show_notices(self.client)
 
     def summary(self) -> str:
         """Return how many tools each server has, in one line; "" if no server is ready."""
         ready = [each for each in self.client.servers if each.state == "ready"]
         counts = [f"{screen.one_line(each.name)} ({len(each.tools)} tools)" for each in ready]
         return f"MCP servers: {', '.join(counts)}. /mcp shows them." if counts else ""
+
+
+def wait_until_started(client: "McpClient") -> None:
+    """Wait for the servers, with a status line, and tell which have not started."""
+    status, began = screen.Status(), time.monotonic()
+
+    def show(waiting: list[str], total: int) -> None:
+        if time.monotonic() - began > screen.DELAY_SECONDS:
+            names = screen.one_line(", ".join(waiting))
+            status.show(f"starting MCP servers: {total - len(waiting)} of {total}, waiting for {names}")
+
+    try:
+        client.wait_until_started(show)
+    finally:
+        status.erase()
+    show_notices(client)
+
+
+def show_notices(client: "McpClient") -> None:
+    for line in client.take_notices():
+        screen.warn(line)

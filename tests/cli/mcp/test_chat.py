@@ -32,10 +32,14 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-@pytest.fixture
-def servers(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(autouse=True)
+def own_directories(tmp_path: Path, environment: dict[str, str]) -> None:
     for name in ("CACHE", "DATA"):
-        monkeypatch.setenv(f"LOCALINFER_{name}_DIR", str(tmp_path / name))
+        environment[f"LOCALINFER_{name}_DIR"] = str(tmp_path / name)
+
+
+@pytest.fixture
+def servers(tmp_path: Path, log: Path) -> str:
     path = tmp_path / "servers.json"
     path.write_text(json.dumps({"mcpServers": {"raw": entry("", log)}}))
     return str(path)
@@ -286,6 +290,9 @@ def test_servers_of_models_toml(
     t.expect("this chat has no MCP servers")
     assert fake_cli("chat", fake_model, "Hello", "-q", **own).returncode == 0
     assert not log.exists()
+    (tmp_path / "models.toml").unlink()
+    t = terminal("chat", fake_model, LOCALINFER_MCP=servers)
+    t.expect("MCP servers: raw (13 tools)", 60)
     (tmp_path / "models.toml").write_text("mcp = 5\n")
     done = fake_cli("list", **own)
     assert b"models.toml: mcp: must be the path of a JSON file with MCP servers" in done.stderr
