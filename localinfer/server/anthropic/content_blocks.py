@@ -7,19 +7,15 @@ each other; the index counts them.
 import base64
 import hashlib
 import json
-import re
-import secrets
-import string
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from localinfer.server.call_ids import unique_id
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece
 
 Event = dict[str, Any]
-NUMBERED_ID = re.compile(r"call\d{5,}")
-ID_CHARS = string.ascii_letters + string.digits
-ID_LENGTH = 9  # the only length that Mistral's chat templates accept
 
 
 class ContentBlocks:
@@ -76,14 +72,6 @@ class ContentBlocks:
     def _delta(self, kind: str, field: str, text: str) -> Event:
         delta = {"type": kind, field: text}
         return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": delta}
-
-
-def unique_id(id: str) -> str:
-    """Return an id that no other call has, unless the model has written one of its own.
-
-    Calls are numbered within a conversation. Clients of this API run several conversations and tell calls by their ids.
-    """
-    return "".join(secrets.choice(ID_CHARS) for _ in range(ID_LENGTH)) if NUMBERED_ID.fullmatch(id) else id
 
 
 def join_events(events: Iterable[Event]) -> list[Event]:

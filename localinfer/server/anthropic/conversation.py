@@ -11,9 +11,9 @@ from typing import Any
 from localinfer.escaping import printable
 from localinfer.server.api_errors import field_error
 from localinfer.server.request_fields import Fields, get
+from localinfer.server.turns import Message, append_turn
 
 Block = Mapping[str, Any]
-Message = dict[str, Any]
 
 CLIENT_HEADER = re.compile(r"\Ax-anthropic-billing-header:(?:\s*\w+=[^;\s]*;)*\s*")
 
@@ -23,17 +23,17 @@ def parse_messages(fields: Fields) -> list[Message]:
     messages = get(fields, "messages", list, [])
     if not messages:
         raise field_error("messages", "must be a list of at least one message")
-    converted: list[Message] = []
+    turns: list[Message] = []
     if system := parse_system(fields.get("system"), "system"):
-        converted.append({"role": "system", "content": system})
+        turns.append({"role": "system", "content": system})
     tool_names: dict[str, str] = {}
     for index, message in enumerate(messages):
         field = f"messages[{index}]"
         if not isinstance(message, Mapping):
             raise field_error(field, "must be an object")
         for added in convert_message(message, field, tool_names):
-            append_turn(converted, added)
-    return converted
+            append_turn(turns, added)
+    return turns
 
 
 def continues_last(fields: Fields) -> bool:
@@ -73,22 +73,6 @@ def convert_message(message: Block, field: str, tool_names: dict[str, str]) -> I
             yield {"role": "system", "content": parse_system(content, f"{field}.content")}
         case _:
             raise field_error(f"{field}.role", "must be user, assistant or system")
-
-
-def append_turn(messages: list[Message], message: Message) -> None:
-    """Append a message, or add it to the last one if both belong to one turn.
-
-    Many chat templates accept a system message only at the beginning, so that a later one becomes part of the user's
-    turn, in the tags with which Claude Code marks such texts.
-    """
-    if message["role"] == "system" and any(each["role"] != "system" for each in messages):
-        message = {"role": "user", "content": f"<system-reminder>\n{message['content']}\n</system-reminder>"}
-    last = messages[-1] if messages else {}
-    if message["role"] == last.get("role") != "tool" and not last.get("tool_calls"):
-        content = "\n".join(filter(None, (last["content"], message["content"])))
-        messages[-1] = last | message | {"content": content}
-    else:
-        messages.append(message)
 
 
 def convert_user_message(content: object, field: str, tool_names: dict[str, str]) -> Iterator[Message]:

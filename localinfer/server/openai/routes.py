@@ -9,6 +9,7 @@ from localinfer.server.openai import chat
 from localinfer.server.openai import completions as completion_api
 from localinfer.server.openai import embeddings as embedding_api
 from localinfer.server.openai import responses as response_api
+from localinfer.server.openai.response_request import parse_response_request
 from localinfer.server.request_fields import Fields, get, parse_fields, ping_interval, read_json_object
 from localinfer.server.streaming import JSONResponse
 
@@ -36,7 +37,7 @@ async def completions(request: Request) -> Response:
 async def responses(request: Request) -> Response:
     """`/v1/responses`"""
     fields = await read_json_object(request)
-    response_request = await parse_fields(response_api.parse_response_request, fields)
+    response_request = await parse_fields(parse_response_request, fields)
     if get(fields, "stream", bool, False):
         events = response_api.events(response_request, get_dispatcher(request))
         return await streaming.stream_response(events, streaming.NAMED_EVENTS, pings(fields, request))

@@ -1,7 +1,6 @@
 """Anthropic's Messages API over HTTP."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,6 @@ URL, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 VERSION = {"anthropic_version": "2023-06-01"}
 USER = {"role": "user", "content": "Hello"}
 REQUEST: dict[str, Any] = {"model": "tiny", "max_tokens": 12, "messages": [USER], "seed": 7}
-TEMPLATE = (
-    "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% if enable_thinking is defined %}"
-    "[thinking {{ enable_thinking }}]{% endif %}{% if reasoning_effort %}[{{ reasoning_effort }}]{% endif %}"
-    "{% for message in messages %}<|im_start|>{{ message.role }}{% if message.name %}({{ message.name }}){% endif %}"
-    "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
-    "{{ '\\n' + message.content }}"
-    "{% for call in message.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 ADD = {"name": "add", "input_schema": {
     "type": "object", "properties": {"a": {"type": "integer", "maximum": 9, "minimum": 0}, "to": {"enum": ["x", "y"]}},
     "required": ["a", "to"]}}  # fmt: skip
@@ -29,15 +19,6 @@ SUB = {"name": "sub", "description": "Subtract", "input_schema": {"type": "objec
 CALL = '<tool_call>\\n{\\"name\\": \\"add\\", \\"arguments\\": {\\"a\\": 1}}\\n</tool_call>'
 CALLED = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1, "to": "x"}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "2"}
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server whose template has tools and reasoning."""
-    path = tmp_path_factory.mktemp("agent") / "agent.gguf"
-    model = tiny_llama(path, n_ctx=4096, **{"tokenizer.chat_template": Field("STRING", TEMPLATE)})
-    with ServerProcess(model) as served:
-        yield served
 
 
 def stream(server: ServerProcess, fields: dict[str, Any]) -> list[Any]:
