@@ -91,6 +91,36 @@ def test_request_of_an_editor(infilling: ServerProcess) -> None:
     assert answer.body.keys() == set(request["response_fields"])
     warm_up = infilling.post("/infill", request | {"n_predict": 0, "samplers": [], "response_fields": [""]})
     assert warm_up.status == 200, warm_up.body
+    nothing_open = {"input_prefix": "", "input_suffix": "", "prompt": "", "temperature": 0.0, "t_max_prompt_ms": 1}
+    warm_up = infilling.post("/infill", request | nothing_open | {"n_predict": 0, "response_fields": [""]})
+    assert warm_up.status == 200, warm_up.body
+
+
+def test_requests_of_llama_vscode(infilling: ServerProcess) -> None:
+    """The second one reads the further files before they are needed."""
+    files = [{"filename": "a.py", "text": "y = 1\n", "time": 1}]
+    request = {
+        "input_prefix": "import a\n", "input_suffix": "\n", "input_extra": files, "prompt": "x = ", "n_predict": 8,
+        "top_k": 40, "top_p": 0.99, "stream": False, "n_indent": 4, "samplers": ["top_k", "top_p", "infill"],
+        "cache_prompt": True, "t_max_prompt_ms": 500, "t_max_predict_ms": 2500,
+    }  # fmt: skip
+    answer = infilling.post("/infill", request).body
+    assert isinstance(answer["content"], str)
+    assert {"prompt_n", "prompt_ms", "predicted_n", "predicted_ms"} <= answer["timings"].keys()
+    empty = {"input_prefix": "", "input_suffix": "", "prompt": ""}
+    warm_up = request | empty | {"n_predict": 1, "samplers": ["temperature"], "t_max_prompt_ms": 1}
+    assert infilling.post("/infill", warm_up).status == 200
+    again = infilling.post("/infill", request).body
+    assert again["timings"]["cache_n"] > 0, "the files are read only once"
+
+
+def test_request_of_continue(infilling: ServerProcess) -> None:
+    """Its provider llama.cpp streams /completion with a key that the server does not need."""
+    request = {"prompt": "def a():\n", "stream": True, "n_predict": 4, "stop": ["\n\n"], "top_k": 40, "top_p": 0.9,
+               "temperature": 0.01, "mirostat": 0, "min_p": 0.05, "frequency_penalty": 0}  # fmt: skip
+    events = infilling.events("/completion", request)
+    whole = infilling.post("/completion", request | {"stream": False}, authorization="Bearer undefined").body
+    assert "".join(event["content"] for event in events) == whole["content"]
 
 
 @pytest.mark.parametrize(
