@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.gguf.huge_pages import allocate_huge_pages
 from localinfer.machine import untouched_memory
 
 ALIGNMENT = 64
+LARGE = 4 << 20  # bytes
 
 
 @dataclass(eq=False)
@@ -21,8 +23,13 @@ class Region:
     _views: dict[type[np.generic], NDArray[Any]] = field(default_factory=dict)
 
     def allocate(self) -> None:
-        """Allocate zeroed memory, aligned to a cache line. The system gives memory to pages at first touch."""
-        raw = np.zeros(self.nbytes + ALIGNMENT, np.uint8)
+        """Allocate zeroed memory, aligned to a cache line. The system gives memory to pages at first touch.
+
+        A large region is a mapping of its own: malloc could take it from memory that the process has used before, which
+        it would have to clear, and would keep it when the model is closed.
+        """
+        size = self.nbytes + ALIGNMENT
+        raw = map_zeroed(size) if size >= LARGE else np.zeros(size, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         self.array = raw[start : start + self.nbytes]
         untouched_memory.register(self.array)
@@ -39,6 +46,14 @@ class Region:
             assert self.array is not None, "the graph is not finalized"
             self._views[dtype] = self.array.view(dtype)
         return self._views[dtype]
+
+
+def map_zeroed(size: int) -> NDArray[np.uint8]:
+    """Return an array in a new mapping, which ends with the array. Raises MemoryError if there is no memory for it."""
+    try:
+        return np.frombuffer(allocate_huge_pages(size), np.uint8)
+    except OSError as error:
+        raise MemoryError(f"{size:,} bytes cannot be allocated: {error.strerror}") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,6 +58,29 @@ Engine.load(open_gguf(path), options).close()
 """
 
 
+REUSED = """
+import gc
+import numpy as np
+from localinfer.graph.ops.buffers import Region
+from localinfer.machine.untouched_memory import untouched_bytes
+MIB = 1 << 20
+large = np.ones(31 * MIB, np.uint8)
+del large  # from now on malloc takes arrays of up to 31 MiB from its heap
+arrays = [np.ones(8 * MIB, np.uint8) for _ in range(12)]
+last = np.ones(MIB, np.uint8)
+del arrays  # malloc keeps them, because they are below `last`
+gc.collect()
+region = Region(64 * MIB)
+region.allocate()
+assert untouched_bytes() > 60 * MIB, untouched_bytes()
+assert not region.array[::4096].any()
+region.array[:] = 1
+del region
+gc.collect()
+assert not untouched_bytes()
+"""
+
+
 def run_alone(program: str, *arguments: object) -> None:
     """Run a program in a process of its own, whose memory no other test has used. It must succeed."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
@@ -67,6 +90,11 @@ def run_alone(program: str, *arguments: object) -> None:
 
 def test_touched_pages_are_counted_by_the_system() -> None:
     run_alone(TOUCHED)
+
+
+def test_memory_that_the_process_has_used_before_is_not_reused() -> None:
+    """A process that has loaded and closed many models keeps a heap of pages that are in memory."""
+    run_alone(REUSED)
 
 
 def test_two_models_are_not_given_the_same_memory(tmp_path: Path) -> None:
