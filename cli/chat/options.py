@@ -10,7 +10,7 @@ import typer
 
 from cli.arguments.flags import OutputOptions, PromptSource
 from cli.arguments.questions import named_files
-from cli.files.text_input import prompt_texts, read_optional_prompt
+from cli.files.text_input import is_text_file, prompt_texts, read_optional_prompt
 from cli.models.store import confirm
 from cli.terminal import screen
 
@@ -45,7 +45,9 @@ def files_to_send(question: str, given: Sequence[str]) -> list[str]:
         if name in given:
             continue
         shown = shlex.quote(screen.one_line(name))
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not is_text_file(name):
+            screen.note_dim(f"the question names the file {shown}, which is not sent: it is not a text in UTF-8")
+        elif not (sys.stdin.isatty() and sys.stderr.isatty()):
             screen.note_dim(f"the question names the file {shown}; -f {shown} sends its text, too")
         elif confirm(f"The question names the file {shown}. Send its text, too?"):
             chosen.append(name)

@@ -1,5 +1,6 @@
 """Text input of commands: prompts from an argument, a file and stdin."""
 
+import codecs
 import json
 import re
 from collections.abc import Sequence
@@ -69,6 +70,19 @@ def read_text_file(name: str) -> str:
         raise LocalInferError(f"{name}: not UTF-8 at byte {error.start}") from None
     except ValueError as error:  # a NUL in the name
         raise LocalInferError(f"{name}: {error}") from None
+
+
+def is_text_file(name: str) -> bool:
+    """Return whether the beginning of a file is text: UTF-8 without NUL, unlike that of an image. False if it cannot be
+    read.
+    """
+    try:
+        with Path(name).open("rb") as handle:
+            beginning = handle.read(1 << 16)
+        codecs.getincrementaldecoder("utf-8")().decode(beginning)  # the last character may be incomplete
+    except (OSError, ValueError):
+        return False
+    return b"\0" not in beginning
 
 
 def read_text_files(names: Sequence[str]) -> str:

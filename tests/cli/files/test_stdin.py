@@ -132,6 +132,19 @@ class TestChat:
         done = fake_cli("chat", fake_model, f"What is in {tmp_path}/notes.txt?")
         assert f"-f {tmp_path}/notes.txt sends its text, too" in done.stderr.decode()
 
+    def test_question_that_names_an_image(
+        self, fake_cli: FakeCli, terminal: Callable[..., Terminal], fake_model: str, tmp_path: Path
+    ) -> None:
+        """Its text cannot be sent, so that is not proposed."""
+        (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
+        done = fake_cli("chat", fake_model, f"What is in {tmp_path}/photo.png?")
+        assert (done.returncode, done.stdout) == (0, f"1: What is in {tmp_path}/photo.png?".encode())
+        assert "photo.png, which is not sent: it is not a text in UTF-8" in done.stderr.decode()
+        opened = terminal("chat", fake_model, f"What is in {tmp_path}/photo.png?", columns=300)
+        opened.expect("which is not sent")
+        opened.expect("1: What is in")
+        assert opened.wait() == 0
+
     @pytest.mark.parametrize("typed", ["y", "n"])
     def test_file_is_sent_after_confirmation(
         self, terminal: Callable[..., Terminal], fake_model: str, tmp_path: Path, typed: str
