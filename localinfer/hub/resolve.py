@@ -147,11 +147,11 @@ def list_registry() -> dict[str, StoredModel]:
 
 
 def hint(name: str) -> str:
-    """Return the known names that are most similar, for an error message."""
+    """Return the known names that begin with the name or are most similar, for an error message."""
     known = list(model_registry().entries)
-    similar = nearest_names(
-        name, known + [each.name for _, models in list_stores() for each in models], n=3, cutoff=0.5
-    )
+    candidates = known + [each.name for _, models in list_stores() for each in models]
+    longer = [each for each in candidates if len(name) > 1 and each.lower().startswith(name.lower())]
+    similar = list(dict.fromkeys([*longer, *nearest_names(name, candidates, n=3, cutoff=0.5)]))[:3]
     return f"did you mean {' or '.join(similar)}?" if similar else f"known are {', '.join(known)}"
 
 

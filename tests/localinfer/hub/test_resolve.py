@@ -123,6 +123,8 @@ class TestFind:
             ("./no.bin", "no.bin: No such file or directory$"),
             ("../no.bin", "no.bin: No such file or directory$"),
             ("models/no.gguf", "no.gguf: No such file or directory$"),
+            ("qwen", r"did you mean qwen2\.5-coder-1\.5b or qwen3-4b or qwen3-8b\?$"),
+            ("Gemma", r"did you mean gemma3-270m or gemma3-1b\b"),
             ("hff:owner/repo", r"did you mean hf:owner/repo\?$"),
             ("lm-studio:owner/repo", r"did you mean lmstudio:owner/repo\?$"),
         ],
