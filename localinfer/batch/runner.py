@@ -14,7 +14,7 @@ from localinfer.server.api_errors import to_api_error
 from localinfer.server.catalog import Catalog, Load
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.model_cache import ModelCache
-from localinfer.server.openai import chat, completions, embeddings, responses
+from localinfer.server.openai import chat, completions, embeddings, response_request, responses
 from localinfer.server.request_fields import Fields
 from localinfer.server.settings import Settings
 
@@ -31,7 +31,7 @@ HANDLERS: dict[str, Callable[[Fields, Dispatcher], Awaitable[dict[str, Any]]]] =
         completions.parse_completion_request(fields), dispatcher
     ),
     "/v1/responses": lambda fields, dispatcher: responses.response(
-        responses.parse_response_request(fields), dispatcher
+        response_request.parse_response_request(fields), dispatcher
     ),
     "/v1/embeddings": embed,
 }

@@ -29,11 +29,6 @@ class OutputItems:
         self._text = ""  # of the open item
         self._streamed_calls: set[int] = set()
 
-    @property
-    def call_ids(self) -> list[str]:
-        """The ids of the function calls, as the client receives them."""
-        return [item["call_id"] for item in self.items if item["type"] == "function_call"]
-
     def push(self, piece: "Piece", **more: Any) -> Iterator[Item]:
         """Yield the events of a piece. `more` are fields of the delta of a text."""
         self.n_reasoning_tokens += piece.kind == "reasoning"

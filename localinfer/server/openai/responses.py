@@ -3,10 +3,8 @@
 import itertools
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from localinfer.generation.result import GenerationResult
 from localinfer.server.dispatcher import Dispatcher, Generation
 from localinfer.server.openai.chat import render
 from localinfer.server.openai.response_items import OutputItems, new_id
@@ -14,9 +12,6 @@ from localinfer.server.openai.response_request import Item, ResponseRequest, par
 from localinfer.server.openai.usage import prefill_timings, timings
 from localinfer.server.prefill_reports import PrefillReport
 from localinfer.server.request_fields import Fields
-
-if TYPE_CHECKING:
-    from localinfer.generation.pieces import Piece
 
 
 async def response(response_request: ResponseRequest, dispatcher: Dispatcher) -> Item:
@@ -33,12 +28,9 @@ async def events(response_request: ResponseRequest, dispatcher: Dispatcher) -> A
     def event(kind: str, **more: Any) -> Item:
         return {"type": f"response.{kind}", "sequence_number": next(numbers), **more}
 
-    prompt = response_request.prompt
-    pieces: list[Piece] = []
     async with dispatcher.lease(response_request.model_name) as lease:
-        prompt = replace(prompt, messages=dispatcher.answers.with_token_ids(lease.name, prompt.messages))
         async with lease.generate(
-            prompt, response_request.options, reports_prefill=response_request.reports_prefill
+            response_request.prompt, response_request.options, reports_prefill=response_request.reports_prefill
         ) as generation:
             head = {"id": new_id("resp"), "object": "response", "created_at": int(time.time()), "model": lease.name}
             head |= response_request.echoed_fields | {"error": None, "incomplete_details": None}
@@ -51,13 +43,9 @@ async def events(response_request: ResponseRequest, dispatcher: Dispatcher) -> A
                     times = {"prompt_progress": piece.as_fields(), "timings": prefill_timings(piece)}
                     yield event("in_progress", response=initial, **times)
                     continue
-                pieces.append(piece)
                 times = {"timings": timings(generation.stats)} if response_request.timings_per_token else {}
                 for each in output.push(piece, **times):
                     yield each
-        if output.n_calls:
-            answer = GenerationResult.from_pieces(pieces, generation.stats).as_message()
-            dispatcher.answers.add(lease.name, output.call_ids[0], answer)
         status = "completed"
         if generation.finish_reason == "length":
             status, head["incomplete_details"] = "incomplete", {"reason": "max_output_tokens"}
