@@ -1,4 +1,4 @@
-"""Options of `localinfer embed` that llama-embedding has, and of `serve` that llama-server has."""
+"""Options of `localinfer embed` that llama-embedding has."""
 
 import json
 from collections.abc import Callable
@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 from tiny import tiny_llama
-
-from cli.server.serve import model_files
-from localinfer.errors import UsageError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -31,12 +28,3 @@ def test_attention(run: Run, model: Path) -> None:
     code, _, err = run("embed", model, "-c", 64, "-t", 1, "-p", "one", "--attention", "non-causal")
     assert (code, "--attention non-causal: the attention of this model is causal" in err) == (3, True)
     assert run("embed", model, "-c", 64, "-t", 1, "-p", "one", "--attention", "causal")[0] == 0
-
-
-def test_models_of_a_directory(tmp_path: Path) -> None:
-    for name in ("b.gguf", "a.gguf", "c-00001-of-00002.gguf", "c-00002-of-00002.gguf", "notes.txt"):
-        (tmp_path / name).touch()
-    assert [Path(name).name for name in model_files(tmp_path)] == ["a.gguf", "b.gguf", "c-00001-of-00002.gguf"]
-    assert model_files(None) == []
-    with pytest.raises(UsageError, match="contains no GGUF file"):
-        model_files(tmp_path / "missing")

@@ -26,8 +26,9 @@ def server(tiny: Path, mcp: McpServer) -> Iterator[ServerProcess]:
         yield served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """A browser, which is closed before tests of other modules run: its event loop would be running in their thread."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="there is no package playwright")
     if BROWSER is None:
         pytest.skip("there is no Chromium")
