@@ -2,9 +2,9 @@
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,17 +23,28 @@ if TYPE_CHECKING:
 MAX_DIMENSIONS = 1 << 20
 
 
-async def embeddings(fields: Fields, dispatcher: Dispatcher) -> bytes:
+async def embeddings(fields: Fields, dispatcher: Dispatcher) -> dict[str, Any]:
+    """Return the response."""
+    items, rest = await compute(fields, dispatcher)
+    return {"object": "list", "data": list(items)} | rest
+
+
+async def encoded_embeddings(fields: Fields, dispatcher: Dispatcher) -> bytes:
     """Return the response, encoded as JSON in another thread."""
+    items, rest = await compute(fields, dispatcher)
+    data = await asyncio.to_thread(dump_list, items)
+    return b'{"object":"list","data":%b,%b' % (data, dump_json(rest)[1:])
+
+
+async def compute(fields: Fields, dispatcher: Dispatcher) -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
+    """Return the elements of the response's `data`, and its other fields."""
     encode = ENCODERS.get(get(fields, "encoding_format", str, "float"))
     if encode is None:
         raise field_error("encoding_format", f"must be {' or '.join(ENCODERS)}")
     prompts = await asyncio.to_thread(parse_prompts, fields.get("input"), "input")
     name, vectors, n_tokens = await embed_inputs(fields, prompts, dispatcher)
     items = ({"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors))
-    data = await asyncio.to_thread(dump_list, items)
-    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, dump_json(name), dump_json(usage))
+    return items, {"model": name, "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens}}
 
 
 async def embed_inputs(

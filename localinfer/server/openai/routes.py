@@ -51,7 +51,8 @@ async def count_input_tokens(request: Request) -> Response:
 
 async def embeddings(request: Request) -> Response:
     """`/v1/embeddings`"""
-    return JSONResponse(await embedding_api.embeddings(await read_json_object(request), get_dispatcher(request)))
+    fields = await read_json_object(request)
+    return JSONResponse(await embedding_api.encoded_embeddings(fields, get_dispatcher(request)))
 
 
 def pings(fields: Fields, request: Request) -> float:

@@ -58,7 +58,7 @@ def request(fields: dict[str, Any]) -> Any:
 def test_embeddings(format: str) -> None:
     fields = {"input": ["Hello"] * len(VECTORS)}
     work = (
-        openai_embeddings.embeddings(fields, Dispatcher()) if format == "openai"  # type: ignore[arg-type]
+        openai_embeddings.encoded_embeddings(fields, Dispatcher()) if format == "openai"  # type: ignore[arg-type]
         else llama_cpp_embeddings.embeddings(request(fields))
     )  # fmt: skip
     result, seconds, longest = asyncio.run(longest_pause(work))
