@@ -1,5 +1,8 @@
 """Models that are unloaded while nobody uses them."""
 
+import http.client
+import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,4 +50,20 @@ def test_counters_outlive_a_model(sleeping: ServerProcess) -> None:
 
 def test_failed_requests_let_a_model_sleep(sleeping: ServerProcess) -> None:
     assert sleeping.post("/completion", {"prompt": [10**6]}).status == 400
+    assert wait_until(lambda: is_sleeping(sleeping), 30)
+
+
+def test_a_model_does_not_sleep_while_it_tokenizes(sleeping: ServerProcess) -> None:
+    """That needs no slot, but its vocabulary or its chat template, for longer than the time until it sleeps."""
+    connection = sleeping.connection()
+    connection.request("POST", "/tokenize", json.dumps({"content": "Hello the " * 400_000}))
+    answers: list[http.client.HTTPResponse] = []
+    thread = threading.Thread(target=lambda: answers.append(connection.getresponse()))
+    thread.start()
+    assert wait_until(lambda: not is_sleeping(sleeping), 30)
+    while not answers:
+        assert not is_sleeping(sleeping) or answers
+    thread.join()
+    assert answers[0].status == 200
+    connection.close()
     assert wait_until(lambda: is_sleeping(sleeping), 30)
