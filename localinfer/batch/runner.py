@@ -1,7 +1,6 @@
 """Runs the requests of a batch with one model on this machine, several at a time."""
 
 import asyncio
-import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +17,6 @@ from localinfer.server.openai import chat, completions, embeddings, response_req
 from localinfer.server.request_fields import Fields
 from localinfer.server.settings import Settings
 
-
-async def embed(fields: Fields, dispatcher: Dispatcher) -> dict[str, Any]:
-    """Return the response of the embeddings API."""
-    response: dict[str, Any] = json.loads(await embeddings.embeddings(fields, dispatcher))
-    return response
-
-
 HANDLERS: dict[str, Callable[[Fields, Dispatcher], Awaitable[dict[str, Any]]]] = {
     CHAT_URL: lambda fields, dispatcher: chat.completion(chat.parse_chat_request(fields), dispatcher),
     COMPLETIONS_URL: lambda fields, dispatcher: completions.completion(
@@ -33,7 +25,7 @@ HANDLERS: dict[str, Callable[[Fields, Dispatcher], Awaitable[dict[str, Any]]]] =
     "/v1/responses": lambda fields, dispatcher: responses.response(
         response_request.parse_response_request(fields), dispatcher
     ),
-    "/v1/embeddings": embed,
+    "/v1/embeddings": embeddings.embeddings,
 }
 RETRIED_STATUSES = (500, 503)  # HTTP statuses of failures that may be temporary
 T = TypeVar("T")
