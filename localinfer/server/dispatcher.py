@@ -383,6 +383,11 @@ class Dispatcher:
             slot.model, slot.model_name = None, ""
             self._released.set()
 
+    @property
+    def n_waiting(self) -> int:
+        """The number of requests that wait for a slot or for their model."""
+        return self.slots.n_waiting + self.models.n_waiting
+
     def _n_busy(self, name: str) -> int:
         """Return the number of slots that use a model."""
         return sum(slot.model_name == name for slot in self.slots.all)

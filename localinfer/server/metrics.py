@@ -111,7 +111,7 @@ class Metrics:
         yield from format_metric("prompt_seconds_total", "counter", "Time spent in prefill.", self.prompt_seconds)
         yield from format_metric("generate_seconds_total", "counter", "Time spent in decoding.", self.generate_seconds)
         yield from format_metric(
-            "requests_waiting", "gauge", "Requests waiting for a slot.", dispatcher.slots.n_waiting
+            "requests_waiting", "gauge", "Requests waiting for a slot or a model.", dispatcher.n_waiting
         )
         yield from format_metric(
             "slots_busy", "gauge", "Slots that process a request.", sum(slot.is_busy for slot in dispatcher.slots.all)
@@ -169,7 +169,7 @@ def llama_cpp_lines(metrics: Metrics, dispatcher: Dispatcher) -> Iterator[str]:
         ("gauge", "prompt_tokens_seconds", "Prefill speed since the last scrape.", metrics.prefill_rate.read()),
         ("gauge", "predicted_tokens_seconds", "Decode speed since the last scrape.", metrics.decode_rate.read()),
         ("gauge", "requests_processing", "Requests being processed.", n_busy),
-        ("gauge", "requests_deferred", "Requests waiting for a slot.", dispatcher.slots.n_waiting),
+        ("gauge", "requests_deferred", "Requests waiting for a slot or a model.", dispatcher.n_waiting),
         ("gauge", "n_busy_slots_per_decode", "Sequences in a batch, on average.", n_sequences / max(n_batches, 1)),
     ):
         yield from format_metric(name, kind, help_text, value, prefix="llamacpp:")

@@ -51,6 +51,7 @@ def test_a_load_is_cancelled(server: ServerProcess) -> None:
     queued = threading.Thread(target=lambda: answers.append(ask(server, "other")))
     queued.start()
     assert wait_until(lambda: status(server, "other") == "loading", 10)
+    assert b"llamacpp:requests_deferred 2" in server.get("/metrics").body
     for name in ("other", "slow"):
         assert server.post("/models/unload", {"model": name}).body == {"success": True}
     for each in (waiting, queued):
