@@ -1,4 +1,4 @@
-"""The dispatcher: gives each request a slot and a model, and streams the generated pieces to the caller.
+"""The dispatcher: gives each request a slot and a model.
 
     async with dispatcher.lease("smollm2") as lease:
         async with lease.generate(ChatPrompt(messages), {"temp": 0.0}) as generation:
@@ -10,259 +10,28 @@ This module does not depend on HTTP. All API endpoints and `localinfer.batch` us
 
 import asyncio
 import threading
-import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    aclosing,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from localinfer.errors import ContextOverflowError, IncompleteOutputError, UsageError
 from localinfer.server.answer_memory import AnswerMemory
-from localinfer.server.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
+from localinfer.server.api_errors import APIError
 from localinfer.server.idle_timers import IdleTimers
+from localinfer.server.lease import Lease, Observer
 from localinfer.server.model_cache import ModelCache, ServedModel
 from localinfer.server.model_query import autoload, requested_model
 from localinfer.server.model_queue import ModelQueue
-from localinfer.server.prefill_reports import PrefillReport, PrefillReports
-from localinfer.server.prompt_history import PromptHistory, client_name
-from localinfer.server.request_fields import TEXT_BIASES
+from localinfer.server.prompt_history import PromptHistory
 from localinfer.server.settings import Settings
-from localinfer.server.slots import Slot, SlotPool, SlotStopped, stop_prompt_if_cancelled
-from localinfer.server.tool_fields import ToolFields
+from localinfer.server.slots import Slot, SlotPool, SlotStopped
 
 if TYPE_CHECKING:
-    from localinfer.chat_template.prompt import Prompt as RenderedPrompt
-    from localinfer.generation.pieces import Piece, Stats
-    from localinfer.generation.result import GenerationStream
     from localinfer.model import Model
 
-MAX_PROMPT_CHARS = 4 << 20  # messages have the limit of the chat template
 T = TypeVar("T")
-Message = Mapping[str, object]
-Options = Mapping[str, Any]  # fields of `localinfer.options.Options`, already validated
-
-
-class Prompt(Protocol):
-    """The input of a generation."""
-
-    @property
-    def field_of(self) -> Mapping[str, str]:
-        """The field of the request for each name by which errors call a constraint."""
-
-    def begin(self, model: "Model", options: Options) -> "GenerationStream":
-        """Start the generation. Raises what `Model.generate` or `Model.chat` raises, before the first piece."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextPrompt:
-    """A text to continue, or its token ids. With `parse_special`, the texts of control tokens become these tokens.
-    `field_of` is what `to_api_error` needs.
-    """
-
-    prompt: str | Sequence[int]
-    parse_special: bool = False
-    field_of: Mapping[str, str] = field(default_factory=dict)
-
-    def begin(self, model: "Model", options: Options) -> "GenerationStream":
-        if isinstance(self.prompt, str) and len(self.prompt) > MAX_PROMPT_CHARS:
-            raise UsageError(f"prompt: {len(self.prompt)} characters (limit {MAX_PROMPT_CHARS})")
-        if isinstance(self.prompt, str) and self.parse_special:
-            ids = model.tokenize(self.prompt, parse_special=True, on_wait=stop_prompt_if_cancelled)
-            return model.stream(ids, **options)
-        return model.stream(self.prompt, **options)
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """A list of messages and their chat template options, as `Model.chat` accepts them. `field_of` is what
-    `to_api_error` needs.
-    """
-
-    messages: Sequence[Message]
-    tools: ToolFields = field(default_factory=ToolFields)
-    template_kwargs: Mapping[str, object] = field(default_factory=dict)
-    continue_final_message: bool = False
-    add_generation_prompt: bool = True
-    field_of: Mapping[str, str] = field(default_factory=dict)
-
-    def begin(self, model: "Model", options: Options) -> "GenerationStream":
-        return model.stream_chat(
-            self.messages, template_kwargs=self.template_kwargs,
-            continue_final_message=self.continue_final_message, add_generation_prompt=self.add_generation_prompt,
-            **self.tools.keywords, **options)  # fmt: skip
-
-    def render(self, model: "Model", options: Options) -> "RenderedPrompt":
-        """Return the prompt that `begin` evaluates."""
-        return model.render(
-            self.messages, tools=self.tools.tools, template_kwargs=self.template_kwargs,
-            continue_final_message=self.continue_final_message, add_generation_prompt=self.add_generation_prompt,
-            **options)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A running generation. `events` are its pieces and, before them, the reports of its prefill. `stats` are complete
-    after the last one.
-    """
-
-    stats: "Stats"
-    events: "AsyncGenerator[Piece | PrefillReport, None]"
-
-    @property
-    def pieces(self) -> "AsyncGenerator[Piece, None]":
-        """The pieces of a generation without reports of its prefill."""
-        return cast("AsyncGenerator[Piece, None]", self.events)
-
-    @property
-    def finish_reason(self) -> Literal["stop", "length"]:
-        """The finish reason in OpenAI's terms."""
-        return "stop" if self.stats.finish_reason == "stop" else "length"
-
-
-class Observer(Protocol):
-    """Callbacks that collect statistics; see `metrics.Metrics`."""
-
-    def on_slot_acquired(self, seconds: float) -> None:
-        """Record that a request waited this long for a slot."""
-
-    def on_generation_end(self, stats: "Stats", time_to_first_token: float) -> None:
-        """Record a finished generation. `time_to_first_token` is in seconds from the request's arrival; 0 without any
-        token."""
-
-    def on_prompts_embedded(self, tokens: int, seconds: float) -> None:
-        """Record that so many tokens were evaluated for embeddings."""
-
-
-@dataclass(slots=True)
-class Lease:
-    """A slot and a model that are reserved for one request.
-
-    `arrival` is in seconds of `perf_counter`, `deadline` in seconds of the event loop's clock. With `prompts`, the log
-    and the slot say where a prompt diverges from an earlier one. With `answers`, chats repeat the token ids of earlier
-    answers.
-    """
-
-    slot: Slot
-    model: "Model"
-    name: str
-    deadline: float
-    arrival: float
-    observer: Observer | None = None
-    prompts: PromptHistory | None = None
-    answers: AnswerMemory | None = None
-
-    @asynccontextmanager
-    async def generate(
-        self, prompt: Prompt, options: Options, *, reports_prefill: bool = False
-    ) -> AsyncIterator[Generation]:
-        """Start a generation. It stops when the block ends, or at the deadline with the finish reason `length`.
-
-        Errors of a constraint name the field of the request.
-        """
-        first_token_timer, client = FirstTokenTimer(self.arrival), client_name.get()
-        try:
-            generation = await self.call(lambda: self._begin(prompt, options, client))
-        except CONSTRAINT_ERRORS as error:
-            raise to_api_error(error, prompt.field_of) from None
-        timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
-        try:
-            pieces: Iterator[Piece | PrefillReport] = first_token_timer.watch(self._remembering(generation, prompt))
-            reports = PrefillReports(generation.stats) if reports_prefill else None
-            async with aclosing(self.slot.iterate(pieces, reports)) as stream:
-                yield Generation(generation.stats, stream)
-        except CONSTRAINT_ERRORS as error:
-            raise to_api_error(error, prompt.field_of) from None
-        finally:
-            timer.cancel()
-            await self.slot.call(generation.close)  # its constraint may never have started
-            if self.observer:
-                self.observer.on_generation_end(generation.stats, first_token_timer.time_to_first_token)
-
-    async def call(self, work: Callable[[], T]) -> T:
-        """Run work in the slot's thread. Raises APIError (503) if it is stopped at the deadline."""
-        timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
-        try:
-            return await self.slot.call(work)
-        except SlotStopped:
-            raise APIError(503, "the request took too long before its first token", code="timeout") from None
-        finally:
-            timer.cancel()
-
-    def _begin(self, prompt: Prompt, options: Options, client: str) -> "GenerationStream":
-        """Start a generation. Raises SlotStopped if the slot was stopped meanwhile."""
-        if self.answers and isinstance(prompt, ChatPrompt):
-            prompt = replace(prompt, messages=self.answers.with_token_ids(self.name, prompt.messages))
-        generation = prompt.begin(self.model, with_token_biases(options, self.model))
-        if self.slot.is_stopped:
-            generation.close()
-            raise SlotStopped
-        if self.prompts:
-            self._report_divergence(self.prompts, generation.prompt_ids, client)
-        return generation
-
-    def _remembering(self, generation: "GenerationStream", prompt: Prompt) -> "Iterator[Piece]":
-        """Yield the pieces of a generation, and add a complete answer to the memory of the server."""
-        from localinfer.generation.result import GenerationResult
-
-        if not self.answers or not isinstance(prompt, ChatPrompt) or prompt.continue_final_message:
-            yield from generation
-            return
-        pieces = []
-        for piece in generation:
-            pieces.append(piece)
-            yield piece
-        answer = GenerationResult.from_pieces(pieces, generation.stats).as_message()
-        self.answers.add(self.name, prompt.messages, answer)
-
-    def _report_divergence(self, prompts: PromptHistory, ids: Sequence[int], client: str) -> None:
-        """Say in the log and in the slot where the prompt diverges from an earlier one."""
-        divergence = prompts.add(self.name, ids, client)
-        decode = partial(self.model.detokenize, special=True)
-        self.slot.divergence = divergence.as_fields(decode) if divergence else None
-        if divergence:
-            warnings.warn(divergence.describe(decode), stacklevel=2)
-
-
-def with_token_biases(options: Options, model: "Model") -> Options:
-    """Return options in which each bias of a text is a bias of the text's tokens."""
-    if TEXT_BIASES not in options:
-        return options
-    biases = list(options.get("logit_bias", ()))
-    for text, bias in options[TEXT_BIASES]:
-        biases += (f"{id}{bias:+}" for id in model.tokenize(text, add_special=False))
-    rest = {name: value for name, value in options.items() if name != TEXT_BIASES}
-    return rest | {"logit_bias": tuple(biases)}
-
-
-class FirstTokenTimer:
-    """Measures the time from a request's arrival to its first piece."""
-
-    def __init__(self, arrival: float) -> None:
-        self.arrival = arrival
-        self.time_to_first_token = 0.0
-
-    def watch(self, pieces: "Iterator[Piece]") -> "Iterator[Piece]":
-        """Yield all pieces and note the time of the first.
-
-        A generation that overflows the context or stays incomplete ends normally; `stats.finish_reason` reports it.
-        """
-        with suppress(ContextOverflowError, IncompleteOutputError):
-            for piece in pieces:
-                self.time_to_first_token = perf_counter() - self.arrival
-                yield piece
-                break
-            yield from pieces
 
 
 def stop_running(used: "Sequence[tuple[Slot, Model | None]]") -> None:

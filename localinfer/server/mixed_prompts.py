@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from localinfer.errors import UsageError
 from localinfer.server.api_errors import APIError, field_error
-from localinfer.server.dispatcher import MAX_PROMPT_CHARS
+from localinfer.server.prompts import MAX_PROMPT_CHARS
 from localinfer.server.slots import stop_prompt_if_cancelled
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
-from localinfer.server.dispatcher import Dispatcher, Lease
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.lease import Lease
 
 T = TypeVar("T")
 ChoiceGenerator = Callable[[Lease], AsyncGenerator[T, None]]  # generates one choice with a lease and yields events

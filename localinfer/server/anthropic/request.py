@@ -8,7 +8,7 @@ from localinfer.options import Layer
 from localinfer.server.anthropic.conversation import continues_last, has_cache_control, parse_messages
 from localinfer.server.anthropic.tools import parse_tool_fields
 from localinfer.server.api_errors import field_error
-from localinfer.server.dispatcher import ChatPrompt
+from localinfer.server.prompts import ChatPrompt
 from localinfer.server.request_fields import (
     SAMPLING,
     Fields,

@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from localinfer.generation.pieces import NO_TOKEN
 from localinfer.server import streaming
-from localinfer.server.dispatcher import Dispatcher, Generation, Lease
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.lease import Generation, Lease
 from localinfer.server.llama_cpp.completion_request import CompletionRequest, CompletionRun, parse_completion_request
 from localinfer.server.openai.usage import prefill_timings, timings
 from localinfer.server.parallel_choices import run_choices

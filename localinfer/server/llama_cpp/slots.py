@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.server.api_errors import APIError, field_error
-from localinfer.server.dispatcher import Dispatcher, Lease
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.lease import Lease
 from localinfer.server.request_fields import get, read_json_object
 from localinfer.server.slots import Slot
 from localinfer.server.streaming import JSONResponse

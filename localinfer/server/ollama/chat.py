@@ -15,11 +15,13 @@ from starlette.responses import Response
 from localinfer.options import Layer
 from localinfer.server import streaming
 from localinfer.server.api_errors import field_error
-from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Lease, Prompt, TextPrompt
+from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.infill_prompt import InfillPrompt
+from localinfer.server.lease import Lease
 from localinfer.server.mixed_prompts import MixedPrompt
 from localinfer.server.ollama.keep_alive import parse_keep_alive
 from localinfer.server.openai.logprobs import chat_logprob
+from localinfer.server.prompts import ChatPrompt, Prompt, TextPrompt
 from localinfer.server.request_fields import (
     SAMPLING,
     Fields,

@@ -11,13 +11,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from localinfer.server.api_errors import field_error
-from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Lease
+from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.json_output import EncodedEvent, EventTemplate
+from localinfer.server.lease import Lease
 from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
 from localinfer.server.openai.logprobs import chat_logprob
 from localinfer.server.openai.usage import prefill_timings, timings, usage
 from localinfer.server.parallel_choices import run_choices
 from localinfer.server.prefill_reports import PrefillReport
+from localinfer.server.prompts import ChatPrompt
 from localinfer.server.request_fields import (
     Fields,
     constraint_fields,

@@ -8,7 +8,7 @@ from typing import Any
 
 from localinfer.escaping import printable
 from localinfer.server.api_errors import field_error
-from localinfer.server.dispatcher import ChatPrompt
+from localinfer.server.prompts import ChatPrompt
 from localinfer.server.request_fields import (
     Fields,
     constraint_options,

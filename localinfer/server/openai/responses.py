@@ -5,7 +5,8 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from localinfer.server.dispatcher import Dispatcher, Generation
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.lease import Generation
 from localinfer.server.openai.chat import render
 from localinfer.server.openai.response_items import OutputItems, new_id
 from localinfer.server.openai.response_request import Item, ResponseRequest, parse_response_request
