@@ -190,7 +190,8 @@ def is_interactive(text: str) -> bool:
     words = shlex.split(text)
     if words[0] != "localinfer" or "|" in words or {"--json", "--help"} & {*words}:
         return False
-    return words[1] in ("chat", "rm") or words[1:3] == ["sessions", "rm"]
+    has_question = words[1] == "chat" and words[-1].endswith("?")
+    return (words[1] in ("chat", "rm") and not has_question) or words[1:3] == ["sessions", "rm"]
 
 
 def answer_prompts(terminal: Terminal, text: str) -> None:
