@@ -12,7 +12,7 @@ from cli.chat import session_state
 from cli.chat.model_choice import select_model
 from cli.chat.open_model import EmbeddingModelError, OpenModel
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
-from cli.chat.tools import create_toolbox
+from cli.chat.tools import Toolbox, create_toolbox
 from cli.chat.tools_of_servers import with_servers
 from cli.chat.transcript import Transcript
 from cli.files.output_files import writable_path
@@ -28,6 +28,7 @@ from localinfer.options import Layer
 if TYPE_CHECKING:
     from cli.chat.loop import Chat
     from localinfer import Model
+    from localinfer.sessions import Session
 
 
 @with_options("model", "sampling", "generation", "structured", "speculative", "draft", "chat")
@@ -36,10 +37,6 @@ def chat_command(
     *,
     model: OptionalModelArgument = None,
     question: QuestionOptions,
-    system_file: Annotated[
-        str | None,
-        typer.Option("-sysf", "--system-prompt-file", metavar="FILE", help="Read the system prompt from a file."),
-    ] = None,
     session: SessionOptions,
     tools: ToolOptions,
     mcp: McpOptions,
@@ -74,8 +71,8 @@ def chat_command(
         require_terminal(model)
     if session.no_save:
         given["prefix_store"] = False
-    if system_file is not None:
-        given["system_prompt"] = read_text_file(system_file)
+    if question.system_file is not None:
+        given["system_prompt"] = read_text_file(question.system_file)
     toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
     require_one_answer(message, tools, mcp, output)
     transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
@@ -87,18 +84,26 @@ def chat_command(
         with_servers(toolbox, mcp.servers(interactive=interactive), mcp, tools.tool_timeout) as toolbox,
         open_for_chat(name, options, None if output.as_json else message, interactive=interactive) as opened,
     ):
-        from cli.chat.loop import Chat
-
         if resumed is None and session.creates_session(interactive=interactive):
             resumed = session_state.create_session(name, session.session_name or "")
         if resumed:
             session_state.announce(resumed)
         if toolbox and toolbox.mcp:
             toolbox.mcp.wait_until_started()
-        chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
+        chat = create_chat(opened, output, transcript, resumed, toolbox)
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
         converse(chat, message, interactive=interactive, once=question.single_turn)
+
+
+def create_chat(
+    opened: OpenModel, output: ChatOutput, transcript: Transcript | None, session: "Session | None",
+    tools: Toolbox | None,
+) -> "Chat":  # fmt: skip
+    """Return the chat, whose module is imported when the model is open: many errors come before."""
+    from cli.chat.loop import Chat
+
+    return Chat(opened, output, transcript=transcript, session=session, tools=tools)
 
 
 def open_for_chat(name: str, given: Layer, message: str | None, *, interactive: bool) -> OpenModel:

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cli.chat import answer, commands, resumed
+from cli.chat.context_notes import context_full_note, note_dropped, overflow_hint
 from cli.chat.conversation import Conversation
 from cli.chat.message_input import LineInput, MessageInput
 from cli.chat.open_model import OpenModel
 from cli.chat.options import ChatOutput
-from cli.chat.prompt_window import Message
-from cli.chat.session_commands import beginning
 from cli.chat.status import status_line, used_context
 from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
@@ -41,8 +40,6 @@ TOOL_CANCELLED = "The tool call was cancelled."
 TOOL_RESULT_NOTE = "{} was not run; the message is its result"
 MAX_TOOL_ROUNDS, MAX_IDENTICAL_ROUNDS = 20, 4  # rounds of tool calls per question
 TOOL_LOOP_NOTE = "The model repeats the same tool call; it is not run again."
-LARGER_CONTEXT = "/set ctx_size N makes it larger"
-SHOWN_DROPPED = 3  # questions
 
 
 class Chat:
@@ -62,7 +59,7 @@ class Chat:
         self.output = output
         self.transcript = transcript
         self.conversation = Conversation(model, session)
-        self.conversation.window.on_drop = self._note_dropped
+        self.conversation.window.on_drop = lambda messages: note_dropped(self.model.n_ctx, messages)
         self.tools = tools
         self.mcp = tools.mcp if tools else None
         self.painter = create_painter(None if output.as_json else output.color_by)
@@ -143,7 +140,7 @@ class Chat:
         try:
             self.send(message)
         except LocalInferError as error:
-            hint = f" ({self._overflow_hint()})" if isinstance(error, ContextOverflowError) else ""
+            hint = f" ({overflow_hint(self.model)})" if isinstance(error, ContextOverflowError) else ""
             screen.error(f"{error}{hint}", error.exit_code)
             if self.files:
                 screen.note_dim(FILES_KEPT)
@@ -256,37 +253,12 @@ class Chat:
         except ContextOverflowError:
             if not self.is_interactive or not first:
                 raise
-            screen.warn(self._context_full_note())
+            screen.warn(context_full_note(self.model, self.conversation))
         self._show_statistics(first)
 
     def _warn_if_unsaved(self) -> None:
         if self.conversation.unsaved:
             screen.warn(UNSAVED.format(self.conversation.unsaved))
-
-    def _note_dropped(self, messages: list[Message]) -> None:
-        """Tell, before the answer, which messages are left out of the prompt from now on."""
-        questions = [message for message in messages if message["role"] == "user"]
-        screen.note_dim(
-            f"The context of {self.model.n_ctx:,} tokens is full: {len(messages)} messages are left out of the prompt "
-            f"from here on; {LARGER_CONTEXT}."
-        )
-        for message in questions[:SHOWN_DROPPED]:
-            screen.note_dim(f"  left out: {beginning(str(message['content']))}")
-        if len(questions) > SHOWN_DROPPED:
-            screen.note_dim(f"  and {len(questions) - SHOWN_DROPPED} more questions, with their answers")
-
-    def _context_full_note(self) -> str:
-        """Return what to tell about an answer that was cut off because the context is full."""
-        hint = self._overflow_hint() if self.model.options.ctx_policy == "stop" else LARGER_CONTEXT
-        if dropped := self.conversation.window.next_dropped(self.conversation.messages):
-            which = "all" if len(dropped) == len(self.conversation.messages) else f"the oldest {len(dropped)}"
-            hint = f"The next question leaves out {which} messages so far; {LARGER_CONTEXT}"
-        return f"The context of {self.model.n_ctx:,} tokens is full; the answer is cut off. {hint}."
-
-    def _overflow_hint(self) -> str:
-        if self.model.options.ctx_policy == "stop":
-            return f"/undo removes the last message, /clear starts over, {LARGER_CONTEXT}"
-        return f"Shorten the message, or {LARGER_CONTEXT}"
 
     def _show_statistics(self, first: float) -> None:
         """Print the status line or the statistics of the last answer."""

@@ -26,6 +26,10 @@ class QuestionOptions(PromptSource):
         list[str] | None,
         typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this question and exit; may be repeated."),
     ] = None
+    system_file: Annotated[
+        str | None,
+        typer.Option("-sysf", "--system-prompt-file", metavar="FILE", help="Read the system prompt from a file."),
+    ] = None
     conversation: Annotated[
         bool, typer.Option("-cnv", "--conversation", help="Continue interactively after the question.")
     ] = False
