@@ -1,7 +1,8 @@
 """The command `localinfer mcp`: this machine's models as an MCP server."""
 
+import os
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from localinfer.mcp.server.models import Load, Progress
     from localinfer.options.keywords import LoadKeywords
 
+INTERRUPTED = 130  # exit code after Ctrl-C
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULT_UBATCH_SIZE = 128  # tokens; a cancelled call ends after a micro-batch
 
@@ -69,11 +71,22 @@ def mcp_command(
         generate=ServedModel(name, load), embed=ServedModel(embedding, load) if embedding else None,
         rerank=ServedModel(reranker, load) if reranker else None,
     )  # fmt: skip
-    with closing(models):
-        if address:
+    if address:
+        with closing(models):
             serve_http(create_server(models), *address, allow_host or (), print_address)
-        else:
+        return
+    try:
+        with closing(models):
             serve_stdio(create_server(models))
+    except (KeyboardInterrupt, SystemExit) as stop:
+        exit_at_once(stop)
+
+
+def exit_at_once(stop: KeyboardInterrupt | SystemExit) -> NoReturn:
+    """Exit with the code of a signal. A thread of the library waits for stdin, which the client may keep open, and
+    Python would wait for that thread.
+    """
+    os._exit(stop.code if isinstance(stop, SystemExit) and isinstance(stop.code, int) else INTERRUPTED)
 
 
 def model_loader(given: Layer) -> "Load":

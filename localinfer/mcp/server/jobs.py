@@ -3,30 +3,38 @@
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import anyio
-import anyio.from_thread
 import anyio.to_thread
 
+REPORT_SECONDS = 0.1  # between two reports of progress
+
 T = TypeVar("T")
-Report = Callable[[float, float | None, str], Coroutine[Any, Any, None]]  # progress, total if known, message
+Report = Callable[[float, float | None, str], Coroutine[Any, Any, None]]  # as the fields of Progress
 
 
 class JobCancelled(BaseException):
     """Raised in the thread of a job to end it. A BaseException, so that no `except Exception` catches it."""
 
 
+class Progress(NamedTuple):
+    """How far a job is."""
+
+    done: float
+    total: float | None
+    message: str
+
+
 class Job:
-    """What the thread of a job uses: `check` ends it if it was cancelled, `report` tells its progress to the client."""
+    """What the thread of a job uses: `check` ends it if it was cancelled, `report` tells its progress.
 
-    REPORT_SECONDS = 0.25  # between two reports
+    Neither waits for the event loop, which may have ended.
+    """
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
         self._cancelled = threading.Event()
-        self._last = -self.REPORT_SECONDS
-        self._done = -1.0
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -36,13 +44,8 @@ class Job:
             raise JobCancelled
 
     def report(self, done: float, total: float | None, message: str) -> None:
-        """Report progress, not too often. Clients expect that it only increases."""
         self.check()
-        now = anyio.from_thread.run_sync(anyio.current_time)
-        if now - self._last >= self.REPORT_SECONDS and done > self._done:
-            self._last, self._done = now, done
-            with suppress(Exception):  # the client may be gone; then the job is cancelled
-                anyio.from_thread.run(self._report, done, total, message)
+        self.progress = Progress(done, total, message)
 
 
 class JobQueue:
@@ -53,7 +56,7 @@ class JobQueue:
 
     async def run(self, work: Callable[[Job], T], report: Report) -> T:
         """Run `work` in a thread and return its result. Cancelling it ends the job before the next one begins."""
-        job = Job(report)
+        job = Job()
         failures: list[Exception] = []
 
         def in_thread() -> T | None:
@@ -66,7 +69,7 @@ class JobQueue:
                 return None
 
         async with self._lock, anyio.create_task_group() as tasks:
-            tasks.start_soon(cancel_with, job)
+            tasks.start_soon(follow, job, report)
             with anyio.CancelScope(shield=True):  # the thread ends soon after the job was cancelled
                 result = await anyio.to_thread.run_sync(in_thread)
             tasks.cancel_scope.cancel()
@@ -75,9 +78,16 @@ class JobQueue:
         return cast("T", result)  # a cancelled job does not get here
 
 
-async def cancel_with(job: Job) -> None:
-    """Cancel the job as soon as this task is cancelled."""
+async def follow(job: Job, report: Report) -> None:
+    """Report the progress of a job, which only increases for the client. When this is cancelled, so is the job."""
+    last = -1.0
     try:
-        await anyio.sleep_forever()
+        while True:
+            await anyio.sleep(REPORT_SECONDS)
+            progress = job.progress
+            if progress and progress.done > last:
+                last = progress.done
+                with suppress(Exception):  # the client may be gone; then the job is cancelled
+                    await report(*progress)
     finally:
         job.cancel()

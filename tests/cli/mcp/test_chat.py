@@ -11,8 +11,9 @@ from subprocess import CompletedProcess
 
 import psutil
 import pytest
-from locations import TESTS
+from locations import PYTHONPATH, TESTS
 from terminal import Terminal
+from tool_call_answers import HERMES
 
 OpenTerminal = Callable[..., Terminal]
 Run = Callable[..., CompletedProcess[bytes]]
@@ -90,6 +91,39 @@ def test_each_call_needs_consent(chat: Terminal, log: Path) -> None:
     assert chat.text.count(QUESTION) == 3
     assert b"\x1b[31m" not in chat.raw  # from the name of the server
     assert has_ended(log, 0)
+
+
+@ON_TERMINALS
+def test_the_model_gets_the_definitions(
+    fake_model: str, servers: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """JSON without delimiters is a call only if the model was given a tool of this name. The result asks for another
+    call, which needs consent of its own.
+    """
+    another = json.dumps({"name": "big", "arguments": {}})
+    call = json.dumps({"name": "variable", "arguments": {"text": "TERM"}})
+    cases = tmp_path / "cases.json"
+    cases.write_text(json.dumps([{"markers": HERMES, "text": call}]))
+    config = json.loads(Path(servers).read_text())
+    config["mcpServers"]["raw"]["env"] = {"TERM": another}
+    Path(servers).write_text(json.dumps(config))
+    paths = os.pathsep.join([*map(str, PYTHONPATH), environment["PYTHONPATH"]])
+    t = Terminal(
+        [sys.executable, str(TESTS / "harness" / "hijacked_model.py"), "chat", fake_model, "--mcp", servers],
+        environment | {"CASES": str(cases), "PYTHONPATH": paths}, columns=120,
+    )  # fmt: skip
+    try:
+        t.expect("> ", 60)
+        t.type("case 0\n")
+        t.expect('→ variable {"text": "TERM"}')
+        reply(t, "a")
+        t.expect('← {"name": "big"')
+        t.expect("→ big {}")
+        t.expect("Call big of the MCP server raw? ")
+        reply(t, "n")
+        t.expect("← The user rejected")
+    finally:
+        t.close()
 
 
 @ON_TERMINALS

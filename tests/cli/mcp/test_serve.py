@@ -179,15 +179,29 @@ def test_stdout_has_only_the_protocol(models: dict[str, str]) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signals_end_the_server(models: dict[str, str], number: signal.Signals, code: int) -> None:
-    process = start(models["answering"])
+@pytest.mark.parametrize("is_generating", [False, True])
+def test_signals_end_the_server(
+    models: dict[str, str], number: signal.Signals, code: int, is_generating: bool
+) -> None:
+    """The client keeps stdin open."""
+    process = start(models["talking"])
     assert process.stdout
+    assert process.stderr
     send(process, INITIALIZE)
     assert json.loads(process.stdout.readline())["id"] == 1
+    if is_generating:
+        arguments = {"prompt": "Hi", "max_tokens": 8000}
+        params = {"name": "generate", "arguments": arguments, "_meta": {"progressToken": 5}}
+        send(process, INITIALIZED, CALL | {"params": params})
+        while json.loads(process.stdout.readline())["params"]["progress"] < 1:
+            pass
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == code
-    assert errors == b""
+    try:
+        assert process.wait(20) == code
+        assert b"Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(
