@@ -12,13 +12,12 @@ from cli.chat import session_state
 from cli.chat.model_choice import select_model
 from cli.chat.open_model import EmbeddingModelError, OpenModel
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
-from cli.chat.tools import Toolbox, create_toolbox
-from cli.chat.tools_of_servers import with_servers
+from cli.chat.tools import create_toolbox
+from cli.chat.tools_of_servers import wait_for_servers, with_servers
 from cli.chat.transcript import Transcript
 from cli.files.output_files import writable_path
 from cli.files.text_input import read_text_file, unescape_options
 from cli.generation.generate import as_object, collect
-from cli.mcp.options import McpOptions
 from cli.models.loading import missing_model_first
 from cli.terminal import screen
 from localinfer.errors import UsageError
@@ -28,7 +27,6 @@ from localinfer.options import Layer
 if TYPE_CHECKING:
     from cli.chat.loop import Chat
     from localinfer import Model
-    from localinfer.sessions import Session
 
 
 @with_options("model", "sampling", "generation", "structured", "speculative", "draft", "chat")
@@ -39,7 +37,6 @@ def chat_command(
     question: QuestionOptions,
     session: SessionOptions,
     tools: ToolOptions,
-    mcp: McpOptions,
     output: ChatOutput,
     choose: Annotated[bool, typer.Option("--choose", help="Choose the default model again.")] = False,
 ) -> None:
@@ -74,36 +71,24 @@ def chat_command(
     if question.system_file is not None:
         given["system_prompt"] = read_text_file(question.system_file)
     toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
-    require_one_answer(message, tools, mcp, output)
+    require_one_answer(message, tools, output)
     transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
     name = select_model(model, resumed.model if resumed else "", again=choose)
     options = unescape_options(given, question.escape)
     with (
-        with_servers(toolbox, mcp.servers(interactive=interactive), mcp, tools.tool_timeout) as toolbox,
+        with_servers(toolbox, tools, interactive=interactive) as toolbox,
         open_for_chat(name, options, None if output.as_json else message, interactive=interactive) as opened,
     ):
-        if resumed is None and session.creates_session(interactive=interactive):
-            resumed = session_state.create_session(name, session.session_name or "")
-        if resumed:
-            session_state.announce(resumed)
-        if toolbox and toolbox.mcp:
-            toolbox.mcp.wait_until_started()
-        chat = create_chat(opened, output, transcript, resumed, toolbox)
+        from cli.chat.loop import Chat
+
+        resumed = session_state.begin_session(resumed, name, session, interactive=interactive)
+        wait_for_servers(toolbox)
+        chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
         converse(chat, message, interactive=interactive, once=question.single_turn)
-
-
-def create_chat(
-    opened: OpenModel, output: ChatOutput, transcript: Transcript | None, session: "Session | None",
-    tools: Toolbox | None,
-) -> "Chat":  # fmt: skip
-    """Return the chat, whose module is imported when the model is open: many errors come before."""
-    from cli.chat.loop import Chat
-
-    return Chat(opened, output, transcript=transcript, session=session, tools=tools)
 
 
 def open_for_chat(name: str, given: Layer, message: str | None, *, interactive: bool) -> OpenModel:
@@ -150,13 +135,13 @@ def require_terminal(model: str | None) -> None:
             raise UsageError("no question, and stdin is neither a terminal nor a pipe")
 
 
-def require_one_answer(message: str | None, tools: ToolOptions, mcp: McpOptions, output: ChatOutput) -> None:
+def require_one_answer(message: str | None, tools: ToolOptions, output: ChatOutput) -> None:
     """Raise UsageError if --json is given and not possible."""
     if output.as_json and message is None:
         raise UsageError("--json: requires a question")
     if output.as_json and tools.tool_exec is not None:
         raise UsageError("--json: cannot be combined with --tool-exec")
-    if output.as_json and mcp.mcp is not None:
+    if output.as_json and tools.mcp is not None:
         raise UsageError("--json: cannot be combined with --mcp")
 
 

@@ -180,7 +180,9 @@ class Chat:
         """Show a streamed answer, run its tool calls and show the answers to their results."""
         self._show(pieces)
         seen: list[object] = []
-        while (calls := self._show_tool_calls()) and self._can_run(calls) and len(seen) < MAX_TOOL_ROUNDS:
+        while (calls := self._show_tool_calls()) and self.tools and self.tools.can_run(calls):
+            if len(seen) == MAX_TOOL_ROUNDS:
+                break
             seen.append([call["function"] for call in calls])
             if seen[-MAX_IDENTICAL_ROUNDS:] == MAX_IDENTICAL_ROUNDS * seen[-1:]:
                 screen.note_dim(TOOL_LOOP_NOTE)
@@ -192,9 +194,6 @@ class Chat:
             self._show(self.conversation.send_tool_results(results))
         if self.is_interactive:
             self.request_tool_results()
-
-    def _can_run(self, calls: list[dict[str, Any]]) -> bool:
-        return self.tools is not None and self.tools.can_run(calls)
 
     def _tool_results(self, calls: list[dict[str, Any]]) -> list[str] | None:
         """Run tool calls and return their results. Ctrl-C in an interactive chat cancels them; then there are none."""

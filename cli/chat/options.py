@@ -11,6 +11,7 @@ import typer
 from cli.arguments.flags import OutputOptions, PromptSource
 from cli.arguments.questions import named_files
 from cli.files.text_input import is_text_file, prompt_texts, read_optional_prompt
+from cli.mcp.options import McpOptions
 from cli.models.store import confirm
 from cli.terminal import screen
 
@@ -87,8 +88,8 @@ class SessionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolOptions:
-    """The tools that the model may call, and the program that runs them."""
+class ToolOptions(McpOptions):
+    """The tools that the model may call, those of MCP servers among them, and the program that runs them."""
 
     tools: Annotated[
         str | None, typer.Option("--tools", metavar="FILE", help="JSON file with tool definitions (function schemas).")

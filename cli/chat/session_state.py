@@ -43,6 +43,17 @@ def create_session(model: str, name: str = "") -> "Session":
     return sessions.create(model, name)
 
 
+def begin_session(
+    resumed: "Session | None", model: str, options: "SessionOptions", *, interactive: bool
+) -> "Session | None":
+    """Announce the session that the chat resumes, or create one if the chat is saved."""
+    if resumed is None and options.creates_session(interactive=interactive):
+        resumed = create_session(model, options.session_name or "")
+    if resumed:
+        announce(resumed)
+    return resumed
+
+
 def announce(session: "Session") -> None:
     """Show which session is resumed. Its messages are in the prefix store, unless it was switched off."""
     if session.messages:
