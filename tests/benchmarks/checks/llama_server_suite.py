@@ -1,15 +1,18 @@
 """Runs the test suite of llama.cpp's server against `localinfer serve`.
 
 The suite is part of llama.cpp's source (`tools/server/tests`) and is neither copied nor changed. Its models, which it
-would download, are replaced by tiny models with random weights, so what depends on the words of its models cannot pass.
-A test whose only mismatches are such words (`match_regex`) is counted apart.
+would download, are replaced by tiny ones (`llama_server_models.py`); what depends on the words of its models cannot
+pass then. A test whose only mismatches are such words (`match_regex`) is counted apart.
 
     python tests/benchmarks/checks/llama_server_suite.py LLAMA_CPP/tools/server/tests --python SUITE_PYTHON [ARG]...
 
 SUITE_PYTHON is the Python of an environment with the packages of the suite's requirements.txt and pytest-timeout;
-further arguments are pytest's. The environment variable PORT selects another port than 8080. llama.cpp divides
---ctx-size among its slots unless --kv-unified is set; here, each slot has the whole size, so the size is divided before
-the server starts.
+further arguments are pytest's. `--stories FOLDER` names the folder of stories260K.bin and tok512.bin, the suite's own
+text model as the author of llama2.c published it. The environment variable PORT selects another port than 8080.
+
+Three defaults of llama-server differ from ours, so they are set before the server starts: --ctx-size is divided among
+the slots unless --kv-unified is set, /metrics is off unless --metrics is set, and pages of any origin may send requests
+unless --cors-origins or --tools is set.
 
 The tests of a server with several models find theirs in a cache of the hub, and download them from a hub on loopback.
 Like llama.cpp's server, ours then makes each request last FAKE_SECONDS longer, because the tests need busy models.
@@ -18,7 +21,6 @@ Like llama.cpp's server, ours then makes each request last FAKE_SECONDS longer, 
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,7 +35,7 @@ TEST_SECONDS = 180
 FILE_BY_REPOSITORY = {  # of the suite's models: what takes their place
     "ggml-org/test-model-stories260K": "llama.gguf",
     "ggml-org/test-model-stories260K-infill": "infill.gguf",
-    "ggml-org/stories15M_MOE": "llama.gguf",
+    "ggml-org/stories15M_MOE": "experts.gguf",
     "ggml-org/tinygemma3-GGUF:Q8_0": "gemma3.gguf",
     "ggml-org/models": "",  # see FILE_BY_HUB_FILE
     "ggml-org/Qwen2.5-Coder-1.5B-IQ3_XXS-GGUF": "qwen2.5-coder-1.5b",
@@ -43,7 +45,6 @@ FILE_BY_HUB_FILE = {
     "bert-bge-small/ggml-model-f16.gguf": "bert.gguf",
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "reranker.gguf",
 }
-MIN_POSITIONS = 516  # of encoders, whose tests have contexts of 512 tokens
 HUB_FILES = {  # repositories of the hub, their files, and what takes their place
     "ggml-org/tinygemma3-GGUF": ("tinygemma3-Q8_0.gguf", "gemma3.gguf"),
     "ggml-org/test-model-stories260K": ("stories260K-F32.gguf", "llama.gguf"),
@@ -97,6 +98,9 @@ def server_arguments(typed: Sequence[str], models: Path) -> list[str]:
     options.add_argument("--parallel", default="4")
     options.add_argument("--kv-unified", action="store_true")
     options.add_argument("--offline", action="store_true")
+    options.add_argument("--metrics", action="store_true")
+    options.add_argument("--cors-origins")
+    options.add_argument("--tools")
     known, rest = options.parse_known_args(typed)
     arguments = ["--parallel", known.parallel, *(["--kv-unified"] if known.kv_unified else []), *rest]
     if known.hf_repo:
@@ -107,6 +111,10 @@ def server_arguments(typed: Sequence[str], models: Path) -> list[str]:
     if known.ctx_size:
         size = int(known.ctx_size) // (1 if known.kv_unified else int(known.parallel))
         arguments += ["--ctx-size", str(size)]
+    arguments.append("--metrics" if known.metrics else "--no-metrics")
+    arguments += ["--tools", known.tools] if known.tools else []
+    if origins := known.cors_origins or ("" if known.tools else "*"):
+        arguments += ["--cors-origins", origins]
     return arguments
 
 
@@ -114,7 +122,9 @@ def server_arguments(typed: Sequence[str], models: Path) -> list[str]:
 
 
 def pytest_configure(config: Any) -> None:
-    """Replace the comparison with the words of the suite's models by one that notes a mismatch."""
+    """Replace the comparison with the words of the suite's models by one that notes a mismatch, and omit the download
+    of the models.
+    """
     import utils  # type: ignore[import-not-found]  # of the suite
 
     original = utils.match_regex
@@ -126,6 +136,7 @@ def pytest_configure(config: Any) -> None:
         return True
 
     utils.match_regex = match_regex
+    utils.ServerPreset.load_all = lambda: None  # it would start a server for each model, so that all are downloaded
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -158,76 +169,6 @@ def pytest_runtest_makereport(item: Any) -> None:
 # --- the run ---
 
 
-def make_models(folder: Path) -> None:
-    """Write the models that take the place of the suite's."""
-    sys.path[:0] = [str(THIS_FILE.parents[2])]
-    from locations import DATA, PYTHONPATH
-
-    sys.path[:0] = PYTHONPATH
-    import reference_models
-    import tiny
-    from checkpoints import as_f32
-    from documented_files import split_model
-    from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen2
-
-    sizes = {"n_ctx": 4096, "tokenizer.chat_template": Field("STRING", CHATML)}
-    infill = {f"tokenizer.ggml.{name}_token_id": Field("UINT32", id) for name, id in INFILL_TOKENS.items()}
-    tiny_qwen2(folder / "infill.gguf", **sizes, **infill)
-    tiny_gemma3(folder / "gemma3.gguf", **sizes)
-    split_model(folder / "split-00001-of-00003.gguf")
-    bert = reference_models.checkpoint("bert", folder)
-    as_f32(with_more_positions(bert), folder / "bert.gguf")
-    reranker = Path(shutil.copytree(DATA / "reranker", folder / "reranker"))
-    as_f32(with_more_positions(reranker), folder / "reranker.gguf")
-    tiny.bpe_vocabulary = lambda: sentencepiece_vocabulary(DATA / "varied.txt")
-    tiny_llama(folder / "llama.gguf", seed=3, **sizes)
-
-
-INFILL_TOKENS = {"fim_pre": 4, "fim_suf": 5, "fim_mid": 6}  # any tokens: the model's weights are random
-
-
-def sentencepiece_vocabulary(text: Path) -> dict[str, Any]:
-    """Return a vocabulary of the kind and size that the suite's models have: SentencePiece with 512 tokens."""
-    from tiny import BYTE, CONTROL, NORMAL, UNKNOWN, Field
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    ascii_characters = ["▁", *map(chr, range(0x21, 0x7F))]
-    trainer = trainers.BpeTrainer(vocab_size=250, initial_alphabet=ascii_characters, limit_alphabet=96)
-    tokenizer.train_from_iterator([text.read_text(encoding="utf-8")], trainer)
-    pieces = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
-    types = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * len(pieces)
-    scores = [0.0] * 259 + [-float(rank) for rank in range(len(pieces))]
-    return {
-        "tokenizer.ggml.model": Field("STRING", "llama"),
-        "tokenizer.ggml.tokens": Field("ARRAY", tokens, "STRING"),
-        "tokenizer.ggml.scores": Field("ARRAY", scores, "FLOAT32"),
-        "tokenizer.ggml.token_type": Field("ARRAY", types, "INT32"),
-        "tokenizer.ggml.bos_token_id": Field("UINT32", 1),
-        "tokenizer.ggml.eos_token_id": Field("UINT32", 2),
-        "tokenizer.ggml.unknown_token_id": Field("UINT32", 0),
-    }
-
-
-def with_more_positions(checkpoint: Path) -> Path:
-    """Repeat the learned positions of an encoder until there are MIN_POSITIONS, and return the checkpoint."""
-    import numpy as np
-    from safetensors.numpy import load_file, save_file
-
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    tensors = load_file(checkpoint / "model.safetensors")
-    [name] = (name for name in tensors if name.endswith("position_embeddings.weight"))
-    repeated = np.tile(tensors[name], (-(-MIN_POSITIONS // len(tensors[name])), 1))
-    save_file(tensors | {name: repeated}, checkpoint / "model.safetensors")
-    (checkpoint / "config.json").write_text(json.dumps(config | {"max_position_embeddings": len(repeated)}))
-    return checkpoint
-
-
-INFILL_TOKENS = {"fim_pre": 4, "fim_suf": 5, "fim_mid": 6}  # any tokens: the model's weights are random
-
-
 @contextmanager
 def hub_with_models(folder: Path) -> Iterator[dict[str, str]]:
     """Run a hub on loopback, download its models except one, and yield the environment of a server that uses both."""
@@ -244,12 +185,20 @@ def hub_with_models(folder: Path) -> Iterator[dict[str, str]]:
         yield variables
 
 
-def run_suite(suite: Path, python: str, arguments: Sequence[str], folder: Path) -> list[Outcome]:
+def run_suite(
+    suite: Path, python: str, arguments: Sequence[str], folder: Path, stories: Path | None
+) -> list[Outcome]:
     """Run the suite and return the outcome of each test."""
-    make_models(folder)
+    sys.path[:0] = [str(THIS_FILE.parents[2])]
+    from locations import PYTHONPATH
+
+    sys.path[:0] = PYTHONPATH
+    from llama_server_models import make_models
+
+    make_models(folder, suite.parents[2] / "models", stories)
     downloads = suite / "tmp"
     downloads.mkdir(exist_ok=True)
-    (downloads / DRAFT_MODEL).write_bytes((folder / "llama.gguf").read_bytes())
+    (downloads / DRAFT_MODEL).write_bytes((folder / "draft.gguf").read_bytes())
     server = folder / "llama-server"
     server.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{THIS_FILE}" --as-server "$@"\n', encoding="utf-8")
     server.chmod(0o755)
@@ -290,9 +239,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Runs llama.cpp's server tests against `localinfer serve`.")
     parser.add_argument("suite", type=Path, help="the folder tools/server/tests of llama.cpp")
     parser.add_argument("--python", default=sys.executable, help="Python with the packages of the suite")
+    parser.add_argument("--stories", type=Path, help="folder of stories260K.bin and tok512.bin")
     known, arguments = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        for line in report(run_suite(known.suite.resolve(), known.python, arguments, Path(folder))):
+        for line in report(run_suite(known.suite.resolve(), known.python, arguments, Path(folder), known.stories)):
             print(line)
     return None
 
