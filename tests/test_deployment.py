@@ -91,7 +91,8 @@ def test_build_context_has_what_a_wheel_needs() -> None:
     pyproject = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     wheel = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]
     project = pyproject["project"]
-    needed = {*wheel["packages"], *wheel["force-include"], project["readme"], *project["license-files"]}
+    needed = {*wheel["packages"], *wheel["force-include"], project["readme"]}
+    needed |= {name for name in project["license-files"] if name.partition("/")[0] not in wheel["packages"]}
     assert needed | {"pyproject.toml"} == allowed
     assert (COMPOSE.parent / compose()["build"]["context"]).resolve() == CHECKOUT.resolve()
     assert CHECKOUT / compose()["build"]["dockerfile"] == DOCKERFILE
