@@ -29,8 +29,10 @@ os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent/hf"
 # Servers that several tests share are started before `isolated_directories` sets this.
 os.environ["LOCALINFER_PREFIX_STORE"] = "0"
 
-# A shell starts background processes with SIGINT ignored, which child processes would inherit.
+# A shell starts background processes with SIGINT ignored, and nohup with SIGHUP; child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Each process of pytest-xdist gets a contiguous part of the tests, so that the variants of a kernel are compiled in one
 # process: the first process begins with models, the second one with kernels of formats. The last one has the tests that

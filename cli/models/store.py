@@ -154,9 +154,10 @@ def rm_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Model names, as shown by `localinfer list`.")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove downloaded models, and names that `cp` and `create` added.
+    """Remove downloaded models.
 
-    Your own files and the downloads of other programs are never removed.
+    A name that `cp` or `create` added is removed, too, with a file that `create` made for it. Your own files and the
+    downloads of other programs are never removed.
 
     \b
     Examples:

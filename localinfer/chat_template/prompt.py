@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from localinfer.chat_template.content_format import identity, render_in_supported_format
+from localinfer.chat_template.content_format import detect_format, identity, parts_to_text, render_in_supported_format
 from localinfer.chat_template.conversation import Conversation, Message
 from localinfer.chat_template.placeholders import Placeholders
 from localinfer.chat_template.template import ChatTemplate
@@ -71,6 +71,8 @@ def render_open_message(template: ChatTemplate, variables: Variables, marker: st
     Raises LocalInferError if the template omits the message.
     """
     *previous, last = cast(list[Message], variables["messages"])
+    if isinstance(last.get("content"), list) and detect_format(template, variables)[1] is parts_to_text:
+        last = {**last, "content": paragraphs(cast(list[Message], last["content"]))}
     # If the space after the marker is missing, the template trims messages, and this one is trimmed too.
     marked = {**last, "content": append_to_content(last.get("content", ""), f"{marker} ")}
     rendered = render_in_supported_format(template, {**variables, "messages": [*previous, marked]})
@@ -80,12 +82,17 @@ def render_open_message(template: ChatTemplate, variables: Variables, marker: st
     return text if suffix.startswith(" ") else text.rstrip()
 
 
-def append_to_content(content: object, suffix: str) -> str:
-    """Append a text to a content, which is a string or a list of parts. As in llama.cpp, the parts of a message that is
-    continued are paragraphs of one text.
-    """
-    text = "\n\n".join(part["text"] for part in content) if isinstance(content, list) else content
-    return f"{text}{suffix}"
+def paragraphs(parts: list[Message]) -> str:
+    """Return the parts of a message that is continued as one text, as llama.cpp does."""
+    return "\n\n".join(str(part["text"]) for part in parts)
+
+
+def append_to_content(content: object, suffix: str) -> object:
+    """Append a text to a content, which is a string or a list of parts."""
+    if isinstance(content, list):
+        *parts, last = content or [{"type": "text", "text": ""}]
+        return [*parts, {**last, "text": last["text"] + suffix}]
+    return f"{content}{suffix}"
 
 
 def tokenize_with_single_bos(tokenizer: Tokenizer, text: str, placeholders: Placeholders) -> Prompt:
