@@ -12,6 +12,8 @@ from loopback_hub import COMMIT, Fault, Hub, sha256
 from server_process import ServerProcess, wait_until
 from tiny import tiny_llama
 
+from localinfer import paths
+
 REPO = "owner/repo"
 NAME = f"hf:{REPO}:Q8_0"
 FILE = "m-Q8_0.gguf"
@@ -41,8 +43,11 @@ class Machine(ServerProcess):
             "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(root / "hub"), "HF_HUB_DOWNLOAD_TIMEOUT": "2",
             "LOCALINFER_CACHE_DIR": str(root / "cache"), "NO_PROXY": "*",
         }  # fmt: skip
+        kernels = paths.private_directory(paths.jit_dir())
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
+        (root / "cache").mkdir()
+        (root / "cache" / "jit").symlink_to(kernels)  # compiling them again would take most of the time
         super().__init__(config_dir=self.registry.parent)
 
     def names(self) -> set[str]:
