@@ -2,6 +2,7 @@
 
 compiled_graph     a compute graph with memory, kernels and threads
 thread_pool        the threads that execute it
+media_embeddings   embeddings that enter a sequence in place of tokens
 sequence           token ids and their caches
 model_runner       evaluates batches of any sequences
 sequence_engine    the interface of engines, which evaluate one sequence each
