@@ -1,17 +1,19 @@
 """Checks forced tool calls: how many of them name a tool of the request and match its JSON schema.
 
-    python tests/benchmarks/checks/forced_tool_calls.py smollm2 --calls 1000
+    python tests/benchmarks/checks/forced_tool_calls.py smollm2 --calls 1000 --parallel 8
 
 There are 40 random schemas. Each request offers three tools; every other one lets the model choose (`required`), the
 others name the tool. All are sampled at a temperature of 1.5, and `jsonschema` validates the arguments. Calls that
-reach the token limit are counted separately, because a model may never end a text. Prints a Markdown table; the exit
-code is 1 if a call is invalid.
+reach the limit of tokens are counted separately, because a model may never end a text. Prints a Markdown table; the exit code is
+1 if a call is invalid.
 """
 
 import argparse
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import jsonschema
@@ -26,7 +28,7 @@ from localinfer import IncompleteOutputError, Model  # noqa: E402
 
 N_SCHEMAS = 40
 TEMPERATURE = 1.5
-N_PREDICT = 600
+N_PREDICT, N_CTX = 2000, 4096
 
 
 def tool(number: int) -> dict[str, Any]:
@@ -58,21 +60,38 @@ def outcome(model: Model, tools: list[dict[str, Any]], choice: str, seed: int) -
     return ("invalid", f"{call}: {problem.message}") if problem else ("valid", call)
 
 
+def numbered_outcome(model: Model, number: int, n_calls: int) -> tuple[str, str, object]:
+    """Run request `number` of `n_calls`; return its tool choice, what became of it, and the problem or the calls."""
+    # Requests with the same tools follow each other, so that their prompt is evaluated once.
+    first = number * N_SCHEMAS // n_calls
+    tools = [tool((first + each) % N_SCHEMAS) for each in range(3)]
+    choice = "required" if number % 2 else tools[0]["function"]["name"]
+    return ("required" if number % 2 else "named", *outcome(model, tools, choice, number))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--parallel", type=int, default=8, help="requests that are evaluated together")
     parser.add_argument("-t", "--threads", type=int, default=2)
     arguments = parser.parse_args()
     counts: Counter[tuple[str, str]] = Counter()
-    with localinfer.load(arguments.model, threads=arguments.threads, ctx_size=4096) as model:
-        for number in range(arguments.calls):
-            # Requests with the same tools follow each other, so that their prompt is evaluated once.
-            first = number * N_SCHEMAS // arguments.calls
-            tools = [tool((first + each) % N_SCHEMAS) for each in range(3)]
-            choice = "required" if number % 2 else tools[0]["function"]["name"]
-            kind, detail = outcome(model, tools, choice, number)
-            counts["required" if number % 2 else "named", kind] += 1
+    options = {"threads": arguments.threads, "ctx_size": N_CTX, "parallel": arguments.parallel}
+    with localinfer.load(arguments.model, **options) as model, ThreadPoolExecutor(arguments.parallel) as threads:
+        handles: SimpleQueue[Model] = SimpleQueue()
+        for slot in range(arguments.parallel):
+            handles.put(model.concurrent(slot))
+
+        def run(number: int) -> tuple[str, str, object]:
+            handle = handles.get()
+            try:
+                return numbered_outcome(handle, number, arguments.calls)
+            finally:
+                handles.put(handle)
+
+        for number, (choice, kind, detail) in enumerate(threads.map(run, range(arguments.calls))):
+            counts[choice, kind] += 1
             if kind == "invalid":
                 print(f"{number}: {detail}", flush=True)
             if number % 10 == 9:
