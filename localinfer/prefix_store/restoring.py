@@ -18,7 +18,8 @@ from localinfer.runtime.sequence_engine import SequenceEngine
 
 
 class StoredPrefix(NamedTuple):
-    """The files of a stored prefix with `n_tokens` tokens: its blocks, and the state after them, if it has one."""
+    """The files of a stored prefix with `n_tokens` tokens: its blocks, and the state after them, if it has one, which
+    includes the tokens after the last whole block."""
 
     n_tokens: int
     blocks: Sequence[Path]
@@ -38,12 +39,12 @@ def find_longest(engine: SequenceEngine, directory: Path, root: str, tokens: Seq
         while n_blocks + 1 < len(blocks) and blocks[n_blocks + 1] in names:
             n_blocks += 1
         paths_of_blocks = [directory / name for name in blocks[1 : n_blocks + 1]]
-        if not sequence_parts.other_caches(engine.sequence):
-            return StoredPrefix(n_blocks * BLOCK_TOKENS, paths_of_blocks, None)
     else:
         n_blocks, paths_of_blocks = len(digests), []
     states = [state for state in matching_states(names, digests, tokens) if state[0] // BLOCK_TOKENS <= n_blocks]
     n_tokens, name = max(states, default=(0, ""))
+    if not sequence_parts.other_caches(engine.sequence) and n_tokens <= n_blocks * BLOCK_TOKENS:
+        return StoredPrefix(n_blocks * BLOCK_TOKENS, paths_of_blocks, None)
     return StoredPrefix(n_tokens, paths_of_blocks[: n_tokens // BLOCK_TOKENS], directory / name if name else None)
 
 
@@ -59,8 +60,13 @@ def matching_states(names: set[str], digests: Sequence[str], tokens: Sequence[in
 
 def read_entries(files: Sequence[Path]) -> list[Arrays | None]:
     """Read files, and verify their digests side by side."""
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with thread_pool() as pool:
         return list(pool.map(read_entry, files))
+
+
+def thread_pool() -> ThreadPoolExecutor:
+    """Return threads that read and copy."""
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
 
 
 def load(engine: SequenceEngine, tokens: Sequence[int], entries: Sequence[Arrays]) -> bool:
@@ -73,9 +79,11 @@ def load(engine: SequenceEngine, tokens: Sequence[int], entries: Sequence[Arrays
     try:
         with runner.page_table_lock:
             sequence.reset()
-        for number, entry in enumerate(entries[:n_blocks]):
-            with runner.page_table_lock:  # for a moment each: other sequences are evaluated meanwhile
-                runner.retry_after_eviction(partial(sequence_parts.load_block, sequence, number, entry))
+            runner.retry_after_eviction(partial(sequence_parts.reserve_blocks, sequence, n_blocks))
+        # The first write to new memory takes longer than the copy, so several threads copy. Others use the page tables
+        # meanwhile: these blocks have their pages already.
+        with thread_pool() as pool:
+            list(pool.map(partial(sequence_parts.load_block, sequence, n_blocks), range(n_blocks), entries))
         with runner.page_table_lock:
             for state in entries[n_blocks:]:
                 runner.retry_after_eviction(partial(sequence_parts.load_state, sequence, state, n_tokens))

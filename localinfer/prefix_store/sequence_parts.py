@@ -35,13 +35,16 @@ def save_block(sequence: TokenSequence, number: int) -> Arrays:
     return save_pages(sequence, BLOCK_PAGES * number, BLOCK_PAGES * (number + 1))
 
 
-def load_block(sequence: TokenSequence, number: int, saved: Arrays) -> None:
-    """Append the pages of a block to those of the blocks before it.
+def reserve_blocks(sequence: TokenSequence, count: int) -> None:
+    """Give an empty sequence the pages of `count` blocks. Raises OutOfPagesError."""
+    for cache in paged_caches(sequence):
+        cache.reserve(0, count * BLOCK_TOKENS)
 
-    Raises ValueError if the contents do not fit, and OutOfPagesError.
-    """
-    end = BLOCK_PAGES * (number + 1)
-    load_pages(sequence, BLOCK_PAGES * number, end, saved, PAGE_SIZE * end)
+
+def load_block(sequence: TokenSequence, count: int, number: int, saved: Arrays) -> None:
+    """Load the pages of block `number` of the `count` blocks that were reserved. Several threads may load different
+    ones. Raises ValueError if the contents do not fit."""
+    load_pages(sequence, BLOCK_PAGES * number, BLOCK_PAGES * (number + 1), saved, count * BLOCK_TOKENS)
 
 
 def save_state(sequence: TokenSequence) -> Arrays:

@@ -6,15 +6,14 @@
     store.save(engine)
 
 A restored sequence has the bits that a fresh evaluation gives, because logits do not depend on how a prompt is divided
-into batches. Models whose caches all keep all positions can be restored after each block. Those with sliding windows or
-recurrent states can be restored where a state was saved: at some positions of the prompt, at its end, and after the
-answer.
+into batches. Models whose caches all keep all positions can be restored after each block, and after the answer. Those
+with sliding windows or recurrent states can be restored where a state was saved: at some positions of the prompt, at
+its end, and after the answer.
 """
 
 import json
-import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from localinfer import paths
@@ -34,6 +33,7 @@ MIN_TOKENS = 512  # of a prefix that is stored; shorter ones are evaluated in no
 MIN_GAIN = 128  # tokens that restoring must save, beyond those in memory
 STATE_INTERVAL = 2048  # tokens of a prompt between states
 MIN_STATE_DISTANCE = 256  # tokens after the last state, for another one at the end of a prompt or an answer
+MIN_TAIL = 8  # tokens after the last whole block of an answer that are stored
 
 
 class PrefixStore:
@@ -97,8 +97,8 @@ class PrefixStore:
             yield from range(first - first % STATE_INTERVAL + STATE_INTERVAL, end, STATE_INTERVAL)
 
     def save(self, engine: SequenceEngine, rewound: int = 0) -> None:
-        """Save what the store lacks of an engine's sequence, without its last `rewound` tokens. The engine must not be
-        evaluating any."""
+        """Save what the store lacks of an engine's sequence, without its last `rewound` tokens; a prompt has some. The
+        engine must not be evaluating any."""
         self._warn()  # of an error in the background
         n_tokens = len(engine.sequence) - rewound
         if n_tokens < MIN_TOKENS or engine.runner.uses_ring_buffer or self.problem:
@@ -109,14 +109,15 @@ class PrefixStore:
             n_tokens = sequence.rewind(n_tokens)
         try:
             if n_tokens >= MIN_TOKENS:
-                self._save(sequence, lock, *self._opened(engine))
+                self._save(engine, sequence, after_answer=not rewound)
         except (OSError, LocalInferError) as error:
             self._stop(error)
         finally:
             with lock:
                 sequence.reset()
 
-    def _save(self, sequence: TokenSequence, lock: "threading.RLock", root: str, directory: Path) -> None:
+    def _save(self, engine: SequenceEngine, sequence: TokenSequence, *, after_answer: bool) -> None:
+        lock, (root, directory) = engine.runner.page_table_lock, self._opened(engine)
         tokens, names = sequence.tokens, entry_names(directory) | self._writer.waiting_names()
         digests = block_digests(root, tokens)
         if sequence_parts.paged_caches(sequence):
@@ -127,14 +128,16 @@ class PrefixStore:
                     with lock:  # for a moment each: other sequences are evaluated meanwhile
                         block = sequence_parts.save_block(sequence, number)
                     self._write(path, block)
-        if sequence_parts.other_caches(sequence):
-            states = list(matching_states(names, digests, tokens))
-            is_far = len(tokens) >= max(states, default=(0, ""))[0] + MIN_STATE_DISTANCE
-            if is_far or len(tokens) % STATE_INTERVAL == 0:
-                digest = extend_digest(digests[-1], tokens[len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS :])
-                with lock:
-                    state = sequence_parts.save_state(sequence)
-                self._write(directory / state_name(len(tokens), digest), state)
+        states = dict(matching_states(names, digests, tokens))
+        if needs_state(sequence, states, after_answer=after_answer):
+            digest = extend_digest(digests[-1], tokens[len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS :])
+            with lock:
+                state = sequence_parts.save_state(sequence)
+            self._write(directory / state_name(len(tokens), digest), state)
+        if not sequence_parts.other_caches(sequence):  # the tails of earlier answers are in whole blocks by now
+            for n_tokens, name in states.items():
+                if n_tokens < len(tokens):
+                    (directory / name).unlink(missing_ok=True)
 
     def _write(self, path: Path, arrays: Arrays) -> None:
         if self._writer.accepts(path, nbytes(arrays)):
@@ -165,3 +168,13 @@ class PrefixStore:
             (directory / MODEL_FILE).write_text(json.dumps(about))
             self._model = root, directory
         return self._model
+
+
+def needs_state(sequence: TokenSequence, states: Collection[int], *, after_answer: bool) -> bool:
+    """Return whether a state should be saved at the end of a sequence. `states` are the numbers of tokens after which
+    its prefixes have one."""
+    n_tokens = len(sequence)
+    if not sequence_parts.other_caches(sequence):  # only the tail is missing, the tokens after the last whole block
+        return after_answer and n_tokens % BLOCK_TOKENS >= MIN_TAIL and n_tokens not in states
+    last = max(states, default=0)
+    return n_tokens >= last + MIN_STATE_DISTANCE or n_tokens % STATE_INTERVAL == 0

@@ -77,10 +77,11 @@ class SequenceCache(ABC):
         raise NotImplementedError
 
     def load_pages(self, first: int, end: int, saved: Sequence[Bytes], n_past: int) -> None:
-        """Append pages that were saved with the same graph to the first `first` ones; the cache holds `n_past`
-        positions then.
+        """Load pages that were saved with the same graph behind the first `first` ones. The cache holds `n_past`
+        positions when all of them are loaded.
 
-        Raises ValueError if they do not fit, and OutOfPagesError.
+        Several threads may load different pages if memory was reserved for all. Raises ValueError if they do not fit,
+        and OutOfPagesError.
         """
         raise NotImplementedError
 

@@ -151,7 +151,16 @@ def test_the_answer_is_stored_too(tmp_path: Path) -> None:
     model = llama(tmp_path)
     with localinfer.load(model, ctx_size=4096, threads=1, temp=0, tune=False, prefix_store=True) as loaded:
         ids = [piece.id for piece in loaded.stream(IDS[:520], n_predict=200, ignore_eos=True)]
-    assert answer(model, [*IDS[:520], *ids, 5]).reused >= 520 + 200 - BLOCK_TOKENS
+    continued = answer(model, [*IDS[:520], *ids, 5])
+    assert continued.reused == 520 + 200 - 1  # the last token was sampled, but not evaluated
+    assert continued.logits.tolist() == answer(model, [*IDS[:520], *ids, 5], prefix_store=False).logits.tolist()
+
+
+def test_the_tail_of_an_answer_is_removed_when_its_blocks_are_stored(tmp_path: Path) -> None:
+    model, ids = llama(tmp_path), IDS[:600]
+    for n_tails in (1, 1, 1):
+        ids = [*ids, *answer(model, ids).ids, *IDS[700:730]]
+        assert len(stored(tmp_path, "state")) == n_tails
 
 
 def test_concurrent_runs_restore_and_save(tmp_path: Path) -> None:
@@ -191,7 +200,7 @@ def test_what_is_stored_is_listed(tmp_path: Path) -> None:
     [found] = stored_models(paths.prefixes_dir())
     assert found.about["model"] == str(model)
     assert found.restored == [960]
-    assert found.size == sum(path.stat().st_size for path in stored(tmp_path, "block"))
+    assert found.size == sum(path.stat().st_size for path in [*stored(tmp_path, "block"), *stored(tmp_path, "state")])
 
 
 def test_a_failing_disk_stops_the_store_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
