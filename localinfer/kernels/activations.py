@@ -63,6 +63,12 @@ def gelu_tanh(x: Any) -> Any:
 
 
 @inline
+def gelu_quick(x: Any) -> Any:
+    """Return the sigmoid approximation of GELU, x * sigmoid(1.702 x) (Hendrycks and Gimpel, 2016)."""
+    return logistic_product(x, x * splat(f32x16, float32(1.702)))
+
+
+@inline
 def gelu_erf(x: Any) -> Any:
     """Return the exact GELU, x/2 * (1 + erf(x / sqrt(2))) (Hendrycks and Gimpel, 2016).
 
@@ -112,6 +118,7 @@ ACTIVATIONS = {
     "tanh": tanh,
     "gelu": gelu_tanh,
     "gelu_erf": gelu_erf,
+    "gelu_quick": gelu_quick,
     "relu": relu,
     "relu_squared": relu_squared,
 }

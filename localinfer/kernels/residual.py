@@ -1,4 +1,4 @@
-"""Operations on whole rows: adding biases and branches, gathering rows, scaling and soft-capping."""
+"""Operations on whole rows: adding biases and branches, gathering and averaging rows, scaling and soft-capping."""
 
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +65,23 @@ def gather_rows() -> Body:
             source = args.x + 4 * args.n * int64(load(int32, args.numbers + 4 * token))
             for i in range(0, args.n, 16):
                 store(args.y + 4 * (args.n * token + i), load(f32x16, source + 4 * i))
+
+    return body
+
+
+def average_rows() -> Body:
+    """Make the kernel y[i] = mean of x[numbers[i][j]] over `count` numbers."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        n, width, total = args.n, args.count, load(int64, args.tokens)
+        factor = splat(f32x16, float32(1.0) / float32(width))
+        for token in range(total * chunk_index // n_chunks, total * (chunk_index + 1) // n_chunks):
+            for i in range(0, n, 16):
+                s = splat(f32x16, float32(0.0))
+                for j in range(width):
+                    row = int64(load(int32, args.numbers + 4 * (width * token + j)))
+                    s = s + load(f32x16, args.x + 4 * (n * row + i))
+                store(args.y + 4 * (n * token + i), s * factor)
 
     return body
 

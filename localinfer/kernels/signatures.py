@@ -52,6 +52,7 @@ ADD_BIAS = KernelSignature.parse("localinfer.kernels.residual:add_bias", "tokens
 ADD = KernelSignature.parse("localinfer.kernels.residual:add", "tokens branch factor:float n x:out")
 ADD_NORM = KernelSignature.parse("localinfer.kernels.residual:add_norm", "tokens branch weight n eps:float x:out")
 GATHER_ROWS = KernelSignature.parse("localinfer.kernels.residual:gather_rows", "tokens x numbers n y:out")
+AVERAGE_ROWS = KernelSignature.parse("localinfer.kernels.residual:average_rows", "tokens x numbers count n y:out")
 SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
 GATED_ACTIVATION = KernelSignature.parse(

@@ -139,12 +139,22 @@ def gelu_erf(x: Floats) -> Floats:
     return (0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))).astype(x.dtype)
 
 
+def gelu_quick(x: Floats) -> Floats:
+    """Return the sigmoid approximation of GELU."""
+    return x * sigmoid(1.702 * x)
+
+
 def relu(x: Floats) -> Floats:
     return np.maximum(x, 0)
 
 
 def relu_squared(x: Floats) -> Floats:
     return relu(x) ** 2
+
+
+def average_rows(x: Floats, numbers: NDArray[np.int32]) -> Floats:
+    """Return the mean of the rows of x that each row of `numbers` names."""
+    return np.stack([sum(x[number] for number in row) / len(row) for row in numbers])
 
 
 def gated_activation(activation: str, gate: Floats, up: Floats) -> Floats:
@@ -162,6 +172,7 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "tanh": np.tanh,
     "gelu": gelu,
     "gelu_erf": gelu_erf,
+    "gelu_quick": gelu_quick,
     "relu": relu,
     "relu_squared": relu_squared,
 }

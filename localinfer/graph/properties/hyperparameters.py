@@ -40,11 +40,12 @@ DESCRIPTIVE = (
 
 
 class Hyperparameters:
-    """Reads `<architecture>.<key>` metadata, tracks which keys are used, and formats errors about them."""
+    """Reads `<architecture>.<key>` metadata, tracks which keys are used, and formats errors about them. Keys may have
+    another `prefix`."""
 
-    def __init__(self, f: GGUF) -> None:
+    def __init__(self, f: GGUF, prefix: str = "") -> None:
         self.f = f
-        self.architecture = f.get("general.architecture", str)
+        self.architecture = prefix or f.get("general.architecture", str)
         self._used = {f"{self.architecture}.{key}" for key in DESCRIPTIVE}
 
     def full_name(self, key: str) -> str:

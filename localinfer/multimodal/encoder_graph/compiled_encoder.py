@@ -1,0 +1,100 @@
+"""A compiled encoder: its compute graph for images of one size in memory, with kernels and threads."""
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer import paths
+from localinfer.errors import NotEnoughMemoryError
+from localinfer.graph.cache.ring_buffer import EMPTY
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH
+from localinfer.graph.ops.op import Op
+from localinfer.kernels.layout import PAGE_SIZE
+from localinfer.machine import resources
+from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
+from localinfer.runtime.compiled_graph import float_rows
+from localinfer.runtime.thread_pool import POOL_KERNELS, OnOp, ThreadPool
+from quant.jit import loader
+from quant.jit.kernel import Kernel
+
+Floats = NDArray[np.float32]
+
+
+class CompiledEncoder:
+    """An encoder that is ready to run for images with the grid of its builder; `output` are its output rows.
+
+    Its memory is that of the graph, which ends with `close`. Raises NotEnoughMemoryError.
+    """
+
+    def __init__(self, g: EncoderBuilder, output: Buffer, progress: loader.Progress | None = None) -> None:
+        assert g.input is not None
+        self._g, self._input, self._output, self.graph = g, g.input, output, g.graph
+        require_memory(g)
+        needed = [*POOL_KERNELS, *(kernel_of(op.rows.capacity, op) for op in self.graph.ops)]
+        addresses, self.warnings = loader.load_kernels(needed, paths.jit_dir(), progress)
+        unused = {kernel: 0 for op in self.graph.ops for kernel in (op.small_batch, op.large_batch)}
+        records = self.graph.finalize(unused | addresses)
+        self._page_tables = write_constants(g)
+        stop = self.graph.stop.view(np.int64)
+        self._pool = ThreadPool(addresses, records, stop, self.graph.scratch_addresses)
+
+    def run(self, patches: Floats, on_op: OnOp | None = None) -> Floats:
+        """Return the output rows of an image, given its patches in the order of the grid. `on_op` receives the number
+        of the current op regularly."""
+        entry, n_patches = self._input, self._g.n_patches
+        rows = float_rows(entry.patches, self.graph.batch)
+        rows[entry.first : entry.first + n_patches, : patches.shape[1]] = patches[entry.order]
+        float_rows(entry.residual, self.graph.batch)[:] = entry.initial
+        threads = self.graph.threads if self.graph.batch <= MAX_SMALL_BATCH else self.graph.threads_batch
+        self._pool.run(0, len(self.graph.ops), threads, on_op)
+        return float_rows(self._output, self._output.rows.capacity).copy()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def kernel_of(rows: int, op: Op) -> Kernel:
+    """Return the kernel that computes this number of rows."""
+    return op.small_batch if rows <= MAX_SMALL_BATCH else op.large_batch
+
+
+def write_constants(g: EncoderBuilder) -> list[NDArray[np.int32]]:
+    """Write what does not change from image to image where the kernels read it. Return the page tables of the attention
+    ops, which must live as long as the graph."""
+    n = g.graph.batch
+    for rows in g.row_counts:
+        rows.set(rows.capacity)
+    for region, values in g.constants:
+        region.view(np.uint8)[: values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    tables = []
+    for (window, *_), ring in g.model.attention.rings.items():
+        oldest, newest = g.spans[window] if window else (np.zeros(n, np.int32), np.full(n, n - 1, np.int32))
+        positions = ring.positions.view(np.int32)
+        positions[:], positions[:n] = EMPTY, np.arange(n)
+        ring.entries.view(np.int32)[:n] = np.arange(n)
+        ring.oldest.view(np.int32)[:n], ring.newest.view(np.int32)[:n] = oldest, newest
+        n_pages = -(-n // PAGE_SIZE)
+        tables.append(np.arange(ring.capacity // PAGE_SIZE, dtype=np.int32))
+        ring.add_segment(0, n, tables[-1].ctypes.data, n_pages)
+    return tables
+
+
+def require_memory(g: EncoderBuilder) -> None:
+    """Raise NotEnoughMemoryError before memory is allocated that the machine does not have."""
+    available, needed = resources.available_memory(), g.graph.nbytes
+    if needed > available:
+        rows, columns = g.grid
+        what = f"an image of {rows} x {columns} patches needs {needed / 2**30:.1f} GiB"
+        raise g.f.error("image", f"{what}, {available / 2**30:.1f} GiB are available", NotEnoughMemoryError)

@@ -1,0 +1,217 @@
+"""The builder of encoders: records operations on rows, which stand for the patches of an image, as ops.
+
+A graph is built for one grid of patches, so index tables, position embeddings and rotation angles are constants of the
+graph. All rows of a graph belong to one image, and attend to each other, or to the rows of their window.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.gguf.reader import Tensor
+from localinfer.graph.ops.buffers import Buffer, Region, Rows
+from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
+from localinfer.graph.properties.rope import Rope
+from localinfer.graph.recording import matrix_products
+from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
+from localinfer.graph.recording.graph_builder import GraphBuilder
+from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.rope_tables import Angles, RopeTable
+from localinfer.kernels.signatures import AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS
+from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors, Floats
+from localinfer.multimodal.encoder_graph.row_order import Indices
+
+CHANNELS = 3
+PATCH_EMBEDDING, PATCH_BIAS, CLASS = "v.patch_embd.weight", "v.patch_embd.bias", "v.class_embd"
+FULL_ATTENTION = AttentionSpec()
+
+
+class PatchInput(NamedTuple):
+    """Where patches enter the graph: row `first` + i of `patches` is patch `order[i]` of the image; other rows are
+    zeros. The residual stream begins as `initial`."""
+
+    patches: Buffer
+    first: int
+    order: Indices
+    residual: Buffer
+    initial: Floats
+
+
+class EncoderBuilder(GraphBuilder):
+    """Records the operations of an encoder for a `grid` of patches: rows and columns."""
+
+    tensors: EncoderTensors
+
+    def __init__(self, model: ModelGraph, grid: tuple[int, int], heads: AttentionHeads) -> None:
+        super().__init__(model)
+        self.graph, self.grid, self.heads = model.graph, grid, heads
+        self.n_patches = grid[0] * grid[1]
+        self.patch_size = self.hparams.count("patch_size", maximum=1 << 10)
+        self.constants: list[tuple[Region, NDArray[np.generic]]] = []
+        self.row_counts: list[Rows] = [model.graph.tokens]
+        self.input: PatchInput | None = None
+        self.spans: dict[int, tuple[Indices, Indices]] = {}  # of each window: oldest and newest position of a row
+
+    # --- sizes ---
+
+    @property
+    def output_length(self) -> int:
+        """The number of values of an output row: the embedding length of the language model."""
+        return self.hparams.count("projection_dim", maximum=1 << 17)
+
+    def merge_size(self, key: str, default: int | None = None) -> int:
+        """Return the number of patches on each side of a square that becomes one row. Raises LocalInferError unless the
+        grid consists of such squares."""
+        size = self.hparams.count(key, default, maximum=64)
+        if any(n % size for n in self.grid):
+            rows, columns = self.grid
+            raise self.hparams.error(key, f"is {size}; it must divide the {rows} x {columns} patches of an image")
+        return size
+
+    def layers(self, count: int = 0) -> Iterator[str]:
+        """Iterate over the prefixes of the names of the first `count` layers, or of all. Activations that one layer
+        creates must not be used in the next."""
+        for number in range(count or self.block_count):
+            self.model.start_block(number)
+            with self.graph.reuse_buffers():
+                yield f"v.blk.{number}."
+
+    # --- input ---
+
+    def embed_patches(
+        self, positions: Floats | None = None, *, order: Indices | None = None, convolutions: Sequence[str] = (),
+        class_last: bool = False,
+    ) -> Buffer:  # fmt: skip
+        """Return the residual stream: the product of each patch and the patch embedding, the sum of `convolutions`.
+
+        `positions` are the position embeddings of the class rows and the patches, in this order (patches first with
+        `class_last`), as are the rows. Patches are in the given `order` of rows, positions in that of the grid.
+        """
+        n, names = self.embedding_length, tuple(convolutions) or (PATCH_EMBEDDING,)
+        weight = self.tensors.patch_matrix(names, n, CHANNELS, self.patch_size)
+        class_rows = read_class_rows(self.tensors, n)
+        initial, count = np.zeros((self.graph.batch, n), np.float32), len(class_rows)
+        first = 0 if class_last else count
+        if positions is not None:
+            initial[:] = positions
+        if self.tensors.has(PATCH_BIAS):
+            initial[first : first + self.n_patches] += self.tensors.values(PATCH_BIAS, n)
+        initial[self.n_patches if class_last else 0 :][:count] += class_rows
+        if order is not None:
+            initial[first : first + self.n_patches] = initial[first + order.reshape(-1)]
+        x, patches = self.graph.buffer(n), self.graph.buffer(weight.shape[1])
+        rows = np.arange(self.n_patches, dtype=np.int32) if order is None else order.reshape(-1)
+        self.input = PatchInput(patches, first, rows, x, initial)
+        return self.product(patches, weight, add_to=x)
+
+    def learned_positions(self) -> Floats:
+        """Return the position embeddings of the class rows and of images of one size."""
+        class_rows = self.graph.batch - self.n_patches
+        return self.tensors.values("v.position_embd.weight", self.n_patches + class_rows, self.embedding_length)
+
+    def constant(self, values: NDArray[np.generic]) -> Region:
+        """Return memory with these contents."""
+        region = self.graph.region(values.nbytes)
+        self.constants.append((region, values))
+        return region
+
+    # --- matrices ---
+
+    def product(
+        self, x: Buffer, weight: Tensor, *, bias: Tensor | None = None, add_to: Buffer | None = None
+    ) -> Buffer:
+        """Return weight . x (+ bias) for a matrix that the host has converted, or add it to `add_to`."""
+        return matrix_products.matmul(self.graph, x, weight, add_to=add_to, bias=bias)
+
+    def n_rows_of(self, name: str) -> int:
+        """Return the number of rows of a matrix whose output other ops read: a multiple of 16."""
+        tensor = self.tensors.f.tensors.get(f"{name}.weight")
+        if tensor is None:
+            raise self.f.error(f"tensor {name}.weight", "is missing")
+        if tensor.shape[0] % 16:
+            raise self.f.error(f"tensor {name}.weight", f"has {tensor.shape[0]} rows; they must be a multiple of 16")
+        return tensor.shape[0]
+
+    def scale_columns(self, x: Buffer, tensor: str) -> None:
+        """Multiply each row of x by a tensor of shape (n,)."""
+        small, large = ({**layout, "activation": "none"} for layout in self.graph.layouts)
+        self.graph.op(
+            tensor, GATED_ACTIVATION, x.rows, constants=(small, large), chunks=(1, 16),
+            up=self.tensors.vector(tensor, x.n), up_n=0, up_first=0, n=x.n, gate=x, q=x.quantized,
+        )  # fmt: skip
+
+    # --- rows ---
+
+    def rows(self, count: int) -> Rows:
+        """Return a number of rows that differs from that of the patches."""
+        self.row_counts.append(self.graph.rows(count))
+        return self.row_counts[-1]
+
+    def gather(self, x: Buffer, numbers: Indices) -> Buffer:
+        """Return rows of x side by side: row i is the rows `numbers[i]` of x, one after the other."""
+        numbers = np.ascontiguousarray(numbers if numbers.ndim == 2 else numbers[:, None], np.int32)
+        count, width = numbers.shape
+        y = self.graph.buffer(width * x.n, self.rows(count))
+        rows = self.rows(count * width)
+        self.graph.op("gather", GATHER_ROWS, rows, x=x, numbers=self.constant(numbers), n=x.n, y=y)
+        return y
+
+    def average(self, x: Buffer, numbers: Indices) -> Buffer:
+        """Return the means of rows of x: row i is the mean of its rows `numbers[i]`."""
+        count, width = numbers.shape
+        y = self.graph.buffer(x.n, self.rows(count))
+        self.graph.op(
+            "average", AVERAGE_ROWS, y.rows, x=x, numbers=self.constant(numbers), count=width, n=x.n, y=y
+        )  # fmt: skip
+        return y
+
+    def concatenate(self, parts: Sequence[Buffer]) -> Buffer:
+        """Return the rows of several buffers side by side."""
+        y, first = self.graph.buffer(sum(part.n for part in parts), parts[0].rows), 0
+        for part in parts:
+            self.graph.op(
+                "concatenate", COPY, y.rows, x=part, x_n=part.n, x_first=0, n=part.n, y=y, y_n=y.n, y_first=first
+            )  # fmt: skip
+            first += part.n
+        return y
+
+    # --- attention ---
+
+    def rotation(self, pairs: str, angles: NDArray[np.float64]) -> Rope:
+        """Return a rotary embedding with the angles of each row, (rows, pairs)."""
+        rope = Rope(pairs, np.zeros(angles.shape[1]))
+        table = np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+        self.model.attention.rope_tables[rope, False] = RopeTable(rope, Angles(rope), self.constant(table), None)
+        return rope
+
+    def set_windows(self, window: int, lengths: NDArray[np.int64]) -> None:
+        """Let rows attend to those of their window in layers with this `window`: lengths of consecutive windows."""
+        starts = np.cumsum(lengths) - lengths
+        oldest, end = (np.repeat(each, lengths).astype(np.int32) for each in (starts, starts + lengths))
+        self.spans[window] = oldest, end - 1
+
+    def attention(self, h: Buffer, blk: str, spec: AttentionSpec = FULL_ATTENTION) -> Buffer:
+        """Return the input of attn_out: bidirectional attention of all rows of h, or of those in a window."""
+        heads = self.heads
+        q_n, k_n, v_n = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
+        if self.tensors.has(f"{blk}attn_qkv.weight"):
+            q, k, v = self.slices(h, f"{blk}attn_qkv", q_n, k_n, v_n)
+        else:
+            q = self.matmul(h, f"{blk}attn_q", q_n, barrier=False)
+            k = self.matmul(h, f"{blk}attn_k", k_n, barrier=False)
+            v = self.matmul(h, f"{blk}attn_v", v_n)
+        norms = NO_NORMS
+        if self.tensors.has(f"{blk}attn_q_norm.weight"):
+            names = [f"{blk}attn_{name}_norm.weight" for name in "qk"]
+            norms = HeadNorms("before_rope", *(self.tensors.vector(name, heads.key) for name in names))
+        return self.model.attention.attend(LayerAttention(blk, heads, spec, norms), q, k, v)
+
+
+def read_class_rows(tensors: EncoderTensors, n: int) -> Floats:
+    """Return the embeddings that are rows beside those of the patches, (count, n); none if the file has none."""
+    tensor = tensors.f.tensors.get(CLASS)
+    if tensor is None:
+        return np.zeros((0, n), np.float32)
+    return tensors.values(CLASS, *tensor.shape).reshape(-1, n)

@@ -1,0 +1,97 @@
+"""The tensors of an encoder, checked by name, shape and type when a builder first uses them, and those that the host
+converts once: they are kept for the graphs of other image sizes."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.gguf.dequantize import dequantize
+from localinfer.gguf.reader import GGUF, Tensor
+from localinfer.graph.properties.tensors import Tensors
+from quant.ggml import TYPES
+
+Floats = NDArray[np.float32]
+F32 = next(number for number, kind in TYPES.items() if kind.name == "F32")
+FLOAT_DTYPES = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}  # of the same size
+
+
+class EncoderTensors(Tensors):
+    """The tensors of an encoder, whose layers begin with `layers`, such as "v.blk."."""
+
+    def __init__(self, f: GGUF, layers: str, block_count: int, converted: dict[str, Tensor]) -> None:
+        super().__init__(f, block_count)
+        self._layers, self._converted = layers, converted
+
+    def bias(self, name: str, *shape: int) -> Tensor | None:
+        """Return the bias of a matrix or a norm, if the file has it. Either all layers have it or none."""
+        kind = name.removeprefix(self._layers).partition(".")[2] if name.startswith(self._layers) else ""
+        names = [f"{self._layers}{number}.{kind}" for number in range(self._block_count)] if kind else [name]
+        return self.floats(f"{name}.bias", *shape) if any(self.has(f"{each}.bias") for each in names) else None
+
+    def values(self, name: str, *shape: int) -> Floats:
+        """Return the values of a tensor of any type, for the host."""
+        tensor = self.tensor(name, *shape)
+        converted = self._once(f"{name} as floats", lambda: constant(name, dequantize(tensor)))
+        floats: Floats = converted.data.view(np.float32).reshape(shape)
+        return floats
+
+    def transposed(self, name: str, *shape: int) -> Tensor:
+        """Return the transpose of a matrix of floats, which has this shape in the file."""
+        tensor = self.tensor(name, *shape)
+        if tensor.type_name not in FLOAT_DTYPES:
+            raise self.f.error(f"tensor {name}", f"has type {tensor.type_name}; it must be F32, F16 or BF16")
+        return self._once(f"{name} transposed", partial(transpose, tensor))
+
+    def padded_columns(self, name: str, n_out: int, n_in: int, padded: int) -> Tensor:
+        """Return a matrix (n_out, n_in) of floats with columns of zeros up to `padded`."""
+        tensor = self.tensor(name, n_out, n_in)
+        if n_in == padded:
+            return tensor
+        if tensor.type_name not in FLOAT_DTYPES:
+            raise self.f.error(f"tensor {name}", f"has type {tensor.type_name}; it must be F32, F16 or BF16")
+        return self._once(f"{name} padded", lambda: pad_columns(tensor, padded))
+
+    def patch_matrix(self, names: tuple[str, ...], n_out: int, channels: int, size: int) -> Tensor:
+        """Return the sum of convolutions over patches as a matrix, (n_out, channels * size * size padded to a multiple
+        of 32)."""
+        n_in = channels * size * size
+        shape: tuple[int, ...] = (n_out, channels, size, size)
+        for name in names:
+            if name in self.f.tensors and self.f.tensors[name].shape != shape:
+                shape = (n_out, n_in)  # some files have the matrix
+
+        def convert() -> Tensor:
+            values = [dequantize(self.tensor(name, *shape)).reshape(n_out, n_in) for name in names]
+            return constant(names[0], np.pad(sum(values[1:], values[0]), ((0, 0), (0, -n_in % 32))))
+
+        for name in names:
+            self.tensor(name, *shape)
+        return self._once("+".join(names), convert)
+
+    def _once(self, key: str, convert: Callable[[], Tensor]) -> Tensor:
+        if key not in self._converted:
+            self._converted[key] = convert()
+        return self._converted[key]
+
+
+def constant(name: str, values: NDArray[np.float32]) -> Tensor:
+    """Return float32 values in memory as a tensor."""
+    contiguous = np.ascontiguousarray(values, np.float32)
+    return Tensor(name, contiguous.shape, F32, contiguous.reshape(-1).view(np.uint8), 0)
+
+
+def transpose(tensor: Tensor) -> Tensor:
+    """Return the transpose of a matrix of floats."""
+    n_out, n_in = tensor.shape
+    values = tensor.data.view(FLOAT_DTYPES[tensor.type_name]).reshape(n_out, n_in)
+    return Tensor(tensor.name, (n_in, n_out), tensor.type, np.ascontiguousarray(values.T).reshape(-1).view(np.uint8), 0)
+
+
+def pad_columns(tensor: Tensor, padded: int) -> Tensor:
+    """Return a matrix of floats with columns of zeros up to `padded`."""
+    n_out, n_in = tensor.shape
+    values = np.zeros((n_out, padded), FLOAT_DTYPES[tensor.type_name])
+    values[:, :n_in] = tensor.data.view(values.dtype).reshape(n_out, n_in)
+    return Tensor(tensor.name, values.shape, tensor.type, values.reshape(-1).view(np.uint8), 0)

@@ -1,0 +1,51 @@
+"""Vision encoders: one file for each projector type of llama.cpp's projector files.
+
+A file is named after the type, with "." replaced by "_" and without "_merger". It has
+
+    build(g)            computes the output rows with the operations of an `EncoderBuilder`
+    arrange(parts)      puts text around the rows of an image and of its tiles
+    ARCHITECTURES       the language models that it belongs to (GGUF architectures); any if it is empty
+    BIDIRECTIONAL       whether the rows of an image attend to each other in the language model (False if missing)
+    GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
+from localinfer.multimodal.encoders.arrangement import Arrange
+
+HELPERS = ("arrangement",)
+
+
+class Encoder(NamedTuple):
+    """What the file of a projector type defines."""
+
+    build: Callable[[EncoderBuilder], Buffer]
+    arrange: Arrange
+    architectures: tuple[str, ...]
+    bidirectional: bool
+    grid_positions: bool
+
+
+def known() -> list[str]:
+    """Return the names of all modules of projector types."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem not in HELPERS)
+
+
+def find_encoder(projector_type: str) -> Encoder | None:
+    """Return the encoder of a projector type, or None if there is none."""
+    name = projector_type.removesuffix("_merger").replace(".", "_")
+    if name not in known():
+        return None
+    module = import_module(f"localinfer.multimodal.encoders.{name}")
+    return Encoder(
+        module.build,
+        module.arrange,
+        module.ARCHITECTURES,
+        getattr(module, "BIDIRECTIONAL", False),
+        getattr(module, "GRID_POSITIONS", False),
+    )

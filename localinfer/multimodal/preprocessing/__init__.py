@@ -1,0 +1,1 @@
+"""From decoded images to the input of encoders: resizing, tiles, normalization, patches."""

@@ -1,0 +1,138 @@
+"""The projector: results that are kept, tiles, text around rows, and refusals."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import projectors
+import pytest
+
+from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.gguf.reader import open_gguf
+from localinfer.multimodal import projector as projector_module
+from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder
+from localinfer.multimodal.media import Image, Sound
+from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW, EncoderInput, tile_name
+from localinfer.multimodal.projector import Projector
+from localinfer.multimodal.projector_file import open_projector
+from localinfer.options import Options
+from localinfer.runtime.media_embeddings import MediaEmbeddings
+
+
+class ReferenceTiles:
+    """Stands for a processor: makes the reference image an overview and tiles, which are multiples of it."""
+
+    def __init__(self, name: str, tiles: Sequence[str] = ()) -> None:
+        self.case, self.names, self.calls = projectors.reference(name).cases[0], [OVERVIEW, *tiles], 0
+
+    def grids(self, height: int, width: int) -> list[tuple[int, int]]:
+        assert (height, width) == (4, 5)
+        return [self.case.grid] * len(self.names)
+
+    def __call__(self, image: Image) -> list[EncoderInput]:
+        self.calls += 1
+        patches, first = self.case.patches, float(image.pixels[0, 0, 0])
+        return [EncoderInput(patches * (first + i), self.case.grid, name) for i, name in enumerate(self.names)]
+
+
+def image(value: int) -> Image:
+    return Image(np.full((4, 5, 3), value, np.uint8))
+
+
+def open_reference(name: str, folder: Path, tiles: Sequence[str] = ()) -> tuple[Projector, ReferenceTiles]:
+    model = open_gguf(projectors.language_model(projectors.reference(name), folder))
+    processor = ReferenceTiles(name, tiles)
+    file = open_projector(projectors.write(name, folder), model)
+    return Projector(file, Options(threads=2), processor=processor), processor
+
+
+def rows_of(parts: Sequence[str | MediaEmbeddings]) -> list[MediaEmbeddings]:
+    return [part for part in parts if isinstance(part, MediaEmbeddings)]
+
+
+def test_gemma3_has_tokens_around_rows_that_attend_to_each_other(tmp_path: Path) -> None:
+    projector, processor = open_reference("gemma3", tmp_path)
+    begin, rows, end = projector.encode(image(1))
+    assert (begin, end) == ("\n\n<start_of_image>", "<end_of_image>\n\n")
+    assert isinstance(rows, MediaEmbeddings)
+    assert rows.bidirectional
+    assert rows.n_positions == len(rows) == projector.count_tokens(image(1)) == 16
+    assert np.abs(rows.rows - processor.case.rows).max() < 1e-3
+
+
+def test_idefics3_names_tiles_and_puts_the_overview_last(tmp_path: Path) -> None:
+    tiles = [tile_name(row, column) for row in (1, 2) for column in (1, 2)]
+    projector, _ = open_reference("idefics3", tmp_path, tiles)
+    parts = projector.encode(image(1))
+    assert projector.count_tokens(image(1)) == sum(len(rows) for rows in rows_of(parts)) == 45
+    text = "".join(part if isinstance(part, str) else "*" for part in parts)
+    around = "<fake_token_around_image>"
+    rows = [f"{around}<row_{row}_col_1>*{around}<row_{row}_col_2>*\n" for row in (1, 2)]
+    assert text == f"{rows[0]}{rows[1]}\n{around}<global-img>*{around}"
+
+
+def test_a_small_image_of_idefics3_is_the_overview_alone(tmp_path: Path) -> None:
+    projector, _ = open_reference("idefics3", tmp_path)
+    begin, _, end = projector.encode(image(1))
+    assert (begin, end) == ("<fake_token_around_image><global-img>", "<fake_token_around_image>")
+
+
+def test_the_same_image_is_encoded_once(tmp_path: Path) -> None:
+    projector, processor = open_reference("gemma3", tmp_path)
+    first, second = projector.encode(image(1)), projector.encode(image(1))
+    assert processor.calls == 1
+    assert rows_of(first)[0] is rows_of(second)[0]
+
+
+def test_equal_rows_have_equal_digests_and_others_not(tmp_path: Path) -> None:
+    one, _ = open_reference("gemma3", tmp_path)
+    digests = [rows_of(one.encode(image(value)))[0].digest for value in (1, 2)]
+    other, _ = open_reference("gemma3", tmp_path)
+    assert rows_of(other.encode(image(1)))[0].digest == digests[0] != digests[1]
+
+
+def test_kept_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector_module, "MAX_KEPT_BYTES", 2 * 16 * 64 * 4)  # the rows of two images
+    projector, processor = open_reference("gemma3", tmp_path)
+    for value in (1, 2, 1, 3, 1, 2):  # 3 displaces 2, which was used before 1
+        projector.encode(image(value))
+    assert processor.calls == 4
+
+
+def test_rows_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
+    model = open_gguf(projectors.language_model(projectors.reference("gemma3"), tmp_path))
+    file, case = open_projector(projectors.write("gemma3", tmp_path), model), projectors.reference("gemma3").cases[0]
+    results = []
+    for threads in (1, 2, 3):
+        with CompiledEncoder(*file.build(case.grid, Options(threads=threads))) as encoder:
+            results += [encoder.run(case.patches), encoder.run(case.patches)]
+    assert all(np.array_equal(rows, results[0]) for rows in results)
+
+
+def test_a_file_that_is_read_into_memory_gives_the_same_rows(tmp_path: Path) -> None:
+    mapped, processor = open_reference("gemma3", tmp_path)
+    read = Projector(mapped._file, replace(mapped._options, mmap=False), processor=processor)
+    assert rows_of(read.encode(image(1)))[0].digest == rows_of(mapped.encode(image(1)))[0].digest
+
+
+def test_sounds_and_closed_projectors_are_refused(tmp_path: Path) -> None:
+    projector, _ = open_reference("gemma3", tmp_path)
+    assert projector.kinds == {"image"}
+    with pytest.raises(UnsupportedError, match="gemma3 does not encode sounds"):
+        projector.encode(Sound(np.zeros(16, np.float32)))
+    projector.close()
+    with pytest.raises(LocalInferError, match="the projector is closed"):
+        projector.encode(image(1))
+
+
+def test_the_projector_of_another_model_is_refused(tmp_path: Path) -> None:
+    path, reference = projectors.write("gemma3", tmp_path), projectors.reference("gemma3")
+    other_size = open_gguf(projectors.language_model(reference, tmp_path, embedding_length=128))
+    with pytest.raises(UsageError, match=r"projection_dim: is 64; the embedding length of model\.gguf is 128"):
+        open_projector(path, other_size)
+    other = open_gguf(projectors.language_model(replace(reference, architecture="qwen2"), tmp_path))
+    with pytest.raises(UsageError, match="gemma3 belongs to gemma3 models, not to qwen2"):
+        open_projector(path, other)
+    with pytest.raises(UsageError, match=r"general\.architecture: is 'qwen2'; the file of a projector has 'clip'"):
+        open_projector(other.path, other)
