@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
     from localinfer.chat_template.conversation import Message
     from localinfer.chat_template.prompt import Prompt
     from localinfer.generation.structured.constraint import Constraint
+    from localinfer.generation.tool_calls.fenced_calls import FencedCallRules
+    from localinfer.generation.tool_calls.tool_call import Tool
     from localinfer.model.chat_request import ChatRequest
 
 
@@ -127,10 +129,12 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         else:
             constraint = self._constraint(run_options, self._reasoning_end(prompt, template))
         stats, pieces = self._start(prompt.ids, run_options, sampler, constraint, prefix)
+        allowed = request.tool_choice.allowed(tools) if tools else []
         parser = answer_parser(
-            template, self.tokenizer, tools and request.tool_choice.allowed(tools), prompt=prompt.text,
+            template, self.tokenizer, allowed, prompt=prompt.text,
             with_reasoning=run_options.reasoning_format != "none", first_number=request.conversation.n_tool_calls,
-            streams_arguments=request.stream_arguments and is_constrained and sampler is None)
+            streams_arguments=request.stream_arguments and is_constrained and sampler is None,
+            fenced_calls=self._fenced_call_rules(request, allowed) if allowed else None)
         return GenerationStream(parse_pieces(pieces, parser), stats, closing_function(constraint), prompt.ids)
 
     def __enter__(self) -> Self:
@@ -187,6 +191,13 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         return call_constraint(
             template, self.tokenizer, self._resources.constraint_vocabulary(), request.conversation.tools or (),
             request.tool_choice, is_parallel=request.parallel_tool_calls, prompt=prompt.text,
+            on_wait=self._report_constraint)
+
+    def _fenced_call_rules(self, request: "ChatRequest", tools: "Sequence[Tool]") -> "FencedCallRules":
+        from localinfer.generation.tool_calls.call_constraint import fenced_call_rules
+
+        return fenced_call_rules(
+            tools, self._resources.constraint_vocabulary, is_parallel=request.parallel_tool_calls,
             on_wait=self._report_constraint)
 
     def _report_constraint(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from localinfer.errors import UnsupportedError
 from localinfer.tokenizer import Tokenizer
 
-from .frames import REWRITE
+from .frames import REWRITE, VALIDATE
 from .worker_process import WorkerPool, WorkerProcess
 
 PART = 500  # tokens, which take less than a millisecond
@@ -70,13 +70,20 @@ class Vocabulary:
 
         While it waits for a worker, `on_wait` is called several times a second; it may raise.
         """
+        rewritten, problem = json.loads(self._ask_worker(REWRITE, schema, on_wait))
+        return rewritten, problem
+
+    def value_problem(self, schema: Mapping[str, Any], value: object, on_wait: Callable[[], None]) -> str:
+        """Return how a value violates a JSON schema, "" if it does not. For `on_wait` see `rewritten_schema`."""
+        return self._ask_worker(VALIDATE, [schema, value], on_wait)
+
+    def _ask_worker(self, kind: bytes, content: object, on_wait: Callable[[], None]) -> str:
         worker = self.workers.acquire()
         try:
-            reply = worker.request(REWRITE, json.dumps(schema).encode())
-            rewritten, problem = json.loads(worker.wait(reply, on_wait, "schema"))
+            reply = worker.request(kind, json.dumps(content).encode())
+            return worker.wait(reply, on_wait, "schema").decode()
         finally:
             self.workers.release(worker)
-        return rewritten, problem
 
     def unpack_mask(self, bits: bytes) -> NDArray[np.bool_]:
         """Return a worker's mask of the tokens that may come next as an array, bool (n_vocab,)."""

@@ -5,6 +5,7 @@ pattern can keep Python's `re` busy forever. The child process can be killed, an
 resources. It serves one constraint at a time:
 
     REWRITE, schema (JSON)  -> the schema as a grammar can express it, and "" or the problem (JSON)
+    VALIDATE, schema and value (JSON) -> "" or how the value violates the schema
     COMPILE, source (JSON)  -> "" or the problem, and JSON pointers to keywords that no mask enforces (JSON)
     BEGIN                   -> a status, a failure, a mask    before the first token, also of a further attempt
     TEXT, text              -> a status, a failure, a mask    instead of tokens, if the answer begins with a text
@@ -44,6 +45,7 @@ from .frames import (
     STOPPED,
     TEXT,
     TOKEN,
+    VALIDATE,
 )
 from .json_schema import rewrite
 from .schema_references import has_endless_reference
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_MEMORY = 2 << 30  # bytes of address space; the trie of 262,144 tokens takes 0.2 GiB
-SECONDS = {REWRITE: 10.0, COMPILE: 10.0, CHECK: 5.0}  # limits of CPU time
+SECONDS = {REWRITE: 10.0, COMPILE: 10.0, CHECK: 5.0, VALIDATE: 5.0}  # limits of CPU time
 MASK_SECONDS = 5.0
 MAX_QUESTION = 1000  # bytes of text that the parent tokenizes; the tokens of longer texts begin with the same ones
 
@@ -165,6 +167,14 @@ def rewritten_schema(schema: Schema) -> tuple[Schema, str]:
     return (schema, "a $ref refers to itself") if has_endless_reference(schema) else rewrite(schema)
 
 
+def value_problem(schema: Schema, value: object) -> str:
+    """Return how a value violates a schema, or how the schema is invalid; "" if neither."""
+    try:
+        return answer_problem(json.dumps(value), validator_of(schema))[0]
+    except ValueError as error:
+        return f"the schema is invalid: {error}"
+
+
 def matches_nothing(grammar: str) -> bool:
     """Return whether no byte may come first, such as in a rule that refers to itself only."""
     from llguidance import LLMatcher
@@ -203,6 +213,8 @@ def answer(worker: Worker, replies: BinaryIO, kind: bytes, content: bytes) -> No
         write_frame(replies, REPLY, json.dumps(worker.compile(ConstraintSource(*json.loads(content)))).encode())
     elif kind == REWRITE:
         write_frame(replies, REPLY, json.dumps(rewritten_schema(json.loads(content))).encode())
+    elif kind == VALIDATE:
+        write_frame(replies, REPLY, value_problem(*json.loads(content)).encode())
     else:
         assert kind == CHECK
         write_frame(replies, REPLY, json.dumps(worker.check(*json.loads(content))).encode())

@@ -17,6 +17,7 @@ unless the call cannot be parsed: then it is part of the answer, and `problem` i
     markers            tags and delimiters in a text that is not complete
     argument_stream    arguments that are passed on while they arrive
     bare_json          calls without delimiters
+    fenced_calls       calls in Markdown, in code blocks at the end of an answer
     addressed_messages answers in messages with headers, as those of gpt-oss
     parser             the common interface
     call_syntax        the syntax of calls

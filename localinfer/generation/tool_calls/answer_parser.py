@@ -3,6 +3,7 @@
     reasoning    passed on as reasoning, up to the closing tag; without a closing tag, calls at its end count
     text         passed on, except for a suffix that may begin a marker
     call         held until the closing delimiter, or the end of the answer
+    code blocks  that may be calls are held to the end of the answer, or until they cannot be calls
     between      after reasoning and calls: white space and surplus delimiters are dropped
 
 If the text between the delimiters of a call cannot be parsed, it is passed on as text, together with the delimiters. A
@@ -15,6 +16,7 @@ from localinfer.generation.pieces import ToolCall
 from localinfer.generation.tool_calls import bare_json
 from localinfer.generation.tool_calls.argument_stream import ArgumentStream
 from localinfer.generation.tool_calls.families import CallFormat, Family
+from localinfer.generation.tool_calls.fenced_calls import CLOSING_FENCE, FENCE, CodeBlocks, FencedCallRules, FencedCalls
 from localinfer.generation.tool_calls.json_calls import ends_in_string
 from localinfer.generation.tool_calls.markers import find_marker
 from localinfer.generation.tool_calls.tool_call import ParseResult, ToolSchemas
@@ -22,11 +24,15 @@ from localinfer.generation.tool_calls.xml_calls import ends_in_value
 
 
 class AnswerParser:
-    """A parser of one answer, which begins inside of the reasoning if `is_reasoning`."""
+    """A parser of one answer, which begins inside of the reasoning if `is_reasoning`.
+
+    Without `fenced_calls`, code blocks behind other text are text.
+    """
 
     def __init__(
-        self, family: Family, tools: ToolSchemas, *, is_reasoning: bool = False, streams_arguments: bool = False
-    ) -> None:
+        self, family: Family, tools: ToolSchemas, *, is_reasoning: bool = False, streams_arguments: bool = False,
+        fenced_calls: FencedCallRules | None = None,
+    ) -> None:  # fmt: skip
         self._family = family
         self._tools = tools
         self._openings = {call.opening: call for call in family.calls}
@@ -40,6 +46,9 @@ class AnswerParser:
         self._streamed_call = next(with_syntax, None)  # the format that a grammar constrains
         self._arguments: ArgumentStream | None = None  # of the open call
         self._n_calls = 0
+        self._fenced_rules = fenced_calls if len(tools) else None
+        self._fenced: FencedCalls | None = None  # the code blocks with which the held text begins
+        self._blocks = CodeBlocks()  # of the text before it
         self._is_drafted_call = False  # whether the held text begins with a call inside of the reasoning
         self._step: Callable[[bool], ParseResult | None] = self._parse_reasoning if is_reasoning else self._parse_text
 
@@ -118,6 +127,16 @@ class AnswerParser:
                 return None
         position, marker = find_marker(self._held, self._text_markers(), is_end)
         text, rest = self._held[:position], self._held[position + len(marker) :]
+        if marker:
+            return self._begin(marker, text, rest)
+        if not is_end:
+            text = text.rstrip() if self._openings else text
+        return self._release_text(text, self._held[len(text) :]) if text else None
+
+    def _begin(self, marker: str, text: str, rest: str) -> ParseResult:
+        """Release the text before a marker, and begin what the marker opens, if anything."""
+        if marker == FENCE:
+            return self._begin_fenced(text, rest)
         if call := self._openings.get(marker):
             self._call, self._step = call, self._parse_call
             self._arguments = ArgumentStream(call.syntax, self._n_calls) if call is self._streamed_call else None
@@ -133,15 +152,40 @@ class AnswerParser:
                 self._has_reasoning, self._step = False, self._parse_reasoning
             elif not tags.repeats:
                 self._surplus, self._step = (), self._skip
-            return self._release_text(text.rstrip(), rest)
-        if not is_end:
-            text = text.rstrip() if self._openings else text
-        return self._release_text(text, self._held[len(text) :]) if text else None
+        return self._release_text(text.rstrip(), rest)
 
     def _text_markers(self) -> Collection[str]:
         tags = self._family.reasoning
         is_reasoning_possible = tags and (tags.repeats or not self._has_text)
-        return {*self._openings, *self._family.ignored, *(tags[:2] if tags and is_reasoning_possible else ())}
+        fences = [FENCE] if self._fenced_rules else []
+        return {*self._openings, *self._family.ignored, *fences, *(tags[:2] if tags and is_reasoning_possible else ())}
+
+    def _begin_fenced(self, text: str, rest: str) -> ParseResult:
+        """Begin a code block, which may be a call if it begins where a block can."""
+        assert self._fenced_rules
+        space = text[len(text.rstrip()) :]
+        result = self._release_text(text.rstrip(), f"{FENCE}{rest}")
+        if not self._blocks.may_begin_after(space):
+            return result.joined_with(self._release_text(f"{space}{FENCE}", rest))
+        self._fenced = FencedCalls(self._tools, self._fenced_rules.check)
+        self._leading_space, self._step = space, self._parse_fenced
+        return result
+
+    def _parse_fenced(self, is_end: bool) -> ParseResult | None:
+        fenced, rules = self._fenced, self._fenced_rules
+        assert fenced
+        assert rules
+        are_calls = fenced.are_all(self._held, is_end=is_end)
+        if are_calls is None:
+            return None
+        end, problem = fenced.end or len(FENCE), fenced.problem
+        if are_calls and rules.allows(self._n_calls + len(fenced.calls)):
+            return self._release_calls(fenced.calls, len(self._held))
+        if are_calls:
+            end, problem = len(self._held), "there are several calls, and parallel_tool_calls is false"
+        self._step = self._parse_text
+        result = self._release_text(self._leading_space + self._held[:end], self._held[end:])
+        return result._replace(problem=problem)
 
     def _parse_call(self, is_end: bool) -> ParseResult | None:
         call = self._call
@@ -167,9 +211,12 @@ class AnswerParser:
 
     def _skip(self, is_end: bool) -> ParseResult | None:
         self._held = self._held.lstrip(" \t\r\n;" if self._surplus else None)
-        for marker in self._surplus:
-            if self._held.startswith(marker):
-                self._held = self._held.removeprefix(marker)
+        for marker in filter(self._held.startswith, self._surplus):
+            rest = self._held.removeprefix(marker)
+            if marker == CLOSING_FENCE and not rest and not is_end:
+                return None
+            if marker != CLOSING_FENCE or not rest or rest[0].isspace():  # otherwise it opens a block
+                self._held = rest
                 return ParseResult()
         if not is_end and any(marker.startswith(self._held) for marker in self._surplus):
             return None
@@ -190,7 +237,7 @@ class AnswerParser:
         return result._replace(problem=str(problem))
 
     def _release_calls(self, calls: list[ToolCall], end: int) -> ParseResult:
-        self._held = self._held[end:]
+        self._held, self._blocks = self._held[end:], CodeBlocks()
         self._n_calls += len(calls)
         self._call, self._searched, self._step = None, 0, self._skip
         closings = [call.closing for call in self._family.calls]
@@ -200,6 +247,7 @@ class AnswerParser:
     def _release_text(self, text: str, rest: str) -> ParseResult:
         self._held = rest
         self._has_text = self._has_text or bool(text.strip())
+        self._blocks.push(text)
         return ParseResult(text)
 
     def _release_reasoning(self, end: int) -> ParseResult:

@@ -41,11 +41,11 @@ class ObjectEnd:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._is_string = self._is_escaped = self._is_done = False
+        self._is_string = self._is_escaped = self.is_done = False
 
     def cut(self, text: str) -> str:
         """Return the part of the text that belongs to the object."""
-        for position, char in enumerate("" if self._is_done else text, 1):
+        for position, char in enumerate("" if self.is_done else text, 1):
             if self._is_escaped:
                 self._is_escaped = False
             elif self._is_string:
@@ -54,9 +54,9 @@ class ObjectEnd:
                 self._is_string = char == '"'
                 self._depth += (char in "{[") - (char in "}]")
                 if self._depth == 0:
-                    self._is_done = True
+                    self.is_done = True
                     return text[:position]
-        return "" if self._is_done else text
+        return "" if self.is_done else text
 
 
 def head_pattern(syntax: CallSyntax) -> re.Pattern[str] | None:

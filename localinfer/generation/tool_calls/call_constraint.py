@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from localinfer.errors import UnsupportedError, UsageError
+from localinfer.errors import ConstraintError, UnsupportedError, UsageError
 from localinfer.generation.reasoning import ReasoningTags, find_tags, single_tokens
 from localinfer.generation.structured.constraint import Constraint
 from localinfer.generation.structured.constraint_source import CALLS, ConstraintSource
@@ -14,7 +15,8 @@ from localinfer.generation.tool_calls import bare_json, families
 from localinfer.generation.tool_calls.addressed_messages import MessageFormat
 from localinfer.generation.tool_calls.call_grammar import CallGrammar
 from localinfer.generation.tool_calls.call_syntax import CallSyntax
-from localinfer.generation.tool_calls.tool_call import Tool, function_of
+from localinfer.generation.tool_calls.fenced_calls import FencedCallRules
+from localinfer.generation.tool_calls.tool_call import Tool, closed_schema, function_of
 from localinfer.generation.tool_calls.tool_choice import ToolChoice
 from localinfer.tokenizer import Tokenizer
 
@@ -89,3 +91,22 @@ def bare_call_pattern(tools: Sequence[Tool]) -> re.Pattern[bytes]:
 
 def span_of(tags: ReasoningTags | None) -> Span | None:
     return Span(tags.opening.encode(), tags.closing.encode()) if tags else None
+
+
+def fenced_call_rules(
+    tools: Sequence[Tool], vocabulary: Callable[[], Vocabulary], *, is_parallel: bool, on_wait: Callable[[], None]
+) -> FencedCallRules:
+    """Return the rules of calls in Markdown: their arguments must match the JSON schemas of the tools.
+
+    `vocabulary` is called if there are such calls. For `on_wait` see `Constraint`.
+    """
+    functions = {function.get("name"): function for function in map(function_of, tools)}
+
+    def problem_of(name: str, arguments: Mapping[str, Any]) -> str:
+        try:
+            problem = vocabulary().value_problem(closed_schema(functions[name]), arguments, on_wait)
+        except (ConstraintError, UnsupportedError) as error:  # too complex to be checked
+            problem = str(error)
+        return problem and f"{name}: {problem}"
+
+    return FencedCallRules(problem_of, None if is_parallel else 1)

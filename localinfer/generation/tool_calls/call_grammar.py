@@ -15,7 +15,14 @@ from localinfer.generation.structured.schema_compiler import OPTIONS
 from localinfer.generation.structured.schema_rewriting import DEFINITIONS
 from localinfer.generation.tool_calls.bare_json import CLOSINGS
 from localinfer.generation.tool_calls.call_syntax import CallSyntax
-from localinfer.generation.tool_calls.tool_call import Tool, as_list, function_of, item_schema, schema_types
+from localinfer.generation.tool_calls.tool_call import (
+    Tool,
+    as_list,
+    closed_schema,
+    function_of,
+    item_schema,
+    schema_types,
+)
 from localinfer.tokenizer import Tokenizer
 
 VARIABLE = re.compile(r"(\$[A-Z_]+)")
@@ -250,18 +257,11 @@ def referred(schema: Schema) -> Schema:
 
 
 def arguments_schema(function: Mapping[str, Any], rewrite: RewriteSchema, *, is_strict: bool = False) -> Schema:
-    """Return the schema of the arguments of a function, without further properties if it names any.
+    """Return the schema of the arguments of a function as a grammar can express it.
 
-    A required property that is not among them may have any value.
     A schema that llguidance does not support becomes that of any object, with a warning, or ConstraintError is raised.
     """
-    parameters = function.get("parameters")
-    parameters = parameters if parameters and isinstance(parameters, Mapping) else {"properties": {}}
-    schema: dict[str, Any] = {"type": "object", **parameters}
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and all(name in [*properties] for name in as_list(schema.get("required"))):
-        schema.setdefault("additionalProperties", False)
-    schema, problem = rewrite(schema)
+    schema, problem = rewrite(closed_schema(function))
     if problem and is_strict:
         raise ConstraintError(f"tools: {problem}; tool_choice auto calls the tool without constraints")
     if problem:

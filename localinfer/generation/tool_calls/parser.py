@@ -12,6 +12,7 @@ from localinfer.generation.reasoning import find_tags
 from localinfer.generation.tool_calls import families
 from localinfer.generation.tool_calls.addressed_messages import MessageParser
 from localinfer.generation.tool_calls.answer_parser import AnswerParser
+from localinfer.generation.tool_calls.fenced_calls import FencedCallRules
 from localinfer.generation.tool_calls.tool_call import ParseResult, Tool, ToolSchemas
 from localinfer.tokenizer import Tokenizer
 
@@ -80,12 +81,14 @@ def answer_parser(
     with_reasoning: bool = True,
     first_number: int = 0,
     streams_arguments: bool = False,
+    fenced_calls: FencedCallRules | None = None,
 ) -> ToolCallParser:
     """Return a parser for the answer to a prompt.
 
     The chat template determines the format of reasoning and calls. Calls are only parsed if there are tools. Without
     `with_reasoning`, reasoning and its tags are text. With `streams_arguments`, the JSON text of arguments is passed on
-    while it arrives; calls must then be valid unless they are cut off.
+    while it arrives; calls must then be valid unless they are cut off. Without `fenced_calls`, code blocks behind other
+    text are never calls.
     """
     schemas = ToolSchemas(tools or ())
     parser: StreamParser
@@ -99,7 +102,7 @@ def answer_parser(
         is_reasoning = bool(with_reasoning and tags and tags.are_open(prompt))
         family = family if with_reasoning else family._replace(reasoning=None)
         parser = AnswerParser(
-            family, schemas, is_reasoning=is_reasoning, streams_arguments=streams_arguments
+            family, schemas, is_reasoning=is_reasoning, streams_arguments=streams_arguments, fenced_calls=fenced_calls
         )
     return ToolCallParser(parser, tokenizer, markers, first_number)
 

@@ -67,6 +67,20 @@ def function_of(tool: Tool) -> Mapping[str, Any]:
     return function if isinstance(function, Mapping) else {}
 
 
+def closed_schema(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of the arguments of a function, without further properties if it names any.
+
+    A required property that is not among them may have any value.
+    """
+    parameters = function.get("parameters")
+    parameters = parameters if parameters and isinstance(parameters, Mapping) else {"properties": {}}
+    schema: dict[str, Any] = {"type": "object", **parameters}
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and all(name in [*properties] for name in as_list(schema.get("required"))):
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
 def property_schema(schema: object, name: str) -> object:
     """Return the schema of a property of an object."""
     for each in alternatives(schema):

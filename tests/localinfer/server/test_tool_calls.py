@@ -77,6 +77,40 @@ def test_forced_calls_are_valid(server: ServerProcess, choice: object) -> None:
             assert arguments["to"] in ("x", "y")
 
 
+def answer_with_block(arguments: str, end: str = "") -> dict[str, Any]:
+    text = f'I add.\n\n```json\n{{"name": "add", "arguments": {arguments}}}\n```{end}'
+    return FREE | {"grammar": f"root ::= {json.dumps(text)}"}
+
+
+def test_call_in_markdown(server: ServerProcess) -> None:
+    """Small models write calls as code blocks behind other text."""
+    arguments = '{"a": 1, "to": "x"}'
+    choice = server.post("/v1/chat/completions", answer_with_block(arguments)).body["choices"][0]
+    [call] = choice["message"]["tool_calls"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("I add.", "tool_calls")
+    assert json.loads(call["function"]["arguments"]) == {"a": 1, "to": "x"}
+    events = server.events("/v1/chat/completions", answer_with_block(arguments) | {"stream": True})
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "I add."
+    assert [delta["tool_calls"] for delta in deltas if "tool_calls" in delta] == [[{"index": 0} | call]]
+
+
+@pytest.mark.parametrize(("arguments", "end", "more"), [
+    ('{"a": 1, "to": "x"}', "\n\nSo it is called.", {}),
+    ('{"a": 1, "to": "z"}', "", {}),
+    ('{"a": 1, "to": "x"}', "", {"tool_choice": "none"}),
+    ('{"a": 1, "to": "x"}', "", {"tools": [SUB]}),
+    ('{"a": 1, "to": "x"}', "", {"tools": []}),
+])  # fmt: skip
+def test_examples_of_calls_in_markdown(server: ServerProcess, arguments: str, end: str, more: dict[str, Any]) -> None:
+    fields = answer_with_block(arguments, end) | more
+    choice = server.post("/v1/chat/completions", fields).body["choices"][0]
+    assert "tool_calls" not in choice["message"]
+    assert choice["message"]["content"].startswith("I add.\n\n```json")
+    assert choice["message"]["content"].endswith(f"```{end}")
+    assert choice["finish_reason"] == "stop"
+
+
 def test_streamed_arguments(server: ServerProcess) -> None:
     fields = FREE | {"tool_choice": {"type": "function", "function": {"name": "add"}}, "parallel_tool_calls": False}
     whole = server.post("/v1/chat/completions", fields | {"seed": 4}).body["choices"][0]["message"]["tool_calls"][0]
