@@ -40,6 +40,9 @@ EQUIVALENTS = {  # flag: equivalent words
     "--no-webui": ("--no-ui",),
     "--log-verbose": ("--verbose",),
     "--cors-origins": ("--allow-origin",),
+    "--no-mmproj-auto": ("--no-mmproj",),
+    "-mmu": ("--mmproj",),
+    "--mmproj-url": ("--mmproj",),
     "--memory-f32": ("--cache-type-k", "f32", "--cache-type-v", "f32"),
 }
 RESUME = ("--continue", "--session NAME")
@@ -145,6 +148,7 @@ NO_EFFECT = (  # "... has no effect: <reason>"
             "--mmproj-offload --no-mmproj-offload -bs --backend-sampling --low-vram -mmq -nommq --no-mul-mat-q"
         ),
     ),
+    ("images are encoded one at a time", "--mtmd-batch-max-tokens", ""),
     (
         "a model that does not fit in memory is an error; `localinfer inspect MODEL -c N` shows the size",
         "-fit --fit -fitc --fit-ctx -fitp --fit-print",
@@ -237,13 +241,9 @@ NO_EFFECT = (  # "... has no effect: <reason>"
 )
 
 UNSUPPORTED = (  # "... is not supported: <what happens instead>", where the answer stays the same
-    ("input is text only", "", "--mmproj-auto --no-mmproj --no-mmproj-auto"),
     (
-        "there are no images, audio or video in a prompt",
-        (
-            "--image-min-tokens --image-max-tokens --mtmd-batch-max-tokens --video-fps --video-timestamp-interval "
-            "--video-ffmpeg-dir"
-        ),
+        "there is no video in a prompt",
+        "--video-fps --video-timestamp-interval --video-ffmpeg-dir",
         "",
     ),
     ("weights are not validated at load time; use `localinfer quantize MODEL OUT COPY`", "", "--check-tensors"),
@@ -264,7 +264,8 @@ REFUSED = (
         "--control-vector --control-vector-scaled --control-vector-layer-range:2",
         "",
     ),
-    ("input is text only", "-mm --mmproj -mmu --mmproj-url --image --audio --video", ""),
+    ("there is no video in a prompt; --image sends single frames", "--video", ""),
+    ("images and sounds are input of `localinfer chat`, `generate`, `serve` and `batch`", "--image --audio", ""),
     (
         "RoPE parameters are those of the model file; `localinfer quantize MODEL OUT COPY --override-kv ...` sets them",
         (
@@ -341,7 +342,6 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
         ("a model runs without adapters", "", "--lora-init-without-apply"),
         ("requests set it as embd_normalize", "--embd-normalize", ""),
         ("special tokens are never part of the text", "", "-sp --special"),
-        ("files of the server are never part of a prompt", "--media-path", ""),
         ("one thread accepts requests, and the model runs in others", "--threads-http", ""),
         (
             "prompts share their common prefix automatically",

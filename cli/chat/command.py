@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from localinfer import Model
 
 
-@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "chat")
+@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "media", "chat")
 def chat_command(
     given: Layer,
     *,

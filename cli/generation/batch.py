@@ -98,7 +98,9 @@ class RayOptions:
     ] = 0
 
 
-@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "chat", defaults=DEFAULTS)
+@with_options(
+    "model", "sampling", "generation", "structured", "speculative", "draft", "media", "chat", defaults=DEFAULTS
+)
 def batch_command(
     model: ModelArgument, given: Layer, source: InputOptions, output: OutputOptions, cluster: RayOptions
 ) -> None:

@@ -25,6 +25,7 @@ from localinfer.chat_template.template_selection import template_keys
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value, open_gguf
+from localinfer.hub.projectors import find_projector, kinds_text, media_kinds
 from localinfer.options import Layer, Options, from_environment, merge
 
 TEMPLATE = "tokenizer.chat_template"
@@ -53,11 +54,11 @@ def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_js
     if wanted:
         show_part(model, path, wanted)
     else:
-        inspect(path, merge(given, from_environment(os.environ)), as_json)
+        inspect(path, merge(given, from_environment(os.environ)), as_json, find_projector(model, path))
 
 
-def inspect(path: Path, options: Options, as_json: bool) -> None:
-    """Print the report of a file to stdout.
+def inspect(path: Path, options: Options, as_json: bool, projector: Path | None = None) -> None:
+    """Print the report of a file to stdout. `projector` is the file with which the model reads images or sounds.
 
     Raises LocalInferError for a damaged file, before anything is printed. A file with an unsupported architecture is
     shown without the memory estimate.
@@ -65,9 +66,9 @@ def inspect(path: Path, options: Options, as_json: bool) -> None:
     f = open_gguf(path)
     memory = estimate_memory(f, options)
     if as_json:
-        screen.write(json.dumps(as_object(f, memory), indent=1) + "\n")
+        screen.write(json.dumps(as_object(f, memory) | projector_object(projector), indent=1) + "\n")
     else:
-        screen.write("\n".join(as_text(f, memory)) + "\n")
+        screen.write("\n".join(as_text(f, memory, projector)) + "\n")
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,12 @@ def sha256(template: str) -> str:
 # ---- text output -------------------------------------------------------------------------------------------
 
 
-def as_text(f: GGUF, memory: MemoryEstimate) -> Iterator[str]:
+def as_text(f: GGUF, memory: MemoryEstimate, projector: Path | None = None) -> Iterator[str]:
     """Yield the lines of the report."""
     yield printable(str(f.path))
     files = f" in {len(f.files)} files" * (len(f.files) > 1)
     yield f"GGUF version {f.version}, {f.size:,} bytes{files}, {len(f.metadata)} keys, {len(f.tensors)} tensors"
+    yield from projector_lines(projector)
     if f.trailing_bytes:
         yield f"{f.trailing_bytes:,} bytes after the last tensor are unused"
     yield from table(
@@ -202,6 +204,12 @@ def memory_rows(memory: MemoryEstimate) -> Iterator[Sequence[str]]:
         yield "at least", f"{memory.minimum:,} bytes"
 
 
+def projector_lines(projector: Path | None) -> Iterator[str]:
+    """Yield a line that says what the model reads beside text, if anything."""
+    if kinds := media_kinds(projector):
+        yield f"reads {kinds_text(kinds)}, with the projector {printable(str(projector))}"
+
+
 def template_lines(f: GGUF) -> Iterator[str]:
     """Yield the lines of each chat template, with control characters escaped."""
     for name, key in template_keys(f).items():
@@ -232,6 +240,11 @@ def as_object(f: GGUF, memory: MemoryEstimate) -> dict[str, Json]:
         "memory": None if memory.problem else memory_object(memory),
         "memory_problem": memory.problem or None,
     }
+
+
+def projector_object(projector: Path | None) -> dict[str, Json]:
+    kinds: list[Json] = [*sorted(media_kinds(projector), reverse=True)]
+    return {"projector": valid_text(str(projector)) if kinds else None, "reads": kinds}
 
 
 def memory_object(memory: MemoryEstimate) -> Json:

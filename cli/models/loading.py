@@ -1,13 +1,14 @@
 """Model loading for commands: download the model if necessary, load it and show progress."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cli.terminal import screen
 from localinfer.errors import UsageError
-from localinfer.options import Layer
+from localinfer.options import FLAGS, Layer
 
 if TYPE_CHECKING:
     from localinfer import Model
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
-    """Load a model. A known model that is not on this machine is downloaded first."""
-    find_or_fetch(name, status)
+    """Load a model. A known model that is not on this machine is downloaded first, with its projector."""
+    find_or_fetch_with_projector(name, given, status)
     if draft := given.get("spec_draft_model"):
         find_or_fetch(str(draft), status)
     with status.busy(f"loading {screen.one_line(name)}"):
@@ -50,7 +51,7 @@ def model_loader(given: Layer) -> "Load":
             if stage not in STOPPABLE_STAGES:
                 status(stage, done, total)
 
-        find_or_fetch(name, status)
+        find_or_fetch_with_projector(name, given, status)
         with status.busy(f"loading {screen.one_line(name)}"):
             model = localinfer.load(name, progress=progress, **cast("LoadKeywords", given))
         sigbus_handler.install(screen.one_line(name))
@@ -84,6 +85,31 @@ def find_or_fetch(name: str, status: screen.Status) -> Path:
         path = fetch_model(name, status)
     screen.name_model_file(str(path), name)
     return path
+
+
+def find_or_fetch_with_projector(name: str, given: Layer, status: screen.Status) -> None:
+    """Download a model that is not on this machine, and the projector that the options name or that belongs to it."""
+    from localinfer.hub import resolve
+
+    is_here = True
+    try:
+        resolve.find(name)
+    except resolve.NotDownloadedError:
+        is_here = False
+    find_or_fetch(name, status)
+    projector = given.get("mmproj") or os.environ.get(FLAGS["mmproj"].environment_variable)
+    if projector:
+        find_or_fetch(str(projector), status)
+    elif not is_here and given.get("mmproj_auto", True):
+        fetch_projector(name, status)
+
+
+def fetch_projector(name: str, status: screen.Status) -> None:
+    """Download the projector of a model of the hub, if its repository has one."""
+    from localinfer.hub.pull import pull_projector
+
+    with status.busy("looking for a projector"):
+        pull_projector(name, status)
 
 
 def require_known_model(name: str) -> None:

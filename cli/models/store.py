@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.models.loading import fetch_model
+from cli.models.loading import fetch_model, fetch_projector
 from cli.terminal import screen
 from cli.terminal.tables import table
 from localinfer import paths
@@ -66,7 +66,9 @@ def pull_model(name: str, status: screen.Status) -> Path:
     from localinfer.hub import resolve
 
     if resolve.normalize_hub_url(name).startswith("hf:"):
-        return fetch_model(name, status)
+        path = fetch_model(name, status)
+        fetch_projector(name, status)
+        return path
     try:
         return resolve.find(name)
     except resolve.NotDownloadedError:
@@ -84,6 +86,7 @@ class ModelRow(NamedTuple):
     about: str = ""
     files: tuple[str, ...] = ()
     default: bool = False
+    reads: tuple[str, ...] = ()  # beside text: "image", "audio"
 
 
 def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False) -> None:
@@ -114,8 +117,12 @@ def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one
 
 
 def cells(row: ModelRow) -> tuple[str, ...]:
+    from localinfer.hub.projectors import kinds_text
+
     name, size = f"{'*' if row.default else ' '} {row.name}", screen.gib(row.size) if row.size else ""
-    return tuple(map(screen.one_line, (name, size, row.type, row.state, row.licence, row.about)))
+    reads = f"reads {kinds_text(row.reads)}" if row.reads else ""
+    about = "; ".join(filter(None, (row.about, reads)))
+    return tuple(map(screen.one_line, (name, size, row.type, row.state, row.licence, about)))
 
 
 def registry_rows() -> list[ModelRow]:
@@ -132,11 +139,15 @@ def registry_rows() -> list[ModelRow]:
 
 
 def store_row(model: "StoredModel") -> ModelRow:
+    from localinfer.hub.projectors import find_projector, media_kinds
+
     whole = model.fraction == 1
+    reads = media_kinds(find_projector(model.name, model.files[0])) if whole else ()
     state = "here" if whole else f"{100 * model.fraction:.0f} % here"
     return ModelRow(
-        model.name, model.size, file_type(model.files[0]) if whole else "", state, files=(*map(str, model.files),)
-    )
+        model.name, model.size, file_type(model.files[0]) if whole else "", state, files=(*map(str, model.files),),
+        reads=tuple(sorted(reads, reverse=True)),
+    )  # fmt: skip
 
 
 def file_type(path: Path) -> str:

@@ -155,7 +155,7 @@ class NamingOptions:
 
 
 @with_options(
-    "model", "sampling", "generation", "structured", "speculative", "draft", "chat",
+    "model", "sampling", "generation", "structured", "speculative", "draft", "media", "chat",
     defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
 )  # fmt: skip
 def serve_command(

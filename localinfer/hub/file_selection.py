@@ -2,7 +2,7 @@
 
 Works on file names only. The selection follows llama.cpp (common/download.cpp): the first file whose name contains the
 quantization type; without a type Q4_K_M, then Q8_0, then the first file. Auxiliary files such as mmproj are never
-selected.
+selected as models.
 """
 
 import re

@@ -11,7 +11,14 @@ from pathlib import Path
 from localinfer.errors import UsageError
 from localinfer.escaping import shell_word
 from localinfer.gguf.resumable_file import find_unfinished
-from localinfer.hub.file_selection import ModelReference, group_by_model, matches, parse_reference, select_files
+from localinfer.hub.file_selection import (
+    ModelReference,
+    group_by_model,
+    is_model,
+    matches,
+    parse_reference,
+    select_files,
+)
 from localinfer.hub.huggingface_cache import DIGEST, cache_directory, marker_path, repo_directory, snapshot_directories
 from localinfer.hub.model_store import (
     NotDownloadedError,
@@ -21,6 +28,7 @@ from localinfer.hub.model_store import (
     is_directory,
     list_directory,
 )
+from localinfer.hub.projector_selection import select_projector
 from localinfer.options import Layer
 
 TITLE = "Hugging Face"
@@ -66,6 +74,24 @@ def fetch(name: str, progress: Progress) -> Path:
     return fetch_from_hub(parse_reference(name, "hf"), progress)
 
 
+def fetch_projector(name: str, progress: Progress) -> Path | None:
+    """Download the projector of a model if the repository has one, and return it."""
+    from localinfer.hub.huggingface_download import fetch_projector as fetch_from_hub
+
+    return fetch_from_hub(parse_reference(name, "hf"), progress)
+
+
+def find_projector(name: str) -> Path | None:
+    """Return the projector of a model in the cache."""
+    reference = parse_reference(name, "hf")
+    for snapshot in snapshot_directories(repo_directory(reference.repo)):
+        files = gguf_files(snapshot)
+        if parts := select_files(files, reference):
+            projector = select_projector(files, parts[0])
+            return snapshot / projector if projector else None
+    return None
+
+
 def announced_digest(name: str) -> str:
     """Return the SHA-256 of a model's first file on the hub; "" if the hub knows none."""
     from localinfer.hub.huggingface_download import announced_digest as request_digest
@@ -87,7 +113,7 @@ def removable_files(name: str) -> list[Path]:
         for download in find_unfinished(folder / "blobs")
         if matches(reference, download.identity.get("file", ""))
     ]
-    parts = locate(reference) or [
+    parts = [*locate(reference), *unshared_projectors(reference)] or [
         snapshot / path
         for snapshot in snapshot_directories(folder)
         for path in gguf_files(snapshot)
@@ -102,6 +128,19 @@ def removable_files(name: str) -> list[Path]:
     commits = [path for path in (folder / "refs").rglob("*") if path.is_file()] if len(links) == len(all_links) else []
     unfinished_files = [file for download in unfinished for file in download.files]
     return [*links, *sorted(blobs - set(links)), *unfinished_files, *markers, *commits]
+
+
+def unshared_projectors(reference: ModelReference) -> list[Path]:
+    """Return the projector of a model that localinfer has downloaded, unless another model of the cache needs it."""
+    for snapshot in snapshot_directories(repo_directory(reference.repo)):
+        files = gguf_files(snapshot)
+        if parts := select_files(files, reference):
+            projector = select_projector(files, parts[0])
+            others = [path for path in files if is_model(path) and path not in parts]
+            is_shared = any(select_projector(files, other) == projector for other in others)
+            path = snapshot / projector
+            return [path] if projector and not is_shared and marker_path(path).is_file() else []
+    return []
 
 
 def link_target(link: Path) -> Path:

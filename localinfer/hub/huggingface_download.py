@@ -36,6 +36,7 @@ from localinfer.hub.download import (
 from localinfer.hub.file_selection import ModelReference, available_quants, select_files
 from localinfer.hub.huggingface_cache import COMMIT, DIGEST, cache_directory, marker_path, repo_directory
 from localinfer.hub.model_store import MAX_DEPTH, Progress, exclusive_lock, require_disk_space, require_network
+from localinfer.hub.projector_selection import select_projector
 from localinfer.version import VERSION
 
 constants.HF_HUB_DISABLE_TELEMETRY = True  # telemetry would send more requests than necessary
@@ -62,8 +63,20 @@ class Repository(NamedTuple):
 
 def fetch(reference: ModelReference, progress: Progress) -> Path:
     """Download the missing files of a model, and return its first file. Raises ModelNotFoundError, LocalInferError."""
+    return fetch_files(*request_files(reference), progress)
+
+
+def fetch_projector(reference: ModelReference, progress: Progress) -> Path | None:
+    """Download the projector of a model if the repository has one, and return it. Raises what `fetch` raises."""
     name, repository, files = request_files(reference)
-    folder = repo_directory(reference.repo)
+    path = select_projector([file.path for file in repository.files], files[0].path)
+    projectors = [file for file in repository.files if file.path == path]
+    return fetch_files(name, repository, projectors, progress) if projectors else None
+
+
+def fetch_files(name: str, repository: Repository, files: list[HubFile], progress: Progress) -> Path:
+    """Download those of the files that are missing, and return the first one."""
+    folder = repo_directory(repository.name)
     with raise_write_errors(folder, sum(file.size for file in files)):
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         try:

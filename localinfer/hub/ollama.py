@@ -83,6 +83,12 @@ def locate(name: str) -> Path:
     return file
 
 
+def find_projector(name: str) -> Path | None:
+    """Return the file with which the model reads images; None if it has none."""
+    file, size = load_manifest(name).layers.get("projector", (None, 0))
+    return file if file and is_file(file) and file.stat().st_size == size else None
+
+
 def default_options(name: str) -> Layer:
     manifest = load_manifest(name)
     parameters = read_json(manifest, "params")

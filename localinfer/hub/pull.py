@@ -5,7 +5,7 @@ from pathlib import Path
 
 from localinfer.hub.model_store import Progress, all_parts
 from localinfer.hub.registry_store import existing_path
-from localinfer.hub.resolve import registry_entry, resolve
+from localinfer.hub.resolve import find, registry_entry, resolve
 from localinfer.hub.verification import verify
 
 
@@ -20,6 +20,21 @@ def pull(name: str, progress: Progress | None = None) -> Path:
     if resolved is None:
         return existing_path(Path(name))
     return resolved.store.fetch(resolved.name, progress or ignore_progress)
+
+
+def pull_projector(name: str, progress: Progress | None = None) -> Path | None:
+    """Download the projector that belongs to a model of the hub, if there is one, and return it. Of other models,
+    return the one on this machine.
+
+    Raises what `pull` raises.
+    """
+    from localinfer.hub import huggingface
+    from localinfer.hub.projectors import find_projector
+
+    resolved = resolve(name)
+    if resolved and resolved.store.TITLE == huggingface.TITLE:
+        return huggingface.fetch_projector(resolved.name, progress or ignore_progress)
+    return find_projector(name, find(name))
 
 
 def announced_digest(name: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 Value = int | float | bool | str | tuple[str, ...]
-Section = Literal["model", "sampling", "generation", "structured", "speculative", "draft", "chat"]
+Section = Literal["model", "sampling", "generation", "structured", "speculative", "draft", "media", "chat"]
 T = TypeVar("T", bound=Value)
 
 
@@ -26,6 +26,7 @@ class Flag(NamedTuple):
     choices: tuple[str, ...] = ()
     validate: Callable[[str], object] | None = None  # parses a string, and raises ValueError if it is invalid
     separator: str = ""  # splits the text of a tuple into its items
+    negative: str = ""  # the flag that turns a boolean option off, if it is not made of the long name
 
     @property
     def long_name(self) -> str:
@@ -34,7 +35,7 @@ class Flag(NamedTuple):
     @property
     def negative_name(self) -> str:
         """The `--no-...` flag of a boolean option that is on by default; "" for other options."""
-        return f"--no-{self.long_name.lstrip('-')}" if self.default is True else ""
+        return (self.negative or f"--no-{self.long_name.lstrip('-')}") if self.default is True else ""
 
     @property
     def environment_variable(self) -> str:
@@ -102,6 +103,7 @@ class ValueRules(TypedDict, total=False):
     choices: tuple[str, ...]
     validate: Callable[[str], object] | None
     separator: str
+    negative: str
 
 
 def option(default: T, *names: str, section: Section, help: str, **rules: Unpack[ValueRules]) -> T:

@@ -104,6 +104,10 @@ class LoadKeywords(OptionKeywords, total=False):
     spec_draft_threads_batch: int
     spec_draft_type_k: Literal["f32", "f16", "q8_0", "q4_0"]
     spec_draft_type_v: Literal["f32", "f16", "q8_0", "q4_0"]
+    mmproj: str
+    mmproj_auto: bool
+    image_min_tokens: int
+    image_max_tokens: int
 
     n_ctx: int  # ctx_size
     n_threads: int  # threads

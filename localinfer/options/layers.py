@@ -55,6 +55,9 @@ def merge(*layers: Mapping[str, Value]) -> Options:
     n_min, n_max = options.spec_draft_n_min, options.spec_draft_n_max
     if n_min > n_max:
         raise UsageError(f"spec_draft_n_min: {n_min} is larger than spec_draft_n_max, which is {n_max}")
+    least, most = options.image_min_tokens, options.image_max_tokens
+    if 0 < most < least:
+        raise UsageError(f"image_min_tokens: {least} is larger than image_max_tokens, which is {most}")
     return options
 
 

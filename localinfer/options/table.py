@@ -268,6 +268,19 @@ class Options:
         "f16", "-ctvd", "--cache-type-v-draft", "--spec-draft-type-v", section="draft", choices=get_args(CacheType),
         help="Data type of the draft model's KV cache for V.")
 
+    mmproj: str = option(
+        "", "-mm", "--mmproj", section="media",
+        help="Projector of the model, with which it reads images or sounds: a GGUF file (mmproj), or a name.")
+    mmproj_auto: bool = option(
+        True, "--mmproj-auto", section="media", negative="--no-mmproj",
+        help="Find the projector beside the model, in its repository or in its store; --no-mmproj reads text only.")
+    image_min_tokens: int = option(
+        0, "--image-min-tokens", section="media", minimum=0, maximum=INT32_MAX,
+        help="Minimum number of tokens of an image, for models whose images differ in size (0: that of the model).")
+    image_max_tokens: int = option(
+        0, "--image-max-tokens", section="media", minimum=0, maximum=INT32_MAX,
+        help="Maximum number of tokens of an image, for models whose images differ in size (0: that of the model).")
+
     system_prompt: str = option(
         "", "-sys", "--system-prompt", section="chat",
         help="System prompt of the conversation.")

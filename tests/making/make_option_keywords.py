@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
 '''
-LOADING = ("model", "draft")  # sections of options that only `load` accepts
+LOADING = ("model", "draft", "media")  # sections of options that only `load` accepts
 WIDER = {"logit_bias": "Sequence[str] | Mapping[int, float]"}
 
 
