@@ -4,8 +4,8 @@
 
 There are 40 random schemas. Each request offers three tools; every other one lets the model choose (`required`), the
 others name the tool. All are sampled at a temperature of 1.5, and `jsonschema` validates the arguments. Calls that
-reach the limit of tokens are counted separately, because a model may never end a text. Prints a Markdown table; the exit code is
-1 if a call is invalid.
+reach the limit of tokens are counted separately, because a model may never end a text. Prints a Markdown table; the
+exit code is 1 if a call is invalid.
 """
 
 import argparse
