@@ -376,7 +376,7 @@ class GenerationSession:
         """Save the tokens of a run that has ended, unless another one has begun."""
         if self._prefix_store and self._current is stats and self._engine.settle():
             with self._engine.lock:
-                self._prefix_store.save(self._engine)
+                self._prefix_store.save(self._engine, after_answer=True)
 
 
 def closing_after(pieces: Iterator[Piece], constraint: "Constraint") -> Iterator[Piece]:

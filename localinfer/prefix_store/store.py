@@ -96,9 +96,9 @@ class PrefixStore:
         if end > MIN_TOKENS and not engine.runner.uses_ring_buffer and sequence_parts.other_caches(engine.sequence):
             yield from range(first - first % STATE_INTERVAL + STATE_INTERVAL, end, STATE_INTERVAL)
 
-    def save(self, engine: SequenceEngine, rewound: int = 0) -> None:
-        """Save what the store lacks of an engine's sequence, without its last `rewound` tokens; a prompt has some. The
-        engine must not be evaluating any."""
+    def save(self, engine: SequenceEngine, *, rewound: int = 0, after_answer: bool = False) -> None:
+        """Save what the store lacks of an engine's sequence, without its last `rewound` tokens. The engine must not be
+        evaluating any. What is saved before an answer is written after it, or after some seconds."""
         self._warn()  # of an error in the background
         n_tokens = len(engine.sequence) - rewound
         if n_tokens < MIN_TOKENS or engine.runner.uses_ring_buffer or self.problem:
@@ -109,12 +109,14 @@ class PrefixStore:
             n_tokens = sequence.rewind(n_tokens)
         try:
             if n_tokens >= MIN_TOKENS:
-                self._save(engine, sequence, after_answer=not rewound)
+                self._save(engine, sequence, after_answer=after_answer)
         except (OSError, LocalInferError) as error:
             self._stop(error)
         finally:
             with lock:
                 sequence.reset()
+        if after_answer:
+            self._writer.release()
 
     def _save(self, engine: SequenceEngine, sequence: TokenSequence, *, after_answer: bool) -> None:
         lock, (root, directory) = engine.runner.page_table_lock, self._opened(engine)

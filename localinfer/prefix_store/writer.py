@@ -1,16 +1,23 @@
-"""The thread that writes the files of the prefix store, while the model answers."""
+"""The thread that writes the files of the prefix store.
+
+Writing takes processor time from the model's threads: one or two percent of a short answer. What was stored before an
+answer is therefore written after it, unless the answer takes longer.
+"""
 
 import contextlib
 import queue
 import shutil
 import threading
 from pathlib import Path
+from time import monotonic
 
 from localinfer.prefix_store.directory import trim
 from localinfer.prefix_store.entry_file import write_entry
 from localinfer.prefix_store.sequence_parts import Arrays
 
 MAX_WAITING_BYTES = 1 << 30  # of copies; what does not fit is not stored
+MAX_DELAYED_BYTES = 256 << 20  # of copies; with more, writing does not wait for the end of an answer
+MAX_DELAY = 10.0  # seconds that writing waits for the end of an answer
 MIN_FREE_BYTES = 1 << 30  # of the disk, which the store leaves to others
 TRIM_INTERVAL = 64 << 20  # bytes written between two checks of the total size
 CLOSE_SECONDS = 30.0
@@ -29,8 +36,9 @@ class Writer:
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root, self._max_bytes = root, max_bytes
-        self._queue: queue.SimpleQueue[tuple[Path, Arrays] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[tuple[float, Path, Arrays] | None] = queue.SimpleQueue()
+        self._condition = threading.Condition()
+        self._released = 0.0  # what was queued until then is written at once
         self._waiting: set[Path] = set()
         self._waiting_bytes = 0
         self._since_trim = TRIM_INTERVAL  # at the first file, too: another program may have left too much
@@ -39,26 +47,34 @@ class Writer:
 
     def accepts(self, path: Path, size: int) -> bool:
         """Return whether a file of about this size can be written: not if it is waiting, or too many are."""
-        with self._lock:
+        with self._condition:
             return not self.problem and path not in self._waiting and self._waiting_bytes + size <= MAX_WAITING_BYTES
 
     def waiting_names(self) -> set[str]:
         """Return the names of the files that are written soon."""
-        with self._lock:
+        with self._condition:
             return {path.name for path in self._waiting}
 
     def write(self, path: Path, arrays: Arrays) -> None:
-        """Write a file soon."""
-        with self._lock:
+        """Write a file after the current answer, or soon."""
+        with self._condition:
             self._waiting.add(path)
             self._waiting_bytes += nbytes(arrays)
+            self._condition.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="prefix-store", daemon=True)
                 self._thread.start()
-        self._queue.put((path, arrays))
+        self._queue.put((monotonic(), path, arrays))
+
+    def release(self) -> None:
+        """Write what waits for the end of an answer."""
+        with self._condition:
+            self._released = monotonic()
+            self._condition.notify_all()
 
     def wait(self) -> None:
         """Write everything that waits, at most CLOSE_SECONDS long, and end the thread."""
+        self.release()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)
@@ -66,17 +82,27 @@ class Writer:
 
     def _run(self) -> None:
         while item := self._queue.get():
-            path, arrays = item
+            queued, path, arrays = item
+            self._wait_until_due(queued)
             try:
                 if not self.problem:
                     self._write(path, arrays)
             except OSError as error:
                 self.problem = f"{path.parent}: {error.strerror or error}"
             finally:
-                with self._lock:
+                with self._condition:
                     self._waiting.discard(path)
                     self._waiting_bytes -= nbytes(arrays)
         self._trim()
+
+    def _wait_until_due(self, queued: float) -> None:
+        """Wait until what was queued at this time may be written."""
+
+        def is_due() -> bool:
+            return self._released >= queued or self._waiting_bytes > MAX_DELAYED_BYTES
+
+        with self._condition:
+            self._condition.wait_for(is_due, max(0.0, queued + MAX_DELAY - monotonic()))
 
     def _write(self, path: Path, arrays: Arrays) -> None:
         if shutil.disk_usage(path.parent).free < nbytes(arrays) + MIN_FREE_BYTES:

@@ -1,5 +1,6 @@
 """The prefix store: a restored sequence computes the same bits, and a damaged store only costs time."""
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from tiny import tiny_gemma3, tiny_llama
 import localinfer
 from localinfer import paths
 from localinfer.prefix_store import store as store_module
-from localinfer.prefix_store.directory import stored_models
+from localinfer.prefix_store.directory import block_name, stored_models
 from localinfer.prefix_store.keys import BLOCK_TOKENS
 from localinfer.prefix_store.writer import Writer
 
@@ -233,6 +234,33 @@ def test_a_nearly_full_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("localinfer.prefix_store.writer.MIN_FREE_BYTES", 1 << 60)
     answer(llama(tmp_path), IDS[:1000])
     assert not stored(tmp_path, "block")
+
+
+def test_a_prompt_is_written_after_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localinfer.prefix_store.writer.MAX_DELAY", 600.0)
+    model = llama(tmp_path)
+    with localinfer.load(model, ctx_size=4096, threads=1, temp=0, tune=False, prefix_store=True) as loaded:
+        pieces = loaded.stream(IDS[:1000], n_predict=20, ignore_eos=True)
+        next(pieces)
+        writer = loaded.prefix_store._writer
+        assert len(writer.waiting_names()) == 992 // BLOCK_TOKENS
+        assert not stored(tmp_path, "block")
+        list(pieces)
+        writer.wait()
+        assert len(stored(tmp_path, "block")) == 1019 // BLOCK_TOKENS
+
+
+@pytest.mark.parametrize("limit", ["MAX_DELAY", "MAX_DELAYED_BYTES"])
+def test_a_long_answer_does_not_delay_writing(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localinfer.prefix_store.writer.MAX_DELAY", 600.0)
+    monkeypatch.setattr(f"localinfer.prefix_store.writer.{limit}", 0)
+    writer = Writer(tmp_path, 1 << 30)
+    writer.write(tmp_path / block_name(1, "0" * 32), [[np.zeros(100, np.uint8)]])
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*.block")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert list(tmp_path.glob("*.block"))
+    writer.wait()
 
 
 def test_waiting_copies_are_bounded(tmp_path: Path) -> None:
