@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.runtime.batch import Segment, split_batches
+from localinfer.runtime.batch import Segment
+from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.engine import Engine
 
 Floats = NDArray[np.float32]

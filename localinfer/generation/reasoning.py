@@ -79,7 +79,7 @@ class ReasoningTracker:
             self.kind, self._answer_begun = "text", not self._is_blank(id)
 
     def _last_visible_token(self, ids: Sequence[int]) -> int:
-        return next((id for id in reversed(ids) if not self._is_blank(id)), -1)
+        return next((id for id in reversed(ids) if id < 0 or not self._is_blank(id)), -1)
 
     def _is_blank(self, id: int) -> bool:
         return self._tokenizer.token_bytes(id).isspace()

@@ -22,6 +22,7 @@ from localinfer.generation.sampling.logprobs import log_probabilities
 from localinfer.generation.sampling_loop import SamplingLoop
 from localinfer.generation.token_selection import SamplerFunction, TokenSelector, checked_sampler, with_logprobs
 from localinfer.options import Options, parse_speculation_types
+from localinfer.runtime.batch_division import bidirectional_span
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
 
@@ -65,7 +66,8 @@ class GenerationSession:
             return self._engine.logits(tokens)
 
     def score(self, prompt: Sequence[int], ids: Sequence[int], n: int) -> list[Piece]:
-        """Return the pieces of a given text, each with its log-probability and `n` alternatives.
+        """Return the pieces of a given text, each with its log-probability and `n` alternatives. Rows of images and
+        sounds have none.
 
         Cached tokens of the prompt are reused. Afterwards prompt and text are cached.
         """
@@ -80,6 +82,8 @@ class GenerationSession:
                 self._engine.logits_in_batches(tokens[n_reused:], skip=len(prompt) - 1 - n_reused)
             )
             for id, logits in zip(ids, rows, strict=True):
+                if id < 0:
+                    continue
                 reasoning.accept(id)
                 piece = with_logprobs(logits, id, n, self._token_text)
                 pieces.append(replace(piece, text=stream.push(id), kind=reasoning.kind))
@@ -356,8 +360,10 @@ class GenerationSession:
         engine.checkpoint()
         if store:
             for stop in store.state_positions(engine, stats.reused_tokens, len(prompt) - ANSWER_HEADER_TOKENS):
-                engine.evaluate(prompt[engine.n_past : stop], self._prompt_progress(stats))
-                store.save(engine)
+                end, _ = bidirectional_span(prompt, stop, engine.runner.media_table)  # which cannot be divided
+                if end > engine.n_past:
+                    engine.evaluate(prompt[engine.n_past : end], self._prompt_progress(stats))
+                    store.save(engine)
         logits = engine.evaluate(
             prompt[engine.n_past :], self._prompt_progress(stats), rewindable_suffix=ANSWER_HEADER_TOKENS
         )

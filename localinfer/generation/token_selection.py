@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 Logits = NDArray[np.float32]
 SamplerFunction = Callable[[Logits, Sequence[int]], int]
-"""Returns the id of the next token for logits, float32 (n_vocab,), and the ids of prompt and text so far."""
+"""Returns the id of the next token for logits, float32 (n_vocab,), and the ids of prompt and text so far.
+Rows of images and sounds have negative ids."""
 SelectPiece = Callable[[Logits, Sequence[int]], Piece]
 """Returns the next piece for the logits (n_vocab,) after these tokens."""
 

@@ -160,6 +160,10 @@ class EmbeddingOperations(ABC, Generic[X]):
         """Return the residual stream: a row of token_embd for each token, times a factor."""
 
     @abstractmethod
+    def add_deepstack(self, x: X, layer: int) -> None:
+        """Add to x what media rows bring for the residual stream after a layer."""
+
+    @abstractmethod
     def add_positions(self, x: X) -> None:
         """Add the row of position_embd at each token's position to x. There are as many rows as the trained context has
         positions."""

@@ -54,6 +54,7 @@ class DecoderSpec:
     logit_scale: float = 1.0
     logit_cap: float = 0.0
     output_norm: str = "output_norm"
+    n_deepstack: int = 0  # layers after which media rows are added to the residual stream
 
     def attention_of(self, blk: Block) -> AttentionSpec:
         """Return the attention of a layer."""
@@ -72,6 +73,8 @@ def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = Non
     apply_block: BlockFunction[X] = partial(apply_decoder_block, g, spec, mixer)
     for blk in g.blocks():
         apply_block(blk, x)
+        if blk.number < spec.n_deepstack:
+            g.embeddings.add_deepstack(x, blk.number)
     g.output.logits(x, scale=spec.logit_scale, cap=spec.logit_cap, norm=spec.output_norm)
     g.output.add_mtp_head(x, apply_block, spec.output_norm)
 

@@ -55,6 +55,9 @@ GATHER_ROWS = KernelSignature.parse("localinfer.kernels.residual:gather_rows", "
 AVERAGE_ROWS = KernelSignature.parse("localinfer.kernels.residual:average_rows", "tokens x numbers count n y:out")
 SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
+REPLACE_ROWS = KernelSignature.parse("localinfer.kernels.media:replace_rows", "tokens x x_n x_first numbers n y:out")
+ADD_ROWS = KernelSignature.parse("localinfer.kernels.media:add_rows", "tokens x x_n x_first numbers n y:out")
+
 GATED_ACTIVATION = KernelSignature.parse(
     "localinfer.kernels.activations:gated_activation", "tokens up up_n up_first n gate:out q:out"
 )

@@ -105,13 +105,17 @@ class ModelBase:
         """
         return self.tokenizer.decode(self._check_ids(ids), special=special, on_wait=on_wait)
 
-    def _check_ids(self, ids: Sequence[int]) -> list[int]:
-        """Return token ids as a list of int. Raises UsageError if one is not in the vocabulary."""
+    def _check_ids(self, ids: Sequence[int], *, media: bool = False) -> list[int]:
+        """Return token ids as a list of int. Raises UsageError if one is not in the vocabulary, nor, with `media`, the
+        id of a row that the engine was given."""
         try:
             tokens = [index(id) for id in ids]
         except TypeError:
             raise UsageError("tokens: must be a flat list of integers") from None
         wrong = next((id for id in tokens if not 0 <= id < self.n_vocab), None)
+        if media and wrong is not None and (table := self.engine.runner.media_table):
+            outside = (id for id in tokens if not 0 <= id < self.n_vocab)
+            wrong = next((id for id in outside if id >= 0 or table.span_of(id) is None), None)
         if wrong is not None:
             raise UsageError(f"tokens: token id {wrong} is not in the vocabulary of {self.n_vocab} tokens")
         return tokens

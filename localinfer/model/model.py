@@ -55,7 +55,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after each of these tokens: float32 (len(ids), n_vocab)."""
-        return self._session.logits(self._check_ids(ids))
+        return self._session.logits(self._check_ids(ids, media=True))
 
     def stream(
         self, prompt: str | Sequence[int], *, sampler: SamplerFunction | None = None, **options: Unpack[RunKeywords]
@@ -83,7 +83,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         Each piece has its probability and `logprobs` alternatives. Ends the current run. Raises the same errors as
         `stream` does immediately.
         """
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._check_ids(prompt)
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._check_ids(prompt, media=True)
         if not tokens or not ids:
             raise UsageError("prompt and ids: at least one token each is required")
         self.file.check_unchanged()
@@ -151,7 +151,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
     def _prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
             return self.tokenize(prompt, on_wait=self._report_prompt)
-        return self._check_ids(prompt)
+        return self._check_ids(prompt, media=True)
 
     def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> GenerationStream:
         constraint = self._constraint(options)

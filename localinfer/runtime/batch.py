@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from localinfer.errors import UsageError
 from localinfer.runtime.compiled_graph import Floats
+from localinfer.runtime.media_table import MAX_ROWS
 from localinfer.runtime.sequence import Sequence
 
 Ids = NDArray[np.int32]
@@ -45,23 +46,19 @@ class DraftHeadInput:
         return self.sequence.hidden_state(self.position - 1) if self.previous_state is None else self.previous_state
 
 
-def token_ids(tokens: Tokens, n_vocab: int) -> Ids:
+def token_ids(tokens: Tokens, n_vocab: int, *, media: bool = False) -> Ids:
     """Return token ids as an int32 array.
 
-    Raises UsageError unless there is at least one id and all are within the vocabulary.
+    Raises UsageError unless there is at least one id and all are within the vocabulary. With `media`, ids may also be
+    negative; the caller checks those.
     """
     ids = np.asarray(list(tokens) if isinstance(tokens, abc.Iterator) else tokens)  # numpy rejects iterators
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
         raise UsageError("tokens: expected a non-empty flat list of token ids")
     numbers = ids.tolist()  # faster than numpy for few ids
-    if min(numbers) < 0 or max(numbers) >= n_vocab:
+    if min(numbers) < (-MAX_ROWS if media else 0) or max(numbers) >= n_vocab:
         raise UsageError(f"tokens: a token id is out of range, 0 to {n_vocab - 1}")
     return ids.astype(np.int32)
-
-
-def split_batches(ids: Ids, size: int) -> list[Ids]:
-    """Split tokens into batches of at most `size`."""
-    return [ids[first : first + size] for first in range(0, len(ids), size)]
 
 
 def output_row_batches(count: int, size: int, skip: int = 0) -> abc.Iterator[Ids]:

@@ -6,6 +6,7 @@ It evaluates batches of any sequences. Earlier tokens are in the caches of the s
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,16 @@ from quant.jit.loader import Progress
 
 Floats = NDArray[np.float32]
 
+
+class MediaInputs(NamedTuple):
+    """The media of a batch: the first token and the values of each run of rows, the rotary positions of all tokens,
+    (n, 3), and a function that returns those of the tokens at which the pages of the batch's tokens begin."""
+
+    rows: Sequence[tuple[int, Floats]]
+    coordinates: NDArray[np.int64]
+    page_positions: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
 LOGITS_BYTES = 32 << 20  # approximate size of the logits buffer
 LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 BIDIRECTIONAL = ("gemma-embedding",)  # encoders whose files lack the metadata key
@@ -42,6 +53,8 @@ DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by w
 
 class CompiledGraph:
     """A compute graph that is ready to run. `files` are the model's file and that of a separate draft head.
+
+    With `media`, embeddings of images and sounds can take the place of tokens.
 
     If kernels are not cached yet and are not wanted `at_once`, those for large batches are compiled in the background.
     Until they are finished, batches have at most `max_batch` tokens; a larger one waits for them.
@@ -58,9 +71,11 @@ class CompiledGraph:
         draft_head: GGUF | None = None,
         *,
         at_once: bool = True,
+        media: bool = False,
     ) -> None:
         self.files = (f, draft_head) if draft_head else (f,)
-        self.model_graph = build_graph_within_memory(resources.available_memory(), f, options, draft_head)
+        available = resources.available_memory()
+        self.model_graph = build_graph_within_memory(available, f, options, draft_head, media=media)
         self.graph = self.model_graph.graph
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
@@ -136,24 +151,33 @@ class CompiledGraph:
         return self.model_graph.cache_bytes
 
     def set_inputs(
-        self, ids: NDArray[np.int32], positions: NDArray[np.int64], types: NDArray[np.int32] | int = 0
+        self,
+        ids: NDArray[np.int32],
+        positions: NDArray[np.int64],
+        types: NDArray[np.int32] | int = 0,
+        media: MediaInputs | None = None,
     ) -> None:
         """Write a batch of token ids, positions and token types (segment ids of text pairs) where the kernels read
         them.
 
-        Raises LocalInferError if a model file has changed since it was opened.
+        `media` are the media rows of the batch and the rotary positions of its tokens, if these differ. The
+        vocabulary entry of a media row is 0. Raises LocalInferError if a model file has changed since it was opened.
         """
         for f in self.files:
             f.check_unchanged()
         model_graph, count = self.model_graph, len(ids)
         self.graph.tokens.set(count)
+        if model_graph.media_input:
+            ids = np.maximum(ids, 0)
+            model_graph.media_input.fill(count, media.rows if media else ())
         model_graph.ids.view(np.int32)[:count] = ids
         model_graph.token_types.view(np.int32)[:count] = types
         model_graph.attention.positions.view(np.int32)[:count] = positions
         for table in model_graph.attention.rope_tables.values():
-            table.fill(positions, self.n_ctx)
+            table.fill(media.coordinates if media else positions, self.n_ctx)
         for block_table in model_graph.attention.block_tables.values():
-            block_table.fill(positions)
+            starts = block_table.page_starts(positions)
+            block_table.fill(media.page_positions(starts) if media else starts)
 
     def select_output_rows(self, rows: NDArray[np.int32]) -> Floats:
         """Select the rows of the batch that the output layer evaluates. Return the buffer that will hold
@@ -243,23 +267,26 @@ def float_rows(buffer: Buffer | None, rows: int) -> Floats:
     return result
 
 
-def build_graph_within_memory(available: int, f: GGUF, options: Options, draft_head: GGUF | None = None) -> ModelGraph:
+def build_graph_within_memory(
+    available: int, f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False
+) -> ModelGraph:
     """Build the graph. If no context length is set, halve it until the graph and the mapped weights fit into memory."""
-    model_graph = build_graph(f, options, draft_head)
+    model_graph = build_graph(f, options, draft_head, media=media)
     mapped = [each for each in (f, draft_head) if each and not each.in_memory]
     weights = sum(tensor.nbytes for each in mapped for tensor in each.tensors.values())
     while not options.ctx_size and model_graph.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
         if weights + model_graph.graph.nbytes <= available:
             break
         n_ctx = max(model_graph.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)
-        model_graph = build_graph(f, replace(options, ctx_size=n_ctx), draft_head)
+        model_graph = build_graph(f, replace(options, ctx_size=n_ctx), draft_head, media=media)
     return model_graph
 
 
-def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> ModelGraph:
+def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False) -> ModelGraph:
     """Build and check the model's compute graph. Nothing is allocated or compiled.
 
-    A separate `draft_head` replaces the model's own MTP head.
+    A separate `draft_head` replaces the model's own MTP head. With `media`, embeddings of images and sounds can take
+    the place of tokens.
     """
     build_model = architectures.find_build_function(f, options.architecture)
     keys = Hyperparameters(f)
@@ -279,7 +306,9 @@ def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> Mo
         batch, outputs, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision], sequences
     )
     uses_mtp_head = uses_draft_head and draft_head is None
-    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head)
+    context = Context(
+        n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head, media and causal
+    )
     model = ModelGraph(f, keys, graph, context)
     if draft_head and uses_draft_head and causal:
         build_with_draft_head(model, build_model, draft_head)
@@ -293,7 +322,8 @@ def build_with_draft_head(model: ModelGraph, build_model: architectures.BuildFun
     """Build the graphs of a model and of a separate draft head."""
     from localinfer.graph.recording.eagle3 import build_eagle3_head, feature_layers
 
-    head = ModelGraph(draft_head, Hyperparameters(draft_head), model.graph, model.context)
+    context = model.context._replace(media=False)  # the head looks up tokens itself
+    head = ModelGraph(draft_head, Hyperparameters(draft_head), model.graph, context)
     model.capture_inputs(feature_layers(head, model))
     target = GraphBuilder(model)
     build_model(target)
@@ -311,15 +341,15 @@ def attention_sinks(keep: int, n_ctx: int) -> int:
     return rounded if rounded <= n_ctx // 2 else min(keep, n_ctx // 2)
 
 
-def required_kernels(f: GGUF, options: Options) -> list[Kernel]:
+def required_kernels(f: GGUF, options: Options, *, media: bool = False) -> list[Kernel]:
     """Return the kernels that running this file needs, without duplicates."""
-    graph = build_graph(f, options).graph
+    graph = build_graph(f, options, media=media).graph
     return list(dict.fromkeys([*POOL_KERNELS, *graph.kernels(large_batch=False), *graph.kernels(large_batch=True)]))
 
 
-def memory_requirements(f: GGUF, options: Options) -> dict[str, int]:
+def memory_requirements(f: GGUF, options: Options, *, media: bool = False) -> dict[str, int]:
     """Return the bytes that running this file takes: weights (mapped or read), KV cache and scratch memory."""
-    model_graph = build_graph(f, options)
+    model_graph = build_graph(f, options, media=media)
     kv = model_graph.cache_bytes
     weights = sum(tensor.nbytes for tensor in f.tensors.values()) if options.mmap else f.size
     return {"weights": weights, "kv": kv, "scratch": model_graph.graph.nbytes - kv}

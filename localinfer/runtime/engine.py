@@ -12,8 +12,8 @@ from localinfer.runtime.batch import (
     Segment,
     Tokens,
     output_row_batches,
-    split_batches,
 )
+from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.sequence import common_prefix_length
@@ -43,16 +43,18 @@ class Engine(SequenceEngine):
         draft_head: GGUF | None = None,
         *,
         at_once: bool = True,
+        media: bool = False,
     ) -> "Engine":
         """Load the weights of a model, and compile its graph.
 
-        A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.recording.eagle3`). Unless all
-        kernels are wanted `at_once`, missing ones may be compiled in the background; the model is then tuned when it
-        is loaded the next time. Raises the errors of `CompiledGraph` and `load_weights`.
+        With `media`, embeddings of images and sounds can take the place of tokens. A `draft_head` from a file of its
+        own may draft tokens for it (`localinfer.graph.recording.eagle3`). Unless all kernels are wanted `at_once`,
+        missing ones may be compiled in the background; the model is then tuned when it is loaded the next time. Raises
+        the errors of `CompiledGraph` and `load_weights`.
         """
         f = load_weights(f, options, progress)
         draft_head = load_weights(draft_head, options, progress) if draft_head else None
-        compiled_graph = CompiledGraph(f, options, progress, draft_head, at_once=at_once)
+        compiled_graph = CompiledGraph(f, options, progress, draft_head, at_once=at_once, media=media)
         warnings = [*compiled_graph.warnings, *(lock_in_memory(compiled_graph.files) if options.mlock else ())]
         runner = ModelRunner(compiled_graph, uses_ring_buffer=options.ctx_policy == "ring")
         if options.tune:
@@ -65,7 +67,7 @@ class Engine(SequenceEngine):
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.compiled_graph.require_output_layer()
-        for batch in split_batches(self.validate_tokens(tokens), self.max_batch):
+        for batch in split_batches(self.validate_tokens(tokens), self.max_batch, self.runner.media_table):
             self._evaluate_batch(batch)
             for rows in output_row_batches(len(batch), self.graph.outputs, skip):
                 yield self.runner.evaluate_output_layer(rows)

@@ -15,6 +15,8 @@ from localinfer.graph.cache.page_pool import OutOfPagesError
 from localinfer.kernels.layout import UNLIMITED_WINDOW
 from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, concatenate
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats
+from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.segment_media import media_inputs, media_with_segment
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.thread_pool import OnOp
 
@@ -33,6 +35,8 @@ class ModelRunner:
     def __init__(self, compiled_graph: CompiledGraph, *, uses_ring_buffer: bool) -> None:
         self.compiled_graph, self.graph = compiled_graph, compiled_graph.graph
         self.uses_ring_buffer = uses_ring_buffer
+        media_input = compiled_graph.model_graph.media_input
+        self.media_table = MediaTable(media_input.row_size) if media_input else None
         self.lock, self.page_table_lock = threading.RLock(), threading.RLock()
         self.evict: abc.Callable[[], bool] = lambda: False
         self.decode_seconds = deque[float](maxlen=DECODE_STEPS_KEPT)  # of batches of one token in a short context
@@ -41,7 +45,7 @@ class ModelRunner:
 
     def new_sequence(self) -> Sequence:
         """Return a new, empty sequence. Its owner must `reset` it in the end, which frees its pages."""
-        return Sequence(self.compiled_graph.model_graph.sequence_caches())
+        return Sequence(self.compiled_graph.model_graph.sequence_caches(), self.media_table)
 
     # --- batches ---
 
@@ -100,8 +104,11 @@ class ModelRunner:
         with self.lock:
             with self.page_table_lock:
                 self.retry_after_eviction(set_cache_inputs)
-                ids, positions = ([each.id for each in inputs], [each.position for each in inputs])
-                self.compiled_graph.set_inputs(np.array(ids, np.int32), np.array(positions))
+                segments = [Segment(each.sequence, np.array([each.id], np.int32)) for each in inputs]
+                positions = [np.array([each.position]) for each in inputs]
+                media = media_inputs(segments, [each.sequence.media for each in inputs], positions)
+                ids = concatenate([each.ids for each in segments])
+                self.compiled_graph.set_inputs(ids, concatenate(positions), media=media)
             logits, states = self.compiled_graph.run_draft_head([each.state for each in inputs])
             return logits, states.copy()
 
@@ -134,10 +141,13 @@ class ModelRunner:
         """Write the inputs of a batch where the kernels read them. Each segment follows its sequence's
         cached tokens."""
         positions = [np.arange(len(each.sequence), len(each.sequence) + len(each.ids)) for each in segments]
-        self.compiled_graph.set_inputs(concatenate([each.ids for each in segments]), concatenate(positions))
+        medias = [media_with_segment(each) for each in segments]
+        media = media_inputs(segments, medias, positions)
+        ids = concatenate([each.ids for each in segments])
+        self.compiled_graph.set_inputs(ids, concatenate(positions), media=media)
         row = 0
-        for each in segments:
-            each.sequence.set_inputs(len(each.ids), row)
+        for each, each_media in zip(segments, medias, strict=True):
+            each.sequence.set_inputs(len(each.ids), row, each_media)
             row += len(each.ids)
 
     def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:

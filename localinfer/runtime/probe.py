@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from localinfer.errors import UnsupportedError
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import Product
-from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches, split_batches
+from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches
+from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import WeightInputs
 from quant.matmul.layout import RUN_WORDS
@@ -31,7 +32,8 @@ class ActivationProbe:
         Weights that share an input come together, with some of its rows: those of a batch, of one expert in a batch, or
         of some rows of a batch in the output layer. The rows are valid until the next item.
         """
-        for batch in split_batches(self._engine.validate_tokens(tokens), self._engine.graph.batch):
+        ids = self._engine.validate_tokens(tokens)
+        for batch in split_batches(ids, self._engine.graph.batch, self._runner.media_table):
             self._set_inputs(batch)
             yield from self._inputs(0, self._compiled_graph.output_layer_ops[0], len(batch))
             self._sequence.commit(batch.tolist())

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from localinfer.runtime.batch import Ids, Logits
+from localinfer.runtime.batch_division import batch_end, bidirectional_span
 from localinfer.runtime.decode_loop import DecodeLoop
 from localinfer.runtime.sequence import Sequence
 
@@ -83,12 +84,21 @@ class Request:
         """Whether the request is short enough to go first."""
         return len(self.ids) <= SHORT_REQUEST_TOKENS
 
+    @property
+    def min_tokens(self) -> int:
+        """The number of the next tokens that must be in one batch: all of a decode step, and the rows of an image that
+        attend to each other."""
+        if self.decode_loop:
+            return len(self.ids)
+        start, end = bidirectional_span(self.ids, self.n_done, self.sequence.media.table)
+        return max(1, end - start)
+
     def next_ids(self, limit: int) -> Ids:
-        """Return the next tokens to evaluate, at most `limit`. A decode step is not split: it returns all tokens or
-        none."""
-        if self.decode_loop and limit < len(self.ids):
+        """Return the next tokens to evaluate, at most `limit`, or none if `min_tokens` is larger."""
+        if limit < self.min_tokens:
             return self.ids[:0]
-        return self.ids[self.n_done : self.n_done + limit]
+        end = batch_end(self.ids, self.n_done, limit, self.sequence.media.table)
+        return self.ids[self.n_done : end]
 
     def output_rows(self, count: int) -> Ids:
         """Return the row numbers within the next `count` tokens whose logits are needed."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.runtime.batch import Ids, Segment, concatenate
+from localinfer.runtime.media_table import MissingRowsError
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.request import Request
 
@@ -24,17 +25,22 @@ class RequestSlice(NamedTuple):
 def select_batch(queue: abc.Iterable[Request], graph: ComputeGraph, max_tokens: int) -> list[RequestSlice]:
     """Return the next batch: short requests first, then in order of arrival.
 
-    It has at most `max_tokens` tokens, unless a decode step, which cannot be split, has more.
+    It has at most `max_tokens` tokens, unless a decode step or an image, which cannot be split, has more. The first
+    image goes before all others, as the rest of a batch may never be large enough for it.
     """
     requests, batch = list(queue), list[RequestSlice]()
-    max_tokens = max(max_tokens, *(len(each.ids) for each in requests if each.decode_loop), 0)
-    short = [request for request in requests if request.is_short]
-    long = [request for request in requests if not request.is_short]
+    min_tokens = {request: request.min_tokens for request in requests}
+    max_tokens = max(max_tokens, *min_tokens.values(), 0)
+    image = next((each for each in requests if min_tokens[each] > 1 and not each.decode_loop), None)
+    short = [request for request in requests if request.is_short and request is not image]
+    long = [request for request in requests if not request.is_short and request is not image]
     free_tokens, free_rows = max_tokens, graph.outputs
-    for request in [*short, *long]:
+    for request in [*([image] if image else []), *short, *long]:
         if len(batch) == graph.sequences:
             break
         limit = min(free_tokens, PREFILL_SLICE_TOKENS) if short and not request.is_short else free_tokens
+        if request is image:
+            limit = max(limit, min_tokens[image])
         ids = request.next_ids(limit)
         rows = request.output_rows(len(ids))
         if len(ids) and len(rows) <= free_rows:
@@ -44,11 +50,11 @@ def select_batch(queue: abc.Iterable[Request], graph: ComputeGraph, max_tokens: 
 
 
 def run_batch(runner: ModelRunner, batch: abc.Sequence[RequestSlice]) -> None:
-    """Evaluate a batch. If memory or context runs out, evaluate each request alone so that only the affected ones
-    fail."""
+    """Evaluate a batch. If memory or context runs out, or media rows are missing, evaluate each request alone so that
+    only the affected ones fail."""
     try:
         evaluate_slices(runner, batch)
-    except (ContextOverflowError, NotEnoughMemoryError):
+    except (ContextOverflowError, NotEnoughMemoryError, MissingRowsError):
         if len(batch) == 1:
             raise
         for each in batch:

@@ -7,7 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, Tokens, split_batches
+from localinfer.errors import UsageError
+from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, Tokens
+from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
 from localinfer.runtime.model_runner import MAX_POSITION
@@ -75,7 +77,10 @@ class ScheduledEngine(SequenceEngine):
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.compiled_graph.require_output_layer()
-        for batch in split_batches(self.validate_tokens(tokens), self.graph.outputs):
+        for batch in split_batches(self.validate_tokens(tokens), self.graph.outputs, self.runner.media_table):
+            if len(batch) - skip > self.graph.outputs:
+                what = f"rows of one image; at most {self.graph.outputs} fit in memory"
+                raise UsageError(f"logits: they are requested after {len(batch) - max(skip, 0)} {what}")
             logits = self._evaluate_batch(batch, np.arange(min(skip, len(batch)), len(batch), dtype=np.int32))
             if len(logits):
                 yield logits

@@ -6,22 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
+from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.sequence_media import SequenceMedia
 
 
 class Sequence:
-    """A sequence of tokens with its caches. `tokens` are the ids of all cached tokens, from position 0."""
+    """A sequence of tokens with its caches. `tokens` are the ids of all cached tokens, from position 0: of the
+    vocabulary, or of media rows, whose places `media` knows."""
 
-    def __init__(self, caches: abc.Sequence[SequenceCache]) -> None:
+    def __init__(self, caches: abc.Sequence[SequenceCache], media_table: MediaTable | None = None) -> None:
         self.caches = caches
         self.tokens: list[int] = []
+        self._no_media = self.media = SequenceMedia(media_table)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def fork(self) -> "Sequence":
         """Return a copy of the sequence. Both share cache pages until one of them changes a page (copy-on-write)."""
-        other = Sequence([cache.fork() for cache in self.caches])
-        other.tokens[:] = self.tokens
+        other = Sequence([cache.fork() for cache in self.caches], self.media.table)
+        other.tokens[:], other.media = self.tokens, self.media
         return other
 
     def reserve(self, count: int) -> None:
@@ -29,10 +33,15 @@ class Sequence:
         for cache in self.caches:
             cache.reserve(len(self), count)
 
-    def set_inputs(self, count: int, row: int = 0) -> None:
-        """Point the kernels to this sequence's cache for its next `count` tokens, which begin at `row` of the batch."""
+    def set_inputs(self, count: int, row: int = 0, media: SequenceMedia | None = None) -> None:
+        """Point the kernels to this sequence's cache for its next `count` tokens, which begin at `row` of the batch.
+        `media` includes that of these tokens."""
+        first = len(self)
         for cache in self.caches:
-            cache.set_inputs(len(self), count, row)
+            cache.set_inputs(first, count, row)
+        for placed in media.bidirectional(first, first + count) if media else ():
+            for cache in self.caches:
+                cache.set_bidirectional(placed.start, placed.end, row + placed.start - first)
 
     def set_draft_inputs(self, position: int, row: int) -> None:
         """Point the kernels to this sequence's cache for a draft head that evaluates `row` of the batch at an
@@ -61,8 +70,9 @@ class Sequence:
         for cache in self.caches:
             cache.pack(lengths)
 
-    def commit(self, ids: abc.Iterable[int]) -> None:
+    def commit(self, ids: abc.Sequence[int]) -> None:
         """Append tokens that have been computed; `reserve` has allocated their space."""
+        self.media = self.media.extended(ids, len(self))
         self.tokens.extend(ids)
         for cache in self.caches:
             cache.commit(len(self))
@@ -83,11 +93,14 @@ class Sequence:
         for cache in self.caches if target else ():
             cache.rewind(target)
         del self.tokens[target:]
+        self.media = self.media.truncated(target)
         return target
 
     def rewind_target(self, n: int) -> int:
-        """Return the largest number of tokens, at most `n`, to which all caches can rewind."""
-        while (nearest := min((cache.rewind_target(n) for cache in self.caches), default=n)) < n:
+        """Return the largest number of tokens, at most `n`, to which all caches can rewind, and which does not end
+        within a bidirectional span."""
+        n = self.media.border(n)
+        while (nearest := self.media.border(min((cache.rewind_target(n) for cache in self.caches), default=n))) < n:
             n = nearest
         return n
 
@@ -107,6 +120,7 @@ class Sequence:
     def reset(self) -> None:
         """Discard all tokens."""
         self.tokens.clear()
+        self.media = self._no_media
         for cache in self.caches:
             cache.reset()
 
@@ -125,6 +139,7 @@ class Sequence:
 
     def accept_loaded(self, tokens: abc.Sequence[int]) -> None:
         """Take over the tokens whose cache contents were loaded. Raises ValueError if the caches hold others."""
+        self.media = self._no_media.extended(tokens, 0)
         if self.rewind_target(len(tokens)) != len(tokens):
             raise ValueError(f"the cache does not hold {len(tokens)} tokens")
         self.tokens[:] = tokens

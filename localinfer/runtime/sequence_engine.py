@@ -6,9 +6,12 @@ from collections import abc
 
 import numpy as np
 
+from localinfer.errors import UsageError
 from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
+from localinfer.runtime.batch_division import batch_end
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
+from localinfer.runtime.media_embeddings import MediaEmbeddings
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.thread_pool import OnOp
 from quant.jit.loader import Progress
@@ -52,10 +55,11 @@ class SequenceEngine(ABC):
             self.compiled_graph.require_output_layer()
             ids, n_done, n_ops = self.validate_tokens(tokens), 0, len(self.graph.ops)
             needs_checkpoint = rewindable_suffix > 0 and not self.sequence.can_rewind
-            n_prefix = max(0, len(ids) - rewindable_suffix) if needs_checkpoint else 0
+            table, max_prefix = self.runner.media_table, max(0, len(ids) - rewindable_suffix)
+            n_prefix = batch_end(ids, 0, max_prefix, table) if needs_checkpoint else 0
             logits = np.empty((0, self.n_vocab), np.float32)
             while n_done < len(ids):
-                end = min(n_done + self.max_batch, n_prefix if n_done < n_prefix else len(ids))
+                end = batch_end(ids[: n_prefix if n_done < n_prefix else len(ids)], n_done, self.max_batch, table)
                 rows = np.array([end - n_done - 1], np.int32) if end == len(ids) else NO_ROWS
                 on_op = prefill_callback(progress, n_done, end - n_done, len(ids), n_ops)
                 logits, n_done = self._evaluate_batch(ids[n_done:end], rows, on_op), end
@@ -124,14 +128,30 @@ class SequenceEngine(ABC):
     def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:
         """Append a batch of tokens. Return the logits of the given rows; without rows skip the output layer."""
 
+    def media_ids(self, embeddings: MediaEmbeddings) -> list[int]:
+        """Return token ids for the rows of an image or a sound: negative, and the same for equal digests.
+
+        They can be used wherever a sequence takes token ids, all of them one after another. They stay valid until the
+        model is closed. The rows may be dropped if there are too many; evaluating their ids then raises LocalInferError
+        until they are given again.
+
+        Raises UsageError if the model was not loaded for media, or the rows do not fit it.
+        """
+        if self.runner.media_table is None:
+            raise UsageError("media: the model was loaded without a projector for images and sounds")
+        return self.runner.media_table.add(embeddings)
+
     def validate_tokens(self, tokens: Tokens) -> Ids:
         """Return the ids as an int32 array.
 
-        Raises UsageError unless it has at least one id and all are within the vocabulary, ContextOverflowError if they
-        do not fit into the context.
+        Raises UsageError unless it has at least one id and all are within the vocabulary, or are `media_ids` in their
+        order, and ContextOverflowError if they do not fit into the context.
         """
         self.require_open()
-        ids = token_ids(tokens, self.n_vocab)
+        table, sequence = self.runner.media_table, self.sequence
+        ids = token_ids(tokens, self.n_vocab, media=table is not None)
+        if table and (sequence.media or ids.min() < 0):
+            sequence.media.check_appended(ids.tolist(), len(sequence), self.graph.batch)
         self.runner.require_context_space(self.sequence, len(ids))
         return ids
 

@@ -26,6 +26,7 @@ from naive_math import (
     within_window,
     yarn_frequencies,
 )
+from naive_media import NaiveMedia
 from naive_model import Model
 
 from localinfer.graph.builder import (
@@ -55,7 +56,8 @@ class NumpyBuilder(Builder[Floats]):
     def __init__(self, model: Model, tokens: Sequence[int], types: Sequence[int] = ()) -> None:
         super().__init__(ModelProperties(model.file, Hyperparameters(model.file)))
         self.model, self.n_tokens, self.positions = model, len(tokens), np.arange(len(tokens))
-        self.token_ids = np.asarray(tokens)
+        self.media = NaiveMedia(tokens, model.media)
+        self.token_ids = np.maximum(np.asarray(tokens), 0)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
         self.per_head = NumpyHeads(model)
         self.output = NumpyOutput(self)
@@ -171,6 +173,7 @@ class NumpyBuilder(Builder[Floats]):
         first `sinks` positions, as if from the end of the context.
         """
         model, position, rope, window = self.model, self.positions, spec.rope, spec.window
+        rotary = self.media.coordinates
         factor, q = model.scale or spec.scale or blk.heads.key**-0.5, split_heads(q, blk.heads.count)
 
         def normed_and_rotated(x: Floats, name: str, at: Positions) -> Floats:
@@ -180,26 +183,27 @@ class NumpyBuilder(Builder[Floats]):
                 x = layer_norm(x, model[f"{blk}attn_{name}_norm"][:, None], self.eps)
             x = x if rope is None else rotate(x, at, rope)
             if rope is not None and rope.temperature and name == "q":
-                x = x * temperature_at(rope.temperature, at)[:, None]
+                x = x * temperature_at(rope.temperature, at[:, 0])[:, None]
             if spec.head_norm == "unweighted":
                 x = rms_norm(x, np.ones(1), self.eps)
             return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if spec.head_norm == "after_rope" else x
 
         if k is not None:
             anchors = self.anchors(blk, rope, 0 if window else model.sinks) if spec.head_norm == "none" else 0.0
-            k = model.store_in_cache(normed_and_rotated(split_heads(k, blk.heads.count_kv), "k", position), anchors)
+            k = model.store_in_cache(normed_and_rotated(split_heads(k, blk.heads.count_kv), "k", rotary), anchors)
             v = k[..., -blk.heads.value :] if v is None else model.store_in_cache(split_heads(v, blk.heads.count_kv))
             self.kv_cache[blk.number] = k, v
         k, v = self.kv_cache[blk.number if kv_source is None else kv_source]
         group = blk.heads.group  # query heads per KV head
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
-        scores = normed_and_rotated(q, "q", position) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
+        scores = normed_and_rotated(q, "q", rotary) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
         if window == 0 and model.n_ctx:
-            window, near = model.n_ctx - model.sinks, np.minimum(position, model.n_ctx - 1)
+            window, near = model.n_ctx - model.sinks, np.minimum(rotary, model.n_ctx - 1)
             scores[..., : model.sinks] = normed_and_rotated(q, "q", near) @ k[:, : model.sinks].transpose(0, 2, 1)
             mask = visible(position, window, model.sinks)
         else:
             mask = visible(position, window) if self.causal else within_window(position, window)
+        mask |= self.media.attended(spec.media, spec.window)
         if spec.chunked:
             mask &= position[:, None] // window == position[None, :] // window
         scores = np.where(mask, soft_cap(factor * scores, spec.cap), -np.inf)
@@ -262,7 +266,13 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
 
     def tokens(self, factor: float = 1.0) -> Floats:
         rows: Floats = self.model.rows("token_embd", self.g.token_ids).astype(self.model.dtype)
-        return rows * rows.dtype.type(np.float32(factor))
+        x = rows * rows.dtype.type(np.float32(factor))
+        x[self.g.media.rows] = self.g.media.slice(x.shape[1], 0) if self.g.media.rows else 0
+        return x
+
+    def add_deepstack(self, x: Floats, layer: int) -> None:
+        if self.g.media.rows:
+            x[self.g.media.rows] += self.g.media.slice(x.shape[1], 1 + layer)
 
     def add_positions(self, x: Floats) -> None:
         x += self.model["position_embd"][self.g.positions]

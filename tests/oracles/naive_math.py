@@ -59,9 +59,13 @@ def yarn_frequencies(
 
 
 def rotate(x: Floats, position: Positions, rope: Rope) -> Floats:
-    """Rotate the first values of each head, two per frequency."""
-    n = 2 * len(rope.frequencies)
-    angle = position[:, None] * rope.frequencies
+    """Rotate the first values of each head, two per frequency. Positions are (n_tokens,), or (n_tokens, 3)."""
+    n, axes = 2 * len(rope.frequencies), rope.axes
+    if position.ndim == 2:  # the coordinate of each pair
+        position = position[:, [0] * (n // 2) if axes is None else axes.tolist()]
+    else:
+        position = position[:, None]
+    angle = position * rope.frequencies
     cos, sin = ((rope.amplitude * table).astype(x.dtype) for table in (np.cos(angle), np.sin(angle)))
     result = x.copy()
     one = np.arange(0, n, 2) if rope.pairs == "interleaved" else np.arange(n // 2)

@@ -1,11 +1,14 @@
 """The weights of the oracle, decoded by the `gguf` package."""
 
+from collections.abc import Sequence
+
 import gguf
 import numpy as np
 from naive_math import Floats
 from numpy.typing import DTypeLike, NDArray
 
 from localinfer.gguf.reader import GGUF
+from localinfer.runtime.media_embeddings import MediaEmbeddings
 
 ROPE_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 
@@ -20,6 +23,7 @@ class Model:
         self.ctx_size = 0  # the context length for RoPE extension; 0: the trained one
         self.factors = {name: self[name] for name in ROPE_FACTORS if self.has(f"{name}.weight")}
         self.scale: float | None = None  # overrides the architecture's scale of the scores
+        self.media: Sequence[MediaEmbeddings] = ()  # what negative token ids stand for: -1 - k is row k of all
         self.anchored = False  # whether keys are cached relative to anchors
 
     def has(self, name: str) -> bool:

@@ -16,8 +16,13 @@ MAX_TAIL = 20  # tokens of a sequence breaker's tail
 
 
 def last_tokens(recent: Sequence[int], n: int) -> Sequence[int]:
-    """Return the last `n` recent tokens; all for -1."""
-    return recent if n < 0 else recent[max(0, len(recent) - n) :]
+    """Return the last `n` recent tokens; all for -1. Rows of images and sounds, which have negative ids, do not count.
+    """
+    last = recent if n < 0 else recent[max(0, len(recent) - n) :]
+    if min(last, default=0) >= 0:
+        return last
+    of_vocabulary = [id for id in recent if id >= 0]
+    return of_vocabulary if n < 0 else of_vocabulary[max(0, len(of_vocabulary) - n) :]
 
 
 def apply_penalties(

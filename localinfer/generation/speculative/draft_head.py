@@ -19,6 +19,8 @@ OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 class DraftHead(DraftModel):
     """A drafter like `DraftModel` that uses the engine of the target model."""
 
+    accepts_media = True
+
     def __init__(self, engine: SequenceEngine, length_model: DraftLengthModel) -> None:
         super().__init__(engine, length_model, engine.n_vocab, relative_head_cost(engine))
         self._position = 0  # position of the last evaluated token

@@ -43,9 +43,12 @@ class AcceptanceRate:
 
 
 class DraftModel:
-    """A drafter that runs a draft model for a target model. It outlives a run, as its engine has a prefix cache."""
+    """A drafter that runs a draft model for a target model. It outlives a run, as its engine has a prefix cache.
 
-    is_cheap = False
+    The draft model knows no rows of images and sounds, so it drafts nothing for a text with them.
+    """
+
+    is_cheap, accepts_media = False, False
 
     def __init__(
         self, engine: SequenceEngine, length_model: DraftLengthModel, n_vocab: int, relative_cost: float
@@ -64,6 +67,7 @@ class DraftModel:
         self.p_min = 0.0  # less probable tokens are not drafted
         self._pass_seconds = RunningMedian()
         self._ids: list[int] = []
+        self._is_disabled = False
         self._n_agreed = 0  # length of the text's known common prefix with the engine's sequence
         self._pending: list[tuple[int, int]] = []  # unverified draft tokens with their probability bins
         self._acceptance, self._bin_acceptance = (
@@ -75,6 +79,7 @@ class DraftModel:
 
     def accept_prompt(self, ids: Iterable[int]) -> None:
         self._ids, self._n_agreed, self._pending = [*ids], 0, []
+        self._is_disabled = not self.accepts_media and min(self._ids, default=0) < 0
 
     def accept(self, id: int) -> None:
         self._ids.append(id)
@@ -87,6 +92,8 @@ class DraftModel:
             self._acceptance.decay_to_prior()
 
     def choose_length(self, min_tokens: int, max_tokens: int) -> float:
+        if self._is_disabled:
+            return 1.0
         n_free = self._engine.n_ctx - len(self._ids)
         self._min_tokens, self._max_tokens = (
             min_tokens,

@@ -6,6 +6,7 @@ compared. While draft tokens of a match are accepted, there is no new search, so
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from localinfer.generation.speculative.draft_length import DraftLengthModel
 
@@ -56,12 +57,13 @@ class PromptLookup:
         return gain
 
     def draft(self) -> list[int]:
-        """Return the draft of the chosen length.
+        """Return the draft of the chosen length. It ends before a row of an image or a sound, which has a negative id.
 
         If the match overlaps the end of the text, the text is periodic, and the draft continues the period.
         """
         period = len(self._ids) - self._match_end
-        return [self._ids[self._match_end + number % period] for number in range(self._count)]
+        following = (self._ids[self._match_end + number % period] for number in range(self._count))
+        return list(takewhile(lambda id: id >= 0, following))
 
     def _acceptance_rates(self) -> Iterator[float]:
         """Yield the probability that each of the next draft tokens is accepted if all before it are."""

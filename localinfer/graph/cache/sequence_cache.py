@@ -36,6 +36,10 @@ class SequenceCache(ABC):
         """Map these positions to the tokens from `row` on of the next batch, where the kernels read them; a batch
         starts with `row` = 0. Raises OutOfPagesError unless memory was reserved."""
 
+    def set_bidirectional(self, start: int, end: int, row: int) -> None:  # noqa: B027 (only KV caches implement it)
+        """Let the positions `start` .. `end` - 1, whose tokens begin at `row` of the next batch, attend to each other.
+        """
+
     def set_draft_inputs(self, position: int, row: int) -> None:  # noqa: B027 (only KV caches implement it)
         """Map an uncommitted position to the token `row` of the next batch. Raises OutOfPagesError."""
 

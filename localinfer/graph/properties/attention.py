@@ -51,6 +51,9 @@ class AttentionSpec:
     RMSNorm after RoPE, LayerNorm with weights "per_head", or "none". Scores are multiplied by `scale` (None: key
     size^-1/2) and soft-capped at `cap` unless that is 0. With `sinks`, each head has a learned score, which the softmax
     includes and which has no value.
+
+    The rows of a bidirectional media span attend to "all" others of it, to those within the "window", or like text to
+    those before them ("past").
     """
 
     rope: Rope | None = None
@@ -60,6 +63,7 @@ class AttentionSpec:
     scale: float | None = None
     cap: float = 0.0
     sinks: bool = False
+    media: str = "all"
 
 
 def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[AttentionHeads]:

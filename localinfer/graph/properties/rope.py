@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.tensors import Tensors
 
+SECTIONS_KEY = "rope.dimension_sections"
 FACTORS, FACTORS_SHORT, FACTORS_LONG = (f"rope_{kind}.weight" for kind in ("freqs", "factors_short", "factors_long"))
 BASE = 10_000.0
 
@@ -26,13 +27,15 @@ class Rope:
     2), ...
 
     `frequencies` are radians per position for each pair. Rotated values are multiplied by `amplitude`, those of queries
-    also by their `temperature`.
+    also by their `temperature`. With `axes` (M-RoPE; Wang et al., 2024), each pair rotates by one of a position's three
+    coordinates: 0 temporal, 1 vertical, 2 horizontal. They are equal for text.
     """
 
     pairs: str
     frequencies: NDArray[np.float64]
     amplitude: float = 1.0
     temperature: "AttentionTemperature | None" = None
+    axes: NDArray[np.int8] | None = None
 
     @property
     def n_rot(self) -> int:
@@ -151,6 +154,24 @@ def yarn_frequencies(
     ramp = np.clip((np.arange(len(plain)) - first) / max(0.001, last - first), 0, 1)
     mixed: NDArray[np.float64] = plain / factor * ramp + plain * (1 - ramp)
     return mixed
+
+
+def read_axes(hparams: Hyperparameters, n_pairs: int, *, interleaved: bool) -> NDArray[np.int8]:
+    """Return the coordinate that each pair rotates by (M-RoPE), from the numbers of pairs in the file.
+
+    The sections follow each other, or are `interleaved`: 0 1 2 0 1 2 ..., until each has its number of pairs; the rest
+    is temporal.
+    """
+    sections = hparams.counts(SECTIONS_KEY, 4, minimum=0)
+    if sum(sections) != n_pairs or sections[3]:
+        what = f"is {sections}; there must be three sections with {n_pairs} pairs in total"
+        raise hparams.error(SECTIONS_KEY, what)
+    axes = np.repeat(np.arange(4, dtype=np.int8), sections)
+    if interleaved:
+        axes[:] = 0
+        for axis in (1, 2):
+            axes[axis : 3 * sections[axis] : 3] = axis
+    return axes
 
 
 def read_n_rot(hparams: Hyperparameters, head_size: int, specific_key: str = "") -> int:

@@ -14,3 +14,4 @@ class Context(NamedTuple):
     v_type: str = "f16"
     causal: bool = True
     draft_head: bool = False  # build the MTP head, too
+    media: bool = False  # rows of images and sounds may take the place of token embeddings

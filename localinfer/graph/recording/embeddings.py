@@ -22,8 +22,14 @@ class EmbeddingRecorder(EmbeddingOperations[Buffer]):
         self._g, self._model, self._graph = g, model, model.graph
 
     def tokens(self, factor: float = 1.0) -> Buffer:
-        self._model.residual = look_up_tokens(self._model, "token_embd", factor)
-        return self._model.residual
+        self._model.residual = x = look_up_tokens(self._model, "token_embd", factor)
+        if self._model.media_input:
+            self._model.media_input.replace(x)
+        return x
+
+    def add_deepstack(self, x: Buffer, layer: int) -> None:
+        if self._model.media_input:
+            self._model.media_input.add(x, layer)
 
     def add_positions(self, x: Buffer) -> None:
         model, count = self._model, self._model.hparams.count("context_length")

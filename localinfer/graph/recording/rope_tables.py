@@ -25,13 +25,23 @@ class Angles:
         self._chunks: dict[int, NDArray[np.float32]] = {}  # by number, oldest first
 
     def rows(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the rows of these positions."""
+        """Return the rows of these positions, (n,) or, with three coordinates each, (n, 3)."""
+        if positions.ndim == 2:
+            return self._rows_of_coordinates(positions)
         numbers, within = np.divmod(positions, self.CHUNK_POSITIONS)
         rows = np.empty((len(positions), self._rope.n_rot), np.float32)
         for number in dict.fromkeys(numbers.tolist()):
             in_chunk = numbers == number
             rows[in_chunk] = self._chunk(number)[within[in_chunk]]
         return rows
+
+    def _rows_of_coordinates(self, coordinates: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return rows in which each pair has the angle of its own coordinate; without sections, of the first one."""
+        result = self.rows(coordinates[:, 0])
+        for axis in (1, 2) if self._rope.axes is not None else ():
+            columns = np.tile(self._rope.axes == axis, 2)
+            result[:, columns] = self.rows(coordinates[:, axis])[:, columns]
+        return result
 
     def row(self, position: int) -> NDArray[np.float32]:
         """Return the row of one position."""
@@ -67,9 +77,10 @@ class RopeTable:
     sinks: Region | None
 
     def fill(self, positions: NDArray[np.int64], n_ctx: int) -> None:
-        """Fill the table for tokens at these positions. Distances to attention sinks are limited to n_ctx - 1."""
+        """Fill the table for tokens at these rotary positions, (n,) or (n, 3). Distances to attention sinks are limited
+        to n_ctx - 1."""
         size = len(positions) * self.rope.n_rot
-        if len(positions) == 1:
+        if positions.shape == (1,):
             self.rows.view(np.float32)[:size] = self.angles.row(int(positions[0]))
         else:
             self.rows.view(np.float32)[:size] = self.angles.rows(positions).ravel()
@@ -89,11 +100,16 @@ class BlockTable:
     sinks: int
     rows: Region
 
-    def fill(self, positions: NDArray[np.int64]) -> None:
-        """Fill the table for tokens at these positions."""
+    def page_starts(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first position in the page of each position."""
         begin = np.where(positions < self.sinks, 0, self.sinks)
-        pages, numbers = np.unique(positions - (positions - begin) % PAGE_SIZE, return_inverse=True)
-        self.rows.view(np.float32)[: len(positions) * self.rope.n_rot] = self.at(pages)[numbers].ravel()
+        starts: NDArray[np.int64] = positions - (positions - begin) % PAGE_SIZE
+        return starts
+
+    def fill(self, starts: NDArray[np.int64]) -> None:
+        """Fill the table for tokens whose pages begin at these rotary positions."""
+        pages, numbers = np.unique(starts, return_inverse=True)
+        self.rows.view(np.float32)[: len(starts) * self.rope.n_rot] = self.at(pages)[numbers].ravel()
 
     def at(self, first: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the rows of pages that start at these positions. The mean of equidistant rotations is the middle

@@ -32,6 +32,7 @@ def tokenizer() -> Any:
         ([5, 1, 3], [4, 2, 3, 5], "reasoning tag tag text"),  # the template opens the reasoning
         ([1, 3, 2, 3], [5, 4], "text text"),  # the template opens and closes the reasoning
         ([5], [5, 1, 4, 2], "text text text text"),  # tags within an answer
+        ([1, -1, -2], [4, 5], "text text"),  # the prompt ends with an image
         ([5], [1, 4, 4, 4], "tag reasoning reasoning reasoning"),
     ],
 )

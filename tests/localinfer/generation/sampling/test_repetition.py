@@ -7,7 +7,13 @@ import pytest
 
 from localinfer.generation.sampling import Candidates, SequenceBreakers
 from localinfer.generation.sampling.candidates import find, softmax
-from localinfer.generation.sampling.repetition import NO_SEQUENCE_BREAKERS, apply_penalties, dry, repeated_continuations
+from localinfer.generation.sampling.repetition import (
+    NO_SEQUENCE_BREAKERS,
+    apply_penalties,
+    dry,
+    last_tokens,
+    repeated_continuations,
+)
 
 WORDS = dict(enumerate([b"one", b" two", b" three", b":", b"end:", b".\n", b"\n\n", b"half", b"A##", b"#"]))
 
@@ -23,6 +29,11 @@ def breakers(*texts: str) -> SequenceBreakers:
 
 
 # --- penalties ---
+
+
+@pytest.mark.parametrize(("n", "expected"), [(-1, [1, 2, 3, 4]), (3, [2, 3, 4]), (2, [3, 4]), (1, [4]), (0, [])])
+def test_rows_of_images_are_no_recent_tokens(n: int, expected: list[int]) -> None:
+    assert list(last_tokens([1, 2, -1, -2, -3, 3, 4], n)) == expected
 
 
 @pytest.mark.parametrize(("recent", "repeat", "flat", "expected"), [

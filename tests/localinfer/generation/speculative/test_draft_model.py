@@ -110,6 +110,15 @@ def test_draft_tokens_are_the_most_probable_tokens(engine: Engine) -> None:
     assert draft_tokens == rows.argmax(axis=1).tolist()
 
 
+def test_a_text_with_images_gets_no_draft(engine: Engine) -> None:
+    draft = DraftModel(engine, make_draft_length_model(), engine.n_vocab, 0.1)
+    draft.accept_prompt([*PROMPT, -1, -2, 5])
+    draft.accept(7)
+    assert draft.choose_length(3, 3) == 1
+    draft.accept_prompt(PROMPT)
+    assert draft.choose_length(3, 3) > 1
+
+
 def test_improbable_tokens_are_not_drafted(engine: Engine) -> None:
     draft = DraftModel(engine, make_draft_length_model(), engine.n_vocab, 0.1)
     draft.p_min = 1.0

@@ -105,3 +105,11 @@ def test_acceptance_rate_is_measured_without_drafts() -> None:
     for id in range(200):
         created.accept(id)
     assert length_model.match_acceptance.rate(40) > initial_rate
+
+
+def test_rows_of_images_are_matched_but_not_drafted() -> None:
+    created = PromptLookup(AlwaysDraft())
+    created.accept_prompt([5, 6, -1, -2, 7, 8, 5, 6, 9, -1, -2])
+    assert draft_tokens(created, 4) == [7, 8, 5, 6]
+    created.accept_prompt([5, 6])
+    assert draft_tokens(created, 4) == [9]  # the rows follow

@@ -1,0 +1,48 @@
+"""The media of a batch: which of its tokens are media rows, and the rotary positions of all."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from localinfer.runtime.batch import Segment
+from localinfer.runtime.compiled_graph import Floats, MediaInputs
+from localinfer.runtime.sequence_media import Positions, SequenceMedia
+
+
+def media_with_segment(segment: Segment) -> SequenceMedia:
+    """Return the media of a sequence after the tokens of a segment were appended."""
+    sequence, ids = segment.sequence, segment.ids
+    return sequence.media.extended(ids.tolist(), len(sequence)) if sequence.media.table else sequence.media
+
+
+def media_inputs(
+    segments: Sequence[Segment], medias: Sequence[SequenceMedia], positions: Sequence[Positions]
+) -> MediaInputs | None:
+    """Return the media of a batch, or None if no sequence has any. `medias` and `positions` are those of each segment.
+
+    Raises MissingRowsError if rows have been dropped.
+    """
+    if not any(medias):
+        return None
+    lengths = [len(each) for each in positions]
+    firsts = [0, *accumulate(lengths)]
+
+    def page_positions(starts: Positions) -> Positions:
+        divided = np.split(starts, firsts[1:-1])
+        return np.concatenate([media.page_positions(each) for media, each in zip(medias, divided, strict=True)])
+
+    return MediaInputs(
+        [run for segment, first in zip(segments, firsts, strict=False) for run in media_rows(segment, first)],
+        np.concatenate([media.coordinates(each) for media, each in zip(medias, positions, strict=True)]),
+        page_positions,
+    )
+
+
+def media_rows(segment: Segment, first: int) -> Iterator[tuple[int, Floats]]:
+    """Yield the runs of media rows of a segment: their first token in the batch, where that of the segment is `first`,
+    and their values."""
+    table = segment.sequence.media.table
+    assert table is not None
+    for run in table.runs(segment.ids.tolist()):
+        yield first + run.at, table.embeddings_of(run.span).rows[run.row : run.row + run.n_rows]

@@ -1,0 +1,20 @@
+"""Random embeddings in place of what an encoder makes of images."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.runtime.media_embeddings import MediaEmbeddings
+
+
+def random_rows(name: str, count: int, width: int = 256, **fields: Any) -> MediaEmbeddings:
+    """Return embeddings that the name determines; `fields` are others of `MediaEmbeddings`."""
+    rows = np.random.default_rng(list(name.encode())).standard_normal((count, width), np.float32)
+    return MediaEmbeddings(name.encode(), rows, **({"n_positions": count} | fields))
+
+
+def grid(rows: int, columns: int) -> NDArray[np.int32]:
+    """Return the coordinates of the rows of an image that is divided into a grid."""
+    y, x = np.divmod(np.arange(rows * columns), columns)
+    return np.stack([np.zeros_like(y), y, x], axis=1).astype(np.int32)

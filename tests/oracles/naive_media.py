@@ -1,0 +1,46 @@
+"""The media of the oracle: which tokens are rows of images, and the rotary positions of all tokens."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from naive_math import Floats
+from numpy.typing import NDArray
+
+from localinfer.runtime.media_embeddings import MediaEmbeddings
+
+
+class NaiveMedia:
+    """The places of media in a list of token ids. Token -1 - k is row k of all `media`.
+
+    `coordinates` are the rotary positions of all tokens, (n_tokens, 3). `groups` are the bidirectional spans that
+    tokens are in, or -1. `rows` are the tokens that are media rows, and `values` what they bring.
+    """
+
+    def __init__(self, tokens: Sequence[int], media: Sequence[MediaEmbeddings]) -> None:
+        table = [(each, row) for each in media for row in range(len(each))]
+        self.coordinates = np.zeros((len(tokens), 3), np.int64)
+        self.groups, self.rows, position, values = np.full(len(tokens), -1), [], 0, []
+        for at, id in enumerate(tokens):
+            self.coordinates[at] = position
+            if id >= 0:
+                position += 1
+                continue
+            image, row = table[-1 - id]
+            self.coordinates[at] += row if image.coordinates is None else image.coordinates[row]
+            self.groups[at] = at - row if image.bidirectional else -1
+            self.rows.append(at)
+            values.append(image.rows[row])
+            position += image.n_positions if row == len(image) - 1 else 0
+        self.values: Floats = np.array(values, np.float64)
+
+    def attended(self, kind: str, window: int) -> NDArray[np.bool_]:
+        """Return which tokens attend to which others because they are in the same bidirectional span."""
+        groups, at = self.groups, np.arange(len(self.groups))
+        same = (groups[:, None] == groups[None, :]) & (groups[:, None] >= 0)
+        near = (window == 0) | (at[:, None] - at[None, :] < window)
+        return {"all": same, "window": same & near, "past": np.zeros_like(same)}[kind]
+
+    def slice(self, n: int, number: int) -> Floats:
+        """Return slice `number` of the values of all media rows, n values each."""
+        return self.values[:, n * number : n * (number + 1)]
+
