@@ -55,6 +55,10 @@ class OutputItems:
             yield from self._begin_text(MESSAGE)
         yield from self._end(status)
 
+    def abort(self) -> Iterator[Item]:
+        """Yield the events that end an answer in which an error occurred."""
+        yield from self._end("incomplete")
+
     def _begin_text(self, kind: str) -> Iterator[Item]:
         if kind == self._open:
             return

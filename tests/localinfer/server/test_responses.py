@@ -58,6 +58,48 @@ def test_openai_client(server: ServerProcess) -> None:
     assert "".join(deltas) == whole.output_text
 
 
+VIOLATED = {  # no grammar can express that elements differ, so that no answer matches
+    "type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 1}, "minItems": 2, "maxItems": 2,
+    "uniqueItems": True,
+}  # fmt: skip
+FAILING = REQUEST | {"text": {"format": {"type": "json_schema", "name": "list", "schema": VIOLATED}}}
+FAILING |= {"max_output_tokens": 100}
+
+
+def test_failed_response(server: ServerProcess) -> None:
+    """The error is part of the response, and what was generated before it stays there."""
+    assert server.post("/v1/responses", FAILING).status == 422
+    events = server.events("/v1/responses", FAILING | {"stream": True})
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    assert [event["type"] for event in events[-2:]] == ["response.output_item.done", "response.failed"]
+    failed, created = events[-1]["response"], events[0]["response"]
+    assert (failed["id"], failed["status"], failed["usage"]) == (created["id"], "failed", None)
+    assert failed["error"]["code"] == "schema_violation"
+    assert "does not match the schema" in failed["error"]["message"]
+    [message] = failed["output"]
+    assert message["status"] == "incomplete"
+    assert message["content"][0]["text"].startswith("[")
+
+
+def test_failed_response_in_the_openai_client(server: ServerProcess) -> None:
+    openai = pytest.importorskip("openai", reason="there is no package openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    stream = client.responses.create(
+        model="tiny", input="Hello", stream=True, text=FAILING["text"], extra_body={"seed": 7}
+    )
+    *_, last = stream
+    assert last.type == "response.failed"
+    assert (last.response.status, last.response.error.code) == ("failed", "schema_violation")
+    with client.responses.stream(model="tiny", input="Hello", text=FAILING["text"]) as events:
+        assert [event.type for event in events][-1] == "response.failed"
+
+
+def test_error_before_the_response_is_a_status(server: ServerProcess) -> None:
+    long = REQUEST | {"input": "too long " * 20_000, "stream": True}
+    answer = server.post("/v1/responses", long)
+    assert (answer.status, answer.body["error"]["code"]) == (400, "context_length_exceeded")
+
+
 @pytest.mark.parametrize(
     ("changed", "param"),
     [
