@@ -11,9 +11,8 @@ exit code is 1 if a call is invalid.
 import argparse
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import jsonschema
@@ -21,6 +20,7 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
 
+from concurrent_runs import run_all  # noqa: E402
 from structured import WORDS, random_schema  # noqa: E402
 
 import localinfer  # noqa: E402
@@ -60,7 +60,7 @@ def outcome(model: Model, tools: list[dict[str, Any]], choice: str, seed: int) -
     return ("invalid", f"{call}: {problem.message}") if problem else ("valid", call)
 
 
-def numbered_outcome(model: Model, number: int, n_calls: int) -> tuple[str, str, object]:
+def numbered_outcome(n_calls: int, model: Model, number: int) -> tuple[str, str, object]:
     """Run request `number` of `n_calls`; return its tool choice, what became of it, and the problem or the calls."""
     # Requests with the same tools follow each other, so that their prompt is evaluated once.
     first = number * N_SCHEMAS // n_calls
@@ -78,19 +78,9 @@ def main() -> None:
     arguments = parser.parse_args()
     counts: Counter[tuple[str, str]] = Counter()
     options = {"threads": arguments.threads, "ctx_size": N_CTX, "parallel": arguments.parallel}
-    with localinfer.load(arguments.model, **options) as model, ThreadPoolExecutor(arguments.parallel) as threads:
-        handles: SimpleQueue[Model] = SimpleQueue()
-        for slot in range(arguments.parallel):
-            handles.put(model.concurrent(slot))
-
-        def run(number: int) -> tuple[str, str, object]:
-            handle = handles.get()
-            try:
-                return numbered_outcome(handle, number, arguments.calls)
-            finally:
-                handles.put(handle)
-
-        for number, (choice, kind, detail) in enumerate(threads.map(run, range(arguments.calls))):
+    with localinfer.load(arguments.model, **options) as model:
+        results = run_all(model, partial(numbered_outcome, arguments.calls), range(arguments.calls))
+        for number, (choice, kind, detail) in enumerate(results):
             counts[choice, kind] += 1
             if kind == "invalid":
                 print(f"{number}: {detail}", flush=True)

@@ -1,6 +1,6 @@
 """Checks structured output with JSON schemas from a folder: how many are accepted, and how many answers are valid.
 
-    python tests/benchmarks/checks/json_schemas.py path/to/schemas --model smollm2 --predict 1000 --closing-bias 4
+    python tests/benchmarks/checks/json_schemas.py path/to/schemas --model smollm2 --predict 1000 --parallel 8
 
 The folder holds JSON schemas (*.json), such as a sample of SchemaStore or JSONSchemaBench. For each one that is
 accepted, the model writes a document, and `jsonschema` validates it, with the draft that the schema names. Documents
@@ -19,7 +19,9 @@ import jsonschema
 from jsonschema.validators import validator_for
 from referencing import Registry
 
-sys.path[:0] = [str(Path(__file__).parents[3])]
+sys.path[:0] = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
+
+from concurrent_runs import run_all  # noqa: E402
 
 import localinfer  # noqa: E402
 from localinfer import ConstraintError, IncompleteOutputError, InvalidOutputError, Model  # noqa: E402
@@ -58,13 +60,19 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--predict", type=int, default=300, help="maximum number of tokens of a document")
     parser.add_argument("--closing-bias", type=float, default=0.0, help="added to logits of tokens that end a value")
+    parser.add_argument("--parallel", type=int, default=8, help="documents that are written together")
     parser.add_argument("-t", "--threads", type=int, default=2)
     arguments = parser.parse_args()
     counts: Counter[str] = Counter()
-    with localinfer.load(arguments.model, threads=arguments.threads, ctx_size=arguments.predict + 100) as model:
+    n_ctx, paths = arguments.predict + 100, sorted(arguments.folder.glob("*.json"))
+    options = {"threads": arguments.threads, "ctx_size": n_ctx, "parallel": arguments.parallel}
+    with localinfer.load(arguments.model, **options) as model:
         bias = {str(id): arguments.closing_bias for id in closing_tokens(model)} if arguments.closing_bias else {}
-        for path in sorted(arguments.folder.glob("*.json")):
-            kind, detail = outcome(model, json.loads(path.read_text("utf-8-sig")), arguments.predict, bias)
+
+        def run(handle: Model, path: Path) -> tuple[str, str]:
+            return outcome(handle, json.loads(path.read_text("utf-8-sig")), arguments.predict, bias)
+
+        for path, (kind, detail) in zip(paths, run_all(model, run, paths), strict=True):
             counts[kind] += 1
             if kind not in ("valid", "cut off"):
                 print(f"{path.name}: {kind}: {detail[:300]}", flush=True)
