@@ -23,7 +23,7 @@ VALUE_SIZE = 16  # characters that count for each value of a conversation, in ad
 POLL_SECONDS = 0.05  # how often the waiting thread looks for reasons to stop
 MESSAGES_PER_WAIT = 1000
 CODE = "from localinfer.chat_template.prompt_worker import main; main()"
-PACKAGES = ("localinfer", "quant", "numpy", "tokenizers", "sentencepiece", "jinja2", "markupsafe")
+PACKAGES = ("localinfer", "quant", "numpy", "numba", "llvmlite", "tokenizers", "sentencepiece", "jinja2", "markupsafe")
 
 OnWait = Callable[[], None]
 

@@ -1,5 +1,5 @@
-"""The kernels of a forward pass, except the matrix products. They are compiled on demand and never imported at run
-time.
+"""The kernels of a forward pass, except the matrix products, and of byte-pair encoding. They are compiled on demand and
+never imported at run time.
 
 Each function here that returns a `Body` makes the body of a kernel for `quant.jit.kernel.Kernel`; its own arguments are
 compile-time constants. `tile` is 0 for small batches, else the tokens per tile; it selects the layout of the quantized

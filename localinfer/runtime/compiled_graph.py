@@ -23,6 +23,7 @@ from localinfer.graph.properties.published_windows import missing_window_warning
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.kernels.bpe_signatures import tokenizer_kernels
 from localinfer.machine import resources
 from localinfer.options import Options, Precision, parse_speculation_types
 from localinfer.runtime.thread_pool import POOL_KERNELS, IdleWork, OnOp, ThreadPool
@@ -80,7 +81,8 @@ class CompiledGraph:
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
         require_memory(f, self.graph.nbytes, self.n_ctx)
-        first, later = [*POOL_KERNELS, *self.graph.kernels(large_batch=False)], self.graph.kernels(large_batch=True)
+        first = [*POOL_KERNELS, *kernels_of_tokenizer(f), *self.graph.kernels(large_batch=False)]
+        later = self.graph.kernels(large_batch=True)
         if at_once or not self.model_graph.context.causal:
             first, later = [*first, *later], []
         self._compilation, kernel_warnings = load_in_order(first, later, paths.jit_dir(), progress)
@@ -344,7 +346,13 @@ def attention_sinks(keep: int, n_ctx: int) -> int:
 def required_kernels(f: GGUF, options: Options, *, media: bool = False) -> list[Kernel]:
     """Return the kernels that running this file needs, without duplicates."""
     graph = build_graph(f, options, media=media).graph
-    return list(dict.fromkeys([*POOL_KERNELS, *graph.kernels(large_batch=False), *graph.kernels(large_batch=True)]))
+    kernels = *graph.kernels(large_batch=False), *graph.kernels(large_batch=True)
+    return list(dict.fromkeys([*POOL_KERNELS, *kernels_of_tokenizer(f), *kernels]))
+
+
+def kernels_of_tokenizer(f: GGUF) -> tuple[Kernel, ...]:
+    """Return the kernels of the model's tokenizer, which are compiled side by side with those of its graph."""
+    return tokenizer_kernels(f.get("tokenizer.ggml.model", str, ""))
 
 
 def memory_requirements(f: GGUF, options: Options, *, media: bool = False) -> dict[str, int]:

@@ -48,7 +48,7 @@ KNOWN_TEXTS = frozenset((*EOG_TEXTS, *CHANNEL_TEXTS, *OVERRIDING_EOG_TEXTS, *cha
 
 
 def find_tokens(tokens: StringArray, texts: Collection[str] = KNOWN_TEXTS) -> dict[str, int]:
-    """Return the ids of those `texts` that are tokens.
+    """Return the ids of those `texts` that are tokens. No text is empty.
 
     Only tokens whose first two bytes and last byte match a text are compared: thousands of other tokens begin with
     "<" and end with ">".
@@ -56,7 +56,7 @@ def find_tokens(tokens: StringArray, texts: Collection[str] = KNOWN_TEXTS) -> di
     text_by_bytes = {text.encode(): text for text in texts}
     starts_match, ends_match = np.zeros((2, 256, 256), bool)
     for text in text_by_bytes:
-        starts_match[text[0], text[1]] = ends_match[text[0], text[-1]] = True
+        starts_match[text[0], text[min(len(text) - 1, 1)]] = ends_match[text[0], text[-1]] = True
     first = tokens.data[tokens.offsets]
     second = tokens.data[tokens.offsets + np.minimum(tokens.lengths - 1, 1)]
     last = tokens.data[tokens.offsets + tokens.lengths - 1]

@@ -12,18 +12,24 @@ from typing import NamedTuple
 
 from localinfer.tokenizer.digit_grouping import group_ascii_digits, group_digits_with_prefix
 
+# Where a long text may be cut: behind a letter of ASCII, before a space or a line break and another letter.
+BETWEEN_WORDS, BETWEEN_LINES = r"(?<=[A-Za-z])(?=[ \n][A-Za-z])", r"(?<=[A-Za-z])(?=\n[A-Za-z])"
+NOWHERE = "(?!)"
+
 
 class PreTokenizer(NamedTuple):
     """The splitting rules of one `tokenizer.ggml.pre`.
 
     `ignore_merges`: a word that is a token is not built from merges. `add_bos`: the default of add_bos_token.
     `split`: splits a text before the patterns do, for rules that no regular expression can apply in linear time.
+    `boundary`: a regular expression of Python for where a long text may be cut without changing its words.
     """
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
     add_bos: bool = False
     split: Callable[[str], list[str]] | None = None
+    boundary: str = BETWEEN_WORDS
 
 
 # English contractions in any case. (?i:'s) would also match the long s, U+017F.
@@ -107,14 +113,14 @@ PRE_TOKENIZERS = {
     "laguna": PreTokenizer((WHOLE_LINES, QWEN2)),
     "seed-coder": PreTokenizer((SEED,)),
     "bailingmoe": PreTokenizer((BAILING,)),
-    "exaone-moe": PreTokenizer((EXAONE_MOE,)),
+    "exaone-moe": PreTokenizer((EXAONE_MOE,), boundary=BETWEEN_LINES),
     "kimi-k2": PreTokenizer((KIMI,)),
     "tekken": PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True),
     "gpt-4o": PreTokenizer((GPT4O,)),
     "granite-embed-multi-97m": PreTokenizer((GRANITE_MULTI,), ignore_merges=True),
     "youtu": PreTokenizer((HANGUL_SIGNS_BOPOMOFO_KANA, YOUTU), ignore_merges=True),
     "tiny_aya": PreTokenizer((TINY_AYA,), split=group_digits_with_prefix),
-    "superbpe": PreTokenizer((), split=group_ascii_digits),
+    "superbpe": PreTokenizer((), split=group_ascii_digits, boundary=NOWHERE),
     "afmoe": PreTokenizer((EAST_ASIAN, DEEPSEEK3), split=group_digits_with_prefix),
     "deepseek-llm": PreTokenizer(
         ("[\r\n]", rf"\s?{WITH_CASE}+", rf"\s?{WIDE_SIGN}+", r"\s+\z", CJK_AND_HANGUL, r"\p{N}+")

@@ -4,14 +4,17 @@ The vocabulary writes bytes as characters: printable Latin-1 bytes as themselves
 above, so that a space is written as Ġ.
 """
 
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from localinfer.gguf.reader import GGUF
+from localinfer.kernels.bpe_signatures import NOTHING, WORDS
 from localinfer.tokenizer.pretokenizers import PreTokenizer
 from localinfer.tokenizer.segmenters.bpe_merger import BPEMerger
 from localinfer.tokenizer.unicode import pin_unicode_version
 from localinfer.tokenizer.vocabulary import read_bos_eos, read_vocabulary
+from localinfer.tokenizer.word_splitter import cut
 
 if TYPE_CHECKING:
     from tokenizers import pre_tokenizers
@@ -31,20 +34,20 @@ class ByteLevelBPE:
     def __init__(self, f: GGUF, pre: PreTokenizer) -> None:
         self.vocabulary = read_vocabulary(f)
         self.bos_eos = read_bos_eos(f, self.vocabulary, add_bos=pre.add_bos)
-        self._split = pre.split
+        self._split, self._boundary = pre.split, re.compile(pre.boundary)
         self._merge = BPEMerger(
             f,
             self.vocabulary,
-            byte_token=lambda byte: chr(byte) if byte < 128 else "",
-            without_token=lambda ids: [char for char in BYTE_OF if char not in ids],
-            pre_tokenizer=_pre_tokenizer(pre),
-            ignore_merges=pre.ignore_merges,
+            _pre_tokenizer(pre),
+            [chr(byte) if byte < 128 else "" for byte in range(256)],
+            alphabet=sorted(BYTE_OF, key=BYTE_OF.__getitem__),
+            unmerged=WORDS if pre.ignore_merges else NOTHING,
         )
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (no space is ever added)
         """Return the ids of a text without special tokens. Bytes that are not in the vocabulary are dropped."""
-        pieces = self._split(text) if self._split else [text]
-        return list(chain.from_iterable(self._merge(pieces)))
+        parts = cut(text, self._boundary)
+        return self._merge(chain.from_iterable(map(self._split, parts)) if self._split else parts)
 
     def piece(self, id: int) -> bytes:
         """Return the bytes of a normal token; a character that encodes no byte stands for itself."""
@@ -56,5 +59,4 @@ def _pre_tokenizer(pre: PreTokenizer) -> "pre_tokenizers.PreTokenizer":
     from tokenizers import Regex, pre_tokenizers
 
     splits = [pre_tokenizers.Split(Regex(pin_unicode_version(pattern)), "isolated") for pattern in pre.patterns]
-    byte_encoding = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([*splits, byte_encoding])
+    return pre_tokenizers.Sequence(splits)

@@ -4,21 +4,22 @@ As in SentencePiece, "▁" stands for a space, and a character without a token i
 """
 
 import re
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from localinfer.gguf.reader import GGUF
+from localinfer.kernels.bpe_signatures import LINE_BREAKS, NOTHING
+from localinfer.tokenizer.pretokenizers import BETWEEN_LINES
 from localinfer.tokenizer.segmenters.bpe_merger import BPEMerger
 from localinfer.tokenizer.segmenters.byte_tokens import NAMES
 from localinfer.tokenizer.unicode import WHITE_SPACE, simple_lower
 from localinfer.tokenizer.vocabulary import BYTE, read_bos_eos, read_vocabulary
+from localinfer.tokenizer.word_splitter import cut
 
 if TYPE_CHECKING:
     from tokenizers import pre_tokenizers
 
 SPACE = "▁"
-NEVER = "(?!)"
-UNKNOWN = "\0\0"  # no token has a NUL inside
+BOUNDARY = re.compile(BETWEEN_LINES)
 
 
 class CharacterBPEOptions(NamedTuple):
@@ -60,15 +61,10 @@ class CharacterBPE:
         self._merge = BPEMerger(
             f,
             self.vocabulary,
-            byte_token="<0x{:02X}>".format,
-            without_token=lambda _: [UNKNOWN],
-            pre_tokenizer=_pre_tokenizer(options),
-            unk_token=UNKNOWN,
-            byte_fallback=True,
+            _pre_tokenizer(options),
+            [f"<0x{byte:02X}>" for byte in range(256)],
+            unmerged=LINE_BREAKS if options.keeps_line_breaks else NOTHING,
         )
-        self._unmerged_runs = self._find_unmerged_runs() if options.keeps_line_breaks else {}
-        runs = "|".join(rf"(?<!\n){run}(?!\n)" for run in self._unmerged_runs)
-        self._run_pattern = re.compile(f"({runs})" if runs else NEVER)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (no space is ever added)
         """Return the ids of a text without special tokens. Characters without a token and byte tokens are dropped."""
@@ -76,9 +72,7 @@ class CharacterBPE:
             text = "".join(map(simple_lower, text))
         if self._options.escapes_spaces:
             text = text.replace(" ", SPACE)
-        segments = self._run_pattern.split(text)
-        merged = zip(segments, self._merge(segments), strict=True)
-        return list(chain.from_iterable(self._unmerged_runs.get(segment, ids) for segment, ids in merged))
+        return self._merge(cut(text, BOUNDARY))
 
     def piece(self, id: int) -> bytes:
         """Return the bytes of a normal token or a byte token."""
@@ -86,12 +80,6 @@ class CharacterBPE:
         if self.vocabulary.types[id] == BYTE:
             return NAMES.get(token, token)
         return token.replace(SPACE.encode(), b" ") if self._options.escapes_spaces else token
-
-    def _find_unmerged_runs(self) -> dict[str, list[int]]:
-        """Return the runs of line breaks that are tokens but that merging would not produce."""
-        tokens = {text: [id] for text, id in self._merge.ids.items() if text[0] == "\n" and not text.strip("\n")}
-        merged = zip(tokens, self._merge(list(tokens)), strict=True)
-        return {run: tokens[run] for run, ids in merged if ids != tokens[run]}
 
 
 def _pre_tokenizer(options: CharacterBPEOptions) -> "pre_tokenizers.PreTokenizer":

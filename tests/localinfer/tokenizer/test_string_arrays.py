@@ -1,12 +1,18 @@
-"""Finding strings of an array."""
+"""Checks of all strings of an array: whether they are UTF-8, and distinct."""
+
+import random
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import tiny_llama
 
+from localinfer.errors import LocalInferError
 from localinfer.gguf.cursor import StringArray
-from localinfer.tokenizer.string_arrays import StringIndex
+from localinfer.gguf.reader import GGUF, open_gguf
+from localinfer.tokenizer.string_arrays import decode_strings, has_duplicates, require_utf8
 
-TEXTS = [b"same text", b"", b"a", b"same text 2", b"a\0", b"12345678", b"same text", b"123456789"]
+LONG = 300  # bytes: a length that takes two bytes
 
 
 def array(texts: list[bytes]) -> StringArray:
@@ -14,15 +20,43 @@ def array(texts: list[bytes]) -> StringArray:
     return StringArray(np.frombuffer(stored, np.uint8), np.cumsum([8] + [len(text) + 8 for text in texts]))
 
 
-@pytest.mark.parametrize("text", TEXTS[1:])
-def test_finds_the_last_equal_string(text: bytes) -> None:
-    assert StringIndex(array(TEXTS)).find_last(text, -1) == len(TEXTS) - 1 - TEXTS[::-1].index(text)
+@pytest.fixture
+def f(tmp_path: Path) -> GGUF:
+    return open_gguf(tiny_llama(tmp_path / "model.gguf"))
 
 
-@pytest.mark.parametrize("text", [b"b", b"same tex", b"same text 3", b"1234567", b"\0"])
-def test_returns_the_default_if_there_is_none(text: bytes) -> None:
-    assert StringIndex(array(TEXTS)).find_last(text, -1) == -1
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 15, 16, 17, 100, LONG])
+def test_duplicates(length: int) -> None:
+    """Texts of this length differ in one byte, and from texts of another length."""
+    texts = [bytes([letter]) * length for letter in b"abc"] + [b"", b"a" * (length + 1)]
+    for at in range(length):
+        changed = bytearray(b"a" * length)
+        changed[at] = 0
+        texts.append(bytes(changed))
+    random.Random(length).shuffle(texts)
+    assert not has_duplicates(array(texts))
+    for text in (texts[0], texts[-1], b""):
+        assert has_duplicates(array([*texts, text]))
 
 
-def test_no_strings() -> None:
-    assert StringIndex(array([])).find_last(b"", 5) == 5
+def test_no_strings(f: GGUF) -> None:
+    assert not has_duplicates(array([]))
+    require_utf8(f, "key", array([]))
+    assert decode_strings(f, "key", array([])) == []
+
+
+@pytest.mark.parametrize("text", ["", "a", "\0", "é" * 100, "é" * LONG, "字😀", "\x7f" * 128])
+def test_utf8(f: GGUF, text: str) -> None:
+    texts = ["before", text, "", text, "after"]
+    stored = array([each.encode() for each in texts])
+    require_utf8(f, "key", stored)
+    assert decode_strings(f, "key", stored) == texts
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"\xc3", b"a" * LONG + b"\x80", b"\xed\xa0\x80"])
+def test_not_utf8(f: GGUF, text: bytes) -> None:
+    """The two bytes of a character in two strings are not one."""
+    stored = array([b"before", text, b"\xa9", b"after"])
+    for check in (require_utf8, decode_strings):
+        with pytest.raises(LocalInferError, match="key: not every string is UTF-8"):
+            check(f, "key", stored)

@@ -1,4 +1,4 @@
-"""Byte-level BPE: every pre-tokenizer, the byte alphabet, and errors that the file did not cause."""
+"""Byte-level BPE: every pre-tokenizer, and the byte alphabet."""
 
 from functools import partial
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 from tiny_tokenizers import Loader, strings, tiny_tokenizer
 
 from localinfer.tokenizer.pretokenizers import BY_NAME
-from localinfer.tokenizer.segmenters.bpe_merger import SHORT_TEXT, BPEMerger
 from localinfer.tokenizer.segmenters.byte_level import BYTE_OF
 
 
@@ -40,15 +39,3 @@ class TestPreTokenizers:
         assert BYTE_OF["Ġ"] == b" "
         assert BYTE_OF["Ċ"] == b"\n"
         assert BYTE_OF["é"] == b"\xe9"
-
-
-@pytest.mark.parametrize("trouble", [MemoryError, OSError, ImportError])
-def test_system_errors_are_not_attributed_to_the_file(
-    load: Loader, monkeypatch: pytest.MonkeyPatch, trouble: type[Exception]
-) -> None:
-    def fails(*_: object) -> None:
-        raise trouble
-
-    monkeypatch.setattr(BPEMerger, "_build", fails)
-    with pytest.raises(trouble):
-        load("bpe").encode("long " * SHORT_TEXT)
