@@ -32,9 +32,13 @@ COMPILE_WEIGHT = 2  # ... which counts as much as two measured ones
 
 
 def configure_streams() -> None:
-    """Configure the standard streams: open, and UTF-8 in every locale."""
+    """Configure the standard streams: open, and UTF-8 in every locale.
+
+    Without a stdout, as after `>&-`, writing to it is an error. Its file descriptor is taken, so that no other file
+    gets it.
+    """
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115, PTH123  # open until the process exits
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123
+    sys.stdout = sys.stdout or open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115, PTH123
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
     configure_stream(sys.stdin, errors="replace")
     configure_stream(sys.stdout, errors="replace")

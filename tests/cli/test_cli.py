@@ -305,11 +305,27 @@ class TestStreams:
         assert done.stderr.decode().splitlines()[-1] == (
             "error: cannot write the output: No space left on device")
 
+    @pytest.mark.parametrize("redirection", [">&-", "<&- >&-", "1</dev/null"])
+    @pytest.mark.parametrize("command", ["generate fake.gguf -p x", "--help", "--version", "list", "config"])
+    def test_stdout_that_cannot_be_written(
+        self, environment: dict[str, str], command: str, redirection: str, fake_model: str
+    ) -> None:
+        done = self.shell(environment, f"$localinfer {command.replace('fake.gguf', fake_model)} {redirection}")
+        assert done.returncode == 1
+        assert done.stderr.decode().splitlines()[-1] == "error: cannot write the output: Bad file descriptor"
+
+    def test_closed_stdout_is_no_error_if_nothing_is_written(
+        self, environment: dict[str, str], fake_model: str, tmp_path: Path
+    ) -> None:
+        environment = environment | {"LOCALINFER_CONFIG_DIR": str(tmp_path)}
+        done = self.shell(environment, f"$localinfer cp {fake_model} copied >&-")
+        assert done.returncode == 0, done.stderr
+        assert "copied" in (tmp_path / "models.toml").read_text()
+
     def test_closed_streams(self, environment: dict[str, str], fake_model: str) -> None:
         assert self.shell(environment, f"$localinfer generate {fake_model} -p x <&-").stdout == b"x"
         assert self.shell(environment, f"$localinfer generate {fake_model} -p x 2>&-").stdout == b"x"
         assert self.shell(environment, f"$localinfer generate {fake_model} -p x <&- 2>&-").stdout == b"x"
-        assert self.shell(environment, f"$localinfer generate {fake_model} -p x >&-").returncode in (0, 1)
         assert self.shell(environment, f"$localinfer generate {fake_model} -p x 2>/dev/full").stdout == b"x"
 
     def test_no_stdin_is_no_prompt(self, environment: dict[str, str], fake_model: str) -> None:
