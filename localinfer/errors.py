@@ -39,6 +39,10 @@ class UnsupportedError(LocalInferError):
     exit_code = 3
 
 
+class UnsupportedInputError(UnsupportedError):
+    """An image or a sound for a model that does not read it."""
+
+
 class NotEnoughMemoryError(LocalInferError):
     """The weights, the KV cache and the scratch buffers do not fit into memory."""
 

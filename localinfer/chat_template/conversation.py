@@ -19,6 +19,7 @@ Message = Mapping[str, object]
 
 ROLE = re.compile(r"\w[\w-]*")  # templates build control tokens from it, such as <|user|>
 NAME = re.compile(r"[A-Za-z_]\w*")
+MEDIA_TYPES = ("image", "audio")
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")  # reasoning content, the preferred name first
 
@@ -28,7 +29,8 @@ class Conversation:
     """A conversation to render.
 
     A message is {"role": ..., "content": ...}. The content is a string or a list of parts {"type": "text", "text":
-    ...}; it may be missing if there are `tool_calls`. `ids` are the token ids with which the model generated content
+    ...}; it may be missing if there are `tool_calls`. A part {"type": "image", "ids": [...]}, or with "audio", stands
+    for the token ids of an image or a sound. `ids` are the token ids with which the model generated content
     and tool calls; the prompt repeats exactly these tokens. `reasoning_ids` are the token ids of the reasoning before
     them.
 
@@ -135,8 +137,11 @@ def check_message(where: str, message: Message) -> None:
 def check_part(where: str, part: object) -> None:
     if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
         raise UsageError(f'{where}: must be a part, such as {{"type": "text", "text": "Hello"}}')
+    if part["type"] in MEDIA_TYPES:
+        check_ids(f"{where}.ids", part.get("ids", ()))
+        return
     if part["type"] != "text":
-        raise UsageError(f"{where}.type: must be text, not {printable(str(part['type']), 40)}; only text is supported")
+        raise UsageError(f"{where}.type: must be text, image or audio, not {printable(str(part['type']), 40)}")
     if not isinstance(part.get("text"), str):
         raise UsageError(f"{where}.text: must be a string")
 

@@ -116,4 +116,4 @@ def exchange(child: Child, frames: Sequence[bytes]) -> list[bytes]:
 
 
 def array_of(content: bytes) -> list[int]:
-    return array("I", content).tolist()
+    return array("i", content).tolist()

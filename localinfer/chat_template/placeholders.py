@@ -4,7 +4,7 @@ A private-use character replaces each control token that a text of the conversat
 a text that ends in the beginning of one, because the template may put another text behind it. The rendered text can
 then be split at its control tokens, which all come from the template; afterwards the placeholders become the original
 texts again. A placeholder also replaces the text of an answer whose token ids are known, and becomes these ids, even if
-the tokenizer would split the text differently.
+the tokenizer would split the text differently. In the same way, one replaces each image and each sound.
 """
 
 import json
@@ -16,6 +16,7 @@ from localinfer.tokenizer import Tokenizer
 
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private use area A
 PLACEHOLDER_START = re.compile(r"[\U000F0000-\U000FFFFD]|\\udb[89ab]|\\U000f")  # how each escaped text begins
+MEDIA_MARKER = "<__media__>"  # how a `Prompt.text` shows an image or a sound, as llama.cpp writes it
 REASONING_END = re.compile(r"</think>|\[/THINK]|</thought>|</seed:think>")  # templates cut answers here
 
 
@@ -29,7 +30,8 @@ class Placeholders:
         self._free = unused_characters(list(iter_texts(value)))
         self._char_of: dict[str, str] = {}  # text -> placeholder
         self._text_of: dict[str, str] = {}  # escaped placeholder -> escaped text
-        self._ids_of: dict[str, list[int]] = {}  # placeholder -> token ids of an answer
+        self._ids_of: dict[str, list[int]] = {}  # placeholder -> token ids of an answer, an image or a sound
+        self._media: list[tuple[str, ...]] = []  # the escaped forms of each placeholder of an image or a sound
 
     def new_placeholder(self) -> str:
         """Return an unused character. Raises UsageError if there is none left."""
@@ -62,6 +64,33 @@ class Placeholders:
             return message
         return {**message, "content": self.add_ids(known, content[:end]) + content[end:]}
 
+    def replace_media(self, message: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the message with a text as its content if it has images or sounds, with a placeholder for each.
+
+        Texts are separated by newlines, but not from an image or a sound, as llama.cpp does it.
+        """
+        content = message.get("content")
+        if not isinstance(content, list | tuple) or not any(part["type"] != "text" for part in content):
+            return message
+        text, is_behind_text = "", False
+        for part in content:
+            is_text = part["type"] == "text"
+            separator = "\n" if is_text and is_behind_text else ""
+            text += separator + (part["text"] if is_text else self._media_placeholder(part.get("ids", ())))
+            is_behind_text = is_text
+        return {**message, "content": text}
+
+    def _media_placeholder(self, ids: Sequence[int]) -> str:
+        char = self.add_ids(list(ids), MEDIA_MARKER)
+        forms = escaped_texts(char)
+        self._media.append(forms)
+        self._ids_of |= {form: list(ids) for form in forms}
+        return char
+
+    def has_all_media(self, text: str) -> bool:
+        """Return whether a rendered text contains each image and each sound once."""
+        return all(sum(map(text.count, set(forms))) == 1 for forms in self._media)
+
     def add_ids(self, ids: list[int], text: str) -> str:
         """Return a placeholder that becomes these token ids, and this text in a `Prompt.text`."""
         char = self.new_placeholder()
@@ -70,10 +99,10 @@ class Placeholders:
         return char
 
     def split(self, text: str) -> list[str | list[int]]:
-        """Split a rendered text into token ids of answers and the texts between them."""
+        """Split a rendered text into token ids of answers, images and sounds, and the texts between them."""
         if not self._ids_of or not PLACEHOLDER_START.search(text):
             return [text]
-        pieces = re.split(f"([{''.join(self._ids_of)}])", text)
+        pieces = re.split(f"({'|'.join(map(re.escape, self._ids_of))})", text)
         return [self._ids_of.get(piece, piece) for piece in pieces if piece]
 
     def restore(self, text: str) -> str:

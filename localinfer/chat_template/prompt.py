@@ -23,7 +23,7 @@ Variables = dict[str, object]
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A rendered prompt. `text` shows control tokens that user texts contain like real ones; in `ids` they are plain
-    text.
+    text. Where `ids` has an image or a sound, `text` has the marker <__media__>.
     """
 
     text: str
@@ -51,7 +51,8 @@ def build_prompt(
         escape = identity if parse_special else placeholders.replace_control_tokens
         variables = {name: escape(value) for name, value in variables.items()}
         # Messages come last, in order, so that their placeholders stay the same when the conversation grows.
-        variables["messages"] = [escape(placeholders.replace_known_ids(each)) for each in messages]
+        without_ids = (placeholders.replace_known_ids(placeholders.replace_media(each)) for each in messages)
+        variables["messages"] = [escape(each) for each in without_ids]
     except RecursionError:
         raise UsageError("messages: a value is nested too deeply, or contains itself") from None
     if conversation.continue_final_message:
@@ -62,6 +63,8 @@ def build_prompt(
         text = insert_original_tokens(
             template, variables, rendered, spans or MessageSpans(), calls, tokenizer, placeholders
         )
+    if not placeholders.has_all_media(text):
+        raise template.error("leaves out an image or a sound of the messages, or repeats it")
     return tokenize_with_single_bos(tokenizer, text, placeholders)
 
 

@@ -5,7 +5,7 @@ It reads frames: their number, the path of the model, the kind of the request, a
     encode   the keywords of `Tokenizer.encode` (JSON), the text         -> "", the token ids
     build    the template and the conversation (JSON), each message      -> "", the token ids, the text
 
-Token ids are unsigned integers of four bytes. The reply begins with the number of its frames. Its first frame is the
+Token ids are signed integers of four bytes. The reply begins with the number of its frames. Its first frame is the
 name of a class of `localinfer.errors` instead of "" if that is raised; its message follows.
 """
 
@@ -41,7 +41,7 @@ def answer(path: bytes, kind: bytes, head: bytes, *rest: bytes) -> list[bytes]:
 
 
 def bytes_of(ids: list[int]) -> bytes:
-    return array("I", ids).tobytes()
+    return array("i", ids).tobytes()
 
 
 def main() -> None:

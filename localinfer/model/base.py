@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from operator import index
+from typing import TYPE_CHECKING
 
 from localinfer.errors import UsageError
 from localinfer.generation.session import GenerationSession
@@ -12,6 +14,11 @@ from localinfer.model.shared_resources import SharedResources
 from localinfer.options import FLAGS, Options, from_keywords, merge
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # most prompts are text only
+    from localinfer.model.media_encoder import MediaInfo
+    from localinfer.multimodal.access import MediaAccess
+    from localinfer.multimodal.projector import Projector
 
 
 class ModelBase:
@@ -68,11 +75,35 @@ class ModelBase:
         """The number of tokens in the vocabulary."""
         return self.engine.n_vocab
 
+    @property
+    def media_kinds(self) -> frozenset[str]:
+        """What the model reads beside text: "image", "audio", both or nothing."""
+        return self._resources.media_encoder().kinds
+
+    @property
+    def projector(self) -> "Projector":
+        """The projector, with which the model reads images or sounds; loaded at first use.
+
+        Raises UnsupportedError if the model has none.
+        """
+        return self._resources.media_encoder().projector()
+
+    def media_info(self, source: object, *, name: str = "source") -> "MediaInfo":
+        """Return the size of an image or a sound, and the number of its tokens in a prompt: of a path, bytes, a data:
+        URL, or decoded media. Nothing is encoded. `name` is that in errors.
+
+        Raises UsageError for what cannot be read, UnsupportedError for what the model does not read.
+        """
+        return self._resources.media_encoder().info(source, name)
+
     def tokenize(
-        self, text: str, *, add_special: bool = True, parse_special: bool = False,
-        on_wait: Callable[[], None] | None = None,
+        self, text: str, *, add_special: bool = True, parse_special: bool = False, media: Sequence[object] = (),
+        media_access: "MediaAccess | None" = None, on_wait: Callable[[], None] | None = None,
     ) -> list[int]:  # fmt: skip
         """Return the token ids of a text.
+
+        `media` are images and sounds, in the order of the markers <__media__> in the text; without markers, they come
+        before it. Their token ids are negative.
 
         With `add_special`, the ids begin with BOS if the model expects it, but never with two. With `parse_special`,
         the texts of control tokens become control tokens.
@@ -80,8 +111,32 @@ class ModelBase:
         With `on_wait`, a child process tokenizes a long text. Meanwhile `on_wait` is called several times a second; it
         may raise, which ends the process.
         """
+        if media:
+            return self._tokenize_with_media(
+                text, media, media_access, on_wait, add_special=add_special, parse_special=parse_special
+            )
         ids = self._encode(text, on_wait, add_special=add_special, parse_special=parse_special)
         return ids[1:] if ids[:2] == [self.tokenizer.bos] * 2 else ids
+
+    def _tokenize_with_media(
+        self, text: str, media: Sequence[object], access: "MediaAccess | None", on_wait: Callable[[], None] | None, *,
+        add_special: bool, parse_special: bool,
+    ) -> list[int]:  # fmt: skip
+        from localinfer.chat_template.placeholders import MEDIA_MARKER
+        from localinfer.multimodal.access import ANY_FILE
+
+        pieces = text.split(MEDIA_MARKER) if MEDIA_MARKER in text else ["" for _ in media] + [text]
+        if len(pieces) != len(media) + 1:
+            raise UsageError(f"media: {len(media)} for {len(pieces) - 1} markers {MEDIA_MARKER} in the prompt")
+        encoder = self._resources.media_encoder()
+        ids_of_media = encoder.encode_sources(media, access or ANY_FILE, self.engine.media_ids, self.n_ctx)
+        ids = self.tokenize(pieces[0], add_special=add_special, parse_special=parse_special, on_wait=on_wait)
+        for media_ids, piece in zip(ids_of_media, pieces[1:], strict=True):
+            ids += media_ids
+            if piece:
+                keywords = {"add_special": False, "parse_special": parse_special, "continues_text": True}
+                ids += self._encode(piece, on_wait, **keywords)
+        return ids
 
     def _encode(self, text: str, on_wait: Callable[[], None] | None, **keywords: bool) -> list[int]:
         if on_wait is not None:
@@ -99,11 +154,22 @@ class ModelBase:
     def detokenize(
         self, ids: Sequence[int], *, special: bool = False, on_wait: Callable[[], None] = lambda: None
     ) -> str:
-        """Return the text of token ids; with `special`, it includes the texts of control tokens.
+        """Return the text of token ids; with `special`, it includes the texts of control tokens, and the marker
+        <__media__> for each image and sound.
 
         `on_wait` is called after every few thousand tokens; it may raise.
         """
-        return self.tokenizer.decode(self._check_ids(ids), special=special, on_wait=on_wait)
+        checked = self._check_ids(ids, media=True)
+        if min(checked, default=0) >= 0:
+            return self.tokenizer.decode(checked, special=special, on_wait=on_wait)
+        from localinfer.chat_template.placeholders import MEDIA_MARKER
+
+        runs = ((is_media, list(run)) for is_media, run in groupby(checked, lambda id: id < 0))
+        texts = (
+            MEDIA_MARKER * special if is_media else self.tokenizer.decode(run, special=special, on_wait=on_wait)
+            for is_media, run in runs
+        )
+        return "".join(texts)
 
     def _check_ids(self, ids: Sequence[int], *, media: bool = False) -> list[int]:
         """Return token ids as a list of int. Raises UsageError if one is not in the vocabulary, nor, with `media`, the
@@ -129,6 +195,6 @@ class ModelBase:
             given = {name: value for name, value in given.items() if name != "schema"} | {"json_schema": schema}
         layer = from_keywords(given)
         for name in layer:
-            if FLAGS[name].section in ("model", "draft"):
+            if FLAGS[name].section in ("model", "draft", "media"):
                 raise UsageError(f"{name}: can only be set when the model is loaded")
         return merge(layer, asdict(self.options))

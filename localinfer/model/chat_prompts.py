@@ -1,13 +1,14 @@
 """Prompts of conversations, rendered with the chat template."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from localinfer.model.base import ModelBase
 
 if TYPE_CHECKING:  # `generate` does not need chat templates
     from localinfer.chat_template.conversation import Message
     from localinfer.chat_template.prompt import Prompt
+    from localinfer.multimodal.access import MediaAccess
 
 MIN_ANSWER_TOKENS = 256
 
@@ -27,11 +28,18 @@ class ChatPrompts(ModelBase):
         model continues. The option `system_prompt` is added, unless the messages begin with a system message. The texts
         of messages never become control tokens, unless `parse_special` is set.
 
+        Images and sounds of the messages are encoded; `media_access`, which is also in `options`, limits the files and
+        addresses that they may name. With `counts_media` there, nothing is encoded, and zeros take the place of their
+        token ids.
+
         Raises UnsupportedError if the model has no chat template, UsageError for an invalid conversation,
         LocalInferError for an error of the template.
         """
         from localinfer.chat_template.conversation import Conversation
 
+        access = cast("MediaAccess | None", options.pop("media_access", None))
+        media_ids = None if options.pop("counts_media", False) else self.engine.media_ids
+        messages = self._resources.encode_messages(messages, access, media_ids, self.n_ctx)
         conversation = Conversation(
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message)
@@ -52,7 +60,7 @@ class ChatPrompts(ModelBase):
         from localinfer.chat_template.truncation import drop_oldest_turns
 
         def count_tokens(left: Sequence["Message"]) -> int:
-            return len(self.render(left, **render_options).ids)
+            return len(self.render(left, counts_media=True, **render_options).ids)
 
         n_predict = int(render_options.get("n_predict", self.options.n_predict))
         n_answer = min(max(self.n_ctx // 8, MIN_ANSWER_TOKENS, n_predict), self.n_ctx // 4)

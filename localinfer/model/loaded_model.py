@@ -16,6 +16,7 @@ from localinfer.generation.session import GenerationSession, Progress
 from localinfer.generation.token_selection import SamplerFunction
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.hub import resolve
+from localinfer.hub.projectors import projector_of
 from localinfer.model.model import Model
 from localinfer.model.shared_resources import SharedResources
 from localinfer.options import (
@@ -32,6 +33,7 @@ from localinfer.runtime.engine import Engine
 
 if TYPE_CHECKING:  # constraints and the scheduler are imported when needed
     from localinfer.generation.structured.constraint import Constraint
+    from localinfer.model.media_encoder import MediaEncoder
     from localinfer.prefix_store.store import PrefixStore
     from localinfer.runtime.scheduler import Scheduler
 
@@ -54,11 +56,11 @@ def load(path_or_name: str | Path, *, progress: Progress | None = None, options:
     name = _check_name(path_or_name)
     keyword_options = from_keywords(keywords)
     if options is not None:
-        return LoadedModel(open_gguf(resolve.find(name)), merge(keyword_options, asdict(options)), progress)
+        return LoadedModel(open_gguf(resolve.find(name)), merge(keyword_options, asdict(options)), progress, name)
     environment, registry_options = from_environment(os.environ), resolve.default_options(name)
     f = open_gguf(resolve.find(name))
     merged = merge(keyword_options, environment, registry_options, from_metadata(f.metadata, f.path))
-    return LoadedModel(f, merged, progress)
+    return LoadedModel(f, merged, progress, name)
 
 
 def _check_name(value: object) -> str | Path:
@@ -72,17 +74,20 @@ class LoadedModel(Model):
 
     engine: Engine
 
-    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None, name: str | Path = "") -> None:
+        """`name` is that by which the model was found; its store may know the projector."""
         weight_loading.require_address_space(f)
         f = weight_loading.load_weights(f, options, progress)
         file_tokenizer = tokenizer.from_gguf(f)  # before the engine: its library aborts if memory runs out
+        self._projector_path = projector_of(name or f.path, f.path, options)
         draft = open_draft_model(f, options)
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
-        engine = Engine.load(f, options, progress, head, at_once=False)
+        media = self._projector_path is not None
+        engine = Engine.load(f, options, progress, head, at_once=False, media=media)
         self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
         self.prefix_store = open_prefix_store(options)
         session = GenerationSession(engine, file_tokenizer, progress, self._draft, self.prefix_store)
-        resources = SharedResources(f, file_tokenizer, engine, session)
+        resources = SharedResources(f, file_tokenizer, engine, session, lambda: self._create_media_encoder(name))
         super().__init__(f, options, file_tokenizer, engine, session, resources)
         for warning in (*engine.warnings, *context_length_warnings(self), *draft_model_warnings(options)):
             warnings.warn(warning, stacklevel=3)
@@ -90,6 +95,11 @@ class LoadedModel(Model):
         self._scheduler: Scheduler | None = None  # created by the first call of `concurrent`
         self._draft_scheduler: Scheduler | None = None  # the scheduler of the draft model
         self._concurrent: dict[int, ConcurrentModel] = {}
+
+    def _create_media_encoder(self, name: str | Path) -> "MediaEncoder":
+        from localinfer.model.media_encoder import MediaEncoder
+
+        return MediaEncoder(self.file, name, self._projector_path, self.options, self.tokenizer, self.progress)
 
     def concurrent(self, slot: int) -> "Model":
         """Return the handle for a scheduler slot: see `Model.concurrent`."""

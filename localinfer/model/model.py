@@ -58,23 +58,27 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         return self._session.logits(self._check_ids(ids, media=True))
 
     def stream(
-        self, prompt: str | Sequence[int], *, sampler: SamplerFunction | None = None, **options: Unpack[RunKeywords]
-    ) -> GenerationStream:
+        self, prompt: str | Sequence[int], *, media: Sequence[object] = (), sampler: SamplerFunction | None = None,
+        **options: Unpack[RunKeywords],
+    ) -> GenerationStream:  # fmt: skip
         """Continue a text or token ids, and yield the output in pieces. `options` override the model's options for this
         run.
+
+        `media` are images and sounds (paths, bytes, data: URLs, arrays), in the order of the markers <__media__> in the
+        text; without markers, they come before it.
 
         `sampler` replaces the sampler chain of the options. It is called with the logits, float32 (n_vocab,), and the
         list of the ids of prompt and output so far, and returns the id of the next token. The additional option
         `schema` is a JSON schema that the output must match: a dict, a JSON text or a pydantic model.
 
-        Raises immediately: UsageError, ConstraintError for an invalid schema or grammar, ContextOverflowError for a
-        prompt that is too long, LocalInferError for a file that has changed. Raises after the last piece:
-        ContextOverflowError if the context is full, IncompleteOutputError if the output does not satisfy its
-        constraint.
+        Raises immediately: UsageError, UnsupportedError for media that the model cannot read, ConstraintError for an
+        invalid schema or grammar, ContextOverflowError for a prompt that is too long, LocalInferError for a file that
+        has changed. Raises after the last piece: ContextOverflowError if the context is full, IncompleteOutputError if
+        the output does not satisfy its constraint.
         """
         self.engine.compiled_graph.require_output_layer()
         run_options = self._run_options(options)
-        tokens = self._prompt_ids(prompt)
+        tokens = self._prompt_ids(prompt, media)
         return self._run(tokens, run_options, sampler)
 
     def score(self, prompt: str | Sequence[int], ids: Sequence[int], *, logprobs: int = 1) -> list[Piece]:
@@ -91,6 +95,10 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
     def stream_chat(self, messages: Sequence["Message"], **keywords: Unpack[ChatKeywords]) -> GenerationStream:
         """Answer a conversation of messages {"role": ..., "content": ...}, and yield the answer in pieces.
+
+        A content may be a list of parts: {"type": "text", "text": ...}, {"type": "image", "image": ...} and {"type":
+        "audio", "audio": ...}, with a path, bytes, a data: URL or an array, and those of OpenAI's API. `media_access`
+        limits the files and addresses that messages may name; by default, they may name any file.
 
         The prompt is what `render` returns for the same `tools`, `documents`, `template_kwargs`,
         `continue_final_message` and `parse_special`. The answer begins with the tokens `prefix_ids`, which are its
@@ -110,7 +118,10 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
 
         self.engine.require_open()
         self.engine.compiled_graph.require_output_layer()
-        return self._answer(ChatRequest.from_keywords(messages, keywords))
+        rest = keywords.copy()
+        access = rest.pop("media_access", None)
+        messages = self._resources.encode_messages(messages, access, self.engine.media_ids, self.n_ctx)
+        return self._answer(ChatRequest.from_keywords(messages, rest))
 
     def _answer(self, request: "ChatRequest") -> GenerationStream:
         from localinfer.generation.tool_calls import answer_parser, parse_pieces
@@ -148,9 +159,11 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         """Return the sampler chain that the options describe, which can be passed to `generate`."""
         return self._session.sampler(self._run_options(options))
 
-    def _prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def _prompt_ids(self, prompt: str | Sequence[int], media: Sequence[object]) -> list[int]:
         if isinstance(prompt, str):
-            return self.tokenize(prompt, on_wait=self._report_prompt)
+            return self.tokenize(prompt, media=media, on_wait=self._report_prompt)
+        if media:
+            raise UsageError("media: requires a text as the prompt")
         return self._check_ids(prompt, media=True)
 
     def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> GenerationStream:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from localinfer.chat_template.conversation import Message
     from localinfer.generation.token_selection import SamplerFunction
     from localinfer.generation.tool_calls.tool_choice import ToolChoice
+    from localinfer.multimodal.access import MediaAccess
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ class ChatKeywords(RunKeywords, total=False):
     tool_choice: "str | Mapping[str, object] | ToolChoice"
     parallel_tool_calls: bool
     stream_arguments: bool
+    media_access: "MediaAccess | None"
 
 
 class TextGeneration(ModelBase, ABC):
@@ -45,8 +47,9 @@ class TextGeneration(ModelBase, ABC):
 
     @abstractmethod
     def stream(
-        self, prompt: str | Sequence[int], *, sampler: "SamplerFunction | None" = None, **options: Unpack[RunKeywords]
-    ) -> GenerationStream:
+        self, prompt: str | Sequence[int], *, media: Sequence[object] = (), sampler: "SamplerFunction | None" = None,
+        **options: Unpack[RunKeywords],
+    ) -> GenerationStream:  # fmt: skip
         """Continue a text or token ids, and yield the output in pieces."""
 
     @abstractmethod
@@ -55,8 +58,9 @@ class TextGeneration(ModelBase, ABC):
 
     @overload
     def generate(
-        self, prompt: str | Sequence[int], *, sampler: "SamplerFunction | None" = None, **options: Unpack[RunKeywords]
-    ) -> GenerationResult: ...
+        self, prompt: str | Sequence[int], *, media: Sequence[object] = (), sampler: "SamplerFunction | None" = None,
+        **options: Unpack[RunKeywords],
+    ) -> GenerationResult: ...  # fmt: skip
 
     @overload
     def generate(
@@ -65,17 +69,18 @@ class TextGeneration(ModelBase, ABC):
     ) -> list[GenerationResult]: ...  # fmt: skip
 
     def generate(
-        self, prompt: str | Sequence[int] | list[str] | list[list[int]], *,
+        self, prompt: str | Sequence[int] | list[str] | list[list[int]], *, media: Sequence[object] = (),
         sampler: "SamplerFunction | None" = None, **options: Unpack[RunKeywords],
     ) -> GenerationResult | list[GenerationResult]:  # fmt: skip
         """Continue a text or token ids, and return the result.
 
-        A list of prompts gives a list of results, in the same order. If the model was loaded with `parallel`, that many
-        prompts are evaluated together (continuous batching). For options and errors see `Model.stream`.
+        A list of prompts gives a list of results, in the same order; all of them have the same `media`. If the model
+        was loaded with `parallel`, that many prompts are evaluated together (continuous batching). For options and
+        errors see `Model.stream`.
         """
 
         def run(model: TextGeneration, one: str | Sequence[int]) -> GenerationResult:
-            return model.stream(one, sampler=sampler, **options).result()
+            return model.stream(one, media=media, sampler=sampler, **options).result()
 
         if isinstance(prompt, str) or all(not isinstance(each, str | Sequence) for each in prompt):
             return run(self, cast("str | Sequence[int]", prompt))
@@ -106,12 +111,13 @@ class TextGeneration(ModelBase, ABC):
         return run(self, cast('Sequence["Message"]', messages))
 
     async def agenerate(
-        self, prompt: str | Sequence[int], *, sampler: "SamplerFunction | None" = None, **options: Unpack[RunKeywords]
-    ) -> GenerationResult:
+        self, prompt: str | Sequence[int], *, media: Sequence[object] = (), sampler: "SamplerFunction | None" = None,
+        **options: Unpack[RunKeywords],
+    ) -> GenerationResult:  # fmt: skip
         """Do what `generate` does in a thread, without blocking the event loop."""
         import asyncio
 
-        return await asyncio.to_thread(lambda: self.stream(prompt, sampler=sampler, **options).result())
+        return await asyncio.to_thread(lambda: self.stream(prompt, media=media, sampler=sampler, **options).result())
 
     async def achat(self, messages: Sequence["Message"], **keywords: Unpack[ChatKeywords]) -> GenerationResult:
         """Do what `chat` does in a thread, without blocking the event loop."""
@@ -120,10 +126,11 @@ class TextGeneration(ModelBase, ABC):
         return await asyncio.to_thread(lambda: self.stream_chat(messages, **keywords).result())
 
     async def astream(
-        self, prompt: str | Sequence[int], *, sampler: "SamplerFunction | None" = None, **options: Unpack[RunKeywords]
-    ) -> AsyncIterator[Piece]:
+        self, prompt: str | Sequence[int], *, media: Sequence[object] = (), sampler: "SamplerFunction | None" = None,
+        **options: Unpack[RunKeywords],
+    ) -> AsyncIterator[Piece]:  # fmt: skip
         """Yield what `stream` yields, without blocking the event loop."""
-        async for piece in iterate_in_thread(lambda: self.stream(prompt, sampler=sampler, **options)):
+        async for piece in iterate_in_thread(lambda: self.stream(prompt, media=media, sampler=sampler, **options)):
             yield piece
 
     async def astream_chat(

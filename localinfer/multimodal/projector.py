@@ -84,6 +84,16 @@ class Projector:
         counts = {grid: self._file.build(grid, self._options)[1].rows.capacity for grid in set(grids)}
         return sum(counts[grid] for grid in grids)
 
+    def layout(self, media: Image | Sound) -> list[str | int]:
+        """Return what `encode` returns, without encoding: the number of rows in place of the rows."""
+        image = require_image(media, self._file)
+        views = []
+        for each in self._processor(image):
+            count = self._file.build(each.grid, self._options)[1].rows.capacity
+            views.append(View(each.name, MediaEmbeddings(b"", np.empty((count, 0), np.float32), count)))
+        parts = self._file.encoder.arrange(views)
+        return [part if isinstance(part, str) else len(part) for part in parts]
+
     def close(self) -> None:
         """Discard the kept rows; later calls raise LocalInferError. An image of another thread is encoded first."""
         with self._lock:

@@ -14,6 +14,9 @@ from localinfer import (
 )
 
 MESSAGES: list[localinfer.Message] = [{"role": "user", "content": "Why is the sky blue?"}]
+QUESTION: localinfer.Message = {
+    "role": "user", "content": [{"type": "image", "image": "cat.jpg"}, {"type": "text", "text": "What is this?"}],
+}  # fmt: skip
 TOOLS = [{"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]
 
 
@@ -27,6 +30,7 @@ def generate(model: Model) -> None:
     for piece in model.stream("Once", top_k=40, top_p=0.9, seed=1):
         print(piece.text, piece.id, piece.kind, end="")
     sampler = model.sampler(temp=0.7)
+    print(model.generate("<__media__> This is", media=["cat.jpg"]).text, model.media_info("cat.jpg").n_tokens)
     print(model.generate("Apples", sampler=sampler, schema={"type": "object"}).text)
 
 
@@ -38,6 +42,8 @@ def chat(model: Model) -> None:
         print(piece.text, end="", flush=True)
     print(model.render(MESSAGES).text, model.render(MESSAGES, add_generation_prompt=False).ids)
     remaining: list[localinfer.Message] = model.truncate_messages(MESSAGES)
+    if "image" in model.media_kinds:
+        print(model.chat([QUESTION]).text, model.projector.kinds)
     print(len(remaining), result.as_message()["role"])
 
 

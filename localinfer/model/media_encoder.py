@@ -1,0 +1,246 @@
+"""Images and sounds of prompts as token ids: decoded, encoded by the model's projector, and given to the engine."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, NamedTuple
+
+from localinfer.errors import PromptTooLongError, UnsupportedInputError, UsageError
+from localinfer.escaping import printable
+from localinfer.gguf.reader import GGUF
+from localinfer.hub.projectors import NOUNS, media_kinds
+from localinfer.multimodal.access import ANY_FILE, MediaAccess
+from localinfer.multimodal.media import SAMPLE_RATE, Image
+from localinfer.multimodal.parts import (
+    KINDS,
+    Content,
+    Media,
+    decode,
+    is_media_part,
+    kind_of,
+    part_content,
+    source_content,
+)
+from localinfer.options import Options
+from localinfer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from localinfer.multimodal.projector import Projector
+    from localinfer.runtime.media_embeddings import MediaEmbeddings
+
+MAX_DECODED_BYTES = 256 << 20  # of decoded images and sounds that are kept for the next request
+MAX_COUNTS = 1000  # images and sounds whose numbers of tokens are kept
+MAX_FIELD = 100  # characters of the name of a field
+MAX_MEDIA = 1000  # of a prompt
+TOO_LONG = "use fewer or smaller images, or a larger ctx_size (--ctx-size)"
+
+Message = Mapping[str, object]
+MediaIds = Callable[["MediaEmbeddings"], list[int]]
+Progress = Callable[[str, int, int], None]
+
+
+class NamedMedia(NamedTuple):
+    """An image or a sound of a prompt, and the field by which errors name it."""
+
+    field: str
+    kind: str  # "" if only the content tells it
+    content: Content
+
+
+class MediaInfo(NamedTuple):
+    """The size of an image in pixels, or of a sound in seconds, and the number of its tokens in a prompt."""
+
+    kind: str
+    n_tokens: int
+    width: int = 0
+    height: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        size = f"{self.width} x {self.height}" if self.kind == "image" else f"{self.seconds:.1f} s"
+        return f"{size}, {self.n_tokens:,} tokens"
+
+
+class MediaEncoder:
+    """The projector of a model, which is opened at first use, and the media that were decoded last.
+
+    Threads may call the methods.
+    """
+
+    def __init__(
+        self, f: GGUF, name: str | Path, projector: Path | None, options: Options, tokenizer: Tokenizer,
+        progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        """`name` is that by which the model was loaded."""
+        self._file, self._name, self._options, self._tokenizer = f, name, options, tokenizer
+        self._path, self._progress = projector, progress
+        self._projector: Projector | None = None
+        self._decoded: OrderedDict[bytes, Media] = OrderedDict()  # by digest of kind and content, latest last
+        self._counts: OrderedDict[bytes, int] = OrderedDict()  # of tokens, by digest, latest last
+        self._lock = RLock()
+        self._encoding = RLock()  # one image is encoded at a time
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What the model reads beside text: "image", "audio" or both. Does not load the projector."""
+        return media_kinds(self._path)
+
+    def projector(self) -> "Projector":
+        """Return the projector. Raises UnsupportedInputError if the model has none."""
+        with self._lock:
+            if self._projector is None:
+                from localinfer.multimodal.projector import Projector
+                from localinfer.multimodal.projector_file import open_projector
+
+                if self._path is None:
+                    raise UnsupportedInputError(self._missing_projector())
+                self._projector = Projector(open_projector(self._path, self._file), self._options, self._progress)
+            return self._projector
+
+    def close(self) -> None:
+        """Close the projector."""
+        with self._lock:
+            if self._projector is not None:
+                self._projector.close()
+                self._projector = None
+
+    # --- messages ---
+
+    def encode_messages(
+        self, messages: Sequence[Message], access: MediaAccess, media_ids: MediaIds | None, n_ctx: int = 0
+    ) -> Sequence[Message]:
+        """Return the messages with the token ids of their images and sounds: {"type": "image", "ids": [...]}.
+
+        Without `media_ids`, as many zeros as there would be ids: nothing is encoded. Raises UsageError that names an
+        invalid field, UnsupportedInputError if the model cannot read a part, PromptTooLongError for more than `n_ctx`
+        tokens.
+        """
+        parts = list(iter_media_parts(messages))
+        if not parts:
+            return messages
+        found = [NamedMedia(where, KINDS[part["type"]], part_content(part, where, access)) for where, part in parts]
+        ids = dict(zip((id(part) for _, part in parts), self.ids(found, media_ids, n_ctx), strict=True))
+
+        def replaced(part: object) -> object:
+            return {"type": KINDS[part["type"]], "ids": ids[id(part)]} if id(part) in ids else part  # type: ignore[index]
+
+        return [
+            {**each, "content": [replaced(part) for part in content]}
+            if isinstance(content := each.get("content"), list | tuple)
+            else each
+            for each in messages
+        ]
+
+    # --- texts ---
+
+    def encode_sources(
+        self, sources: Sequence[object], access: MediaAccess, media_ids: MediaIds, n_ctx: int
+    ) -> list[list[int]]:
+        """Return the token ids of images and sounds that are paths, bytes, data: URLs, `Image` or `Sound`."""
+        fields = [f"media[{index}]" for index in range(len(sources))]
+        found = [
+            NamedMedia(field, "", source_content(source, field, "", access))
+            for field, source in zip(fields, sources, strict=True)
+        ]
+        return self.ids(found, media_ids, n_ctx)
+
+    # --- token ids ---
+
+    def ids(self, found: Sequence[NamedMedia], media_ids: MediaIds | None, n_ctx: int = 0) -> list[list[int]]:
+        """Return the token ids of each image or sound; zeros without `media_ids`."""
+        if len(found) > MAX_MEDIA:
+            raise UsageError(f"{found[MAX_MEDIA].field}: more than {MAX_MEDIA} images and sounds")
+        decoded = [self._decode(each) for each in found]
+        projector = self.projector()
+        counts = [self._count(projector, media) for media in decoded]
+        if media_ids is None:
+            return [[0] * count for count in counts]
+        if n_ctx and sum(counts) > n_ctx:
+            raise PromptTooLongError(sum(counts), n_ctx, TOO_LONG)
+        return [self._encode(projector, media, media_ids) for media in decoded]
+
+    def info(self, source: object, field: str) -> "MediaInfo":
+        """Return the size and the tokens of an image or a sound: see `Model.media_info`."""
+        media = self._decode(NamedMedia(field, "", source_content(source, field, "", ANY_FILE)))
+        n_tokens = self._count(self.projector(), media)
+        if isinstance(media, Image):
+            height, width = media.pixels.shape[:2]
+            return MediaInfo("image", n_tokens, width=width, height=height)
+        return MediaInfo("audio", n_tokens, seconds=len(media.samples) / SAMPLE_RATE)
+
+    def _count(self, projector: "Projector", media: Media) -> int:
+        """Return the number of tokens of an image or a sound, those of the text around it included."""
+        with self._lock:
+            if (known := self._counts.pop(media.digest, None)) is None:
+                parts = projector.layout(media)
+                known = sum(len(self._tokens(part)) if isinstance(part, str) else part for part in parts)
+            self._counts[media.digest] = known
+            if len(self._counts) > MAX_COUNTS:
+                self._counts.popitem(last=False)
+            return known
+
+    def _tokens(self, text: str) -> list[int]:
+        """Return the token ids of the text around an image or a sound."""
+        return self._tokenizer.encode(text, add_special=False, parse_special=True, continues_text=True)
+
+    def _encode(self, projector: "Projector", media: Media, media_ids: MediaIds) -> list[int]:
+        ids: list[int] = []
+        with self._encoding:
+            pieces = projector.encode(media)
+        for piece in pieces:
+            if isinstance(piece, str):
+                ids += self._tokens(piece)
+            else:
+                ids += media_ids(piece)
+        return ids
+
+    def _decode(self, media: NamedMedia) -> Media:
+        """Decode media that the model can read. Raises UnsupportedInputError for others."""
+        self._require(media.kind, media.field)
+        if not isinstance(media.content, bytes):
+            self._require(kind_of(media.content), media.field)
+            return media.content
+        key = blake2b(media.kind.encode() + media.content, digest_size=16).digest()
+        with self._lock:
+            if (known := self._decoded.pop(key, None)) is None:
+                known = decode(media.content, media.kind, media.field)
+            self._decoded[key] = known
+            while sum(map(size_of, self._decoded.values())) > MAX_DECODED_BYTES and len(self._decoded) > 1:
+                self._decoded.popitem(last=False)
+        self._require(kind_of(known), media.field)
+        return known
+
+    def _require(self, kind: str, field: str) -> None:
+        """Raise UnsupportedError unless the projector encodes this kind of media, or any if it is ""."""
+        kinds = self.kinds
+        if not kinds:
+            raise UnsupportedInputError(f"{field}: {self._missing_projector()}")
+        if kind and kind not in kinds:
+            raise UnsupportedInputError(f"{field}: the model reads {NOUNS[min(kinds)]}, and no {NOUNS[kind]}")
+
+    def _missing_projector(self) -> str:
+        if not self._options.mmproj and not self._options.mmproj_auto:
+            return "the model reads text only, because of --no-mmproj"
+        name = str(self._name)
+        is_of_hub = name.startswith("hf:")
+        hint = f"`localinfer pull {name}` downloads it if there is one" if is_of_hub else "--mmproj names one"
+        return f"{self._file.path.name} reads text only: there is no projector (mmproj) beside it; {hint}"
+
+
+def iter_media_parts(messages: object) -> "list[tuple[str, Mapping[str, str]]]":
+    """Return the parts of messages that are images or sounds, with their fields. Invalid messages have none."""
+    found = []
+    for number, message in enumerate(messages if isinstance(messages, list | tuple) else ()):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for index, part in enumerate(content if isinstance(content, list | tuple) else ()):
+            if is_media_part(part):
+                field = part.get("field")
+                where = field if isinstance(field, str) else f"messages[{number}].content[{index}]"
+                found.append((printable(where, MAX_FIELD), part))
+    return found
+
+
+def size_of(media: Media) -> int:
+    return (media.pixels if isinstance(media, Image) else media.samples).nbytes
