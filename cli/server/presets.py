@@ -70,9 +70,25 @@ class PresetFile(NamedTuple):
 NO_PRESETS = PresetFile(Preset(COMMON), {})
 
 
-def read_presets(path: Path, context: typer.Context) -> PresetFile:
-    """Return the presets of a file. The context is that of `serve`. Raises UsageError with the invalid section."""
-    file = f"--models-preset: {printable(str(path))}"
+def read_presets(path: Path, context: typer.Context, file: str = "") -> PresetFile:
+    """Return the presets of a file. The context is that of `serve`. Raises UsageError with the invalid section.
+
+    `file` is what messages call the file.
+    """
+    file = file or f"--models-preset: {printable(str(path))}"
+    parser = read_ini(path, file)
+    command = cast("Command", context.command)
+    spec = command.spec(context)
+    presets = [
+        parse_preset(name, own_options_last(parser, name), command, spec, f"{file}: [{printable(name, 80)}]")
+        for name in parser.sections()
+    ]
+    common = parse_preset(COMMON, parser.defaults().items(), command, spec, f"{file}: [{COMMON}]")
+    return PresetFile(common._replace(model=""), {each.name: each for each in presets})
+
+
+def read_ini(path: Path, file: str) -> configparser.ConfigParser:
+    """Return the sections of a file. Raises UsageError."""
     parser = configparser.ConfigParser(
         interpolation=None, delimiters="=", default_section=COMMON, comment_prefixes=(";", "#"), strict=False
     )
@@ -85,14 +101,7 @@ def read_presets(path: Path, context: typer.Context) -> PresetFile:
     parser.remove_section(VERSION)
     if not parser.sections():
         raise UsageError(f"{file}: has no section for a model")
-    command = cast("Command", context.command)
-    spec = command.spec(context)
-    presets = [
-        parse_preset(name, own_options_last(parser, name), command, spec, f"{file}: [{printable(name, 80)}]")
-        for name in parser.sections()
-    ]
-    common = parse_preset(COMMON, parser.defaults().items(), command, spec, f"{file}: [{COMMON}]")
-    return PresetFile(common._replace(model=""), {each.name: each for each in presets})
+    return parser
 
 
 def own_options_last(parser: configparser.ConfigParser, name: str) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import typer
 
 from cli.arguments.flags import PoolingOption, with_options
 from cli.models.loading import model_loader, require_known_model
+from cli.server.hub_presets import HubPresets, find_hub_presets
 from cli.server.model_list import DEFAULT_PARALLEL, DEFAULT_UBATCH_SIZE, ModelList, with_defaults
 from cli.server.presets import NO_PRESETS, names, read_presets
 from cli.terminal import screen
@@ -224,14 +225,27 @@ def list_models(models: list[str], naming: NamingOptions, given: Layer, context:
     sources = [each for each in models if not is_directory(each)]
     if (naming.alias and len(models) + (naming.models_dir is not None) != 1) or (naming.alias and directories):
         raise UsageError("--alias: requires exactly one MODEL")
+    path = naming.models_preset
+    if len(models) == 1 and sources and not path and (found := find_hub_presets(sources[0])):
+        return hub_model_list(found, naming, given, context)
     if len(sources) > 1 or directories:
         for each in sources:
             require_known_model(each)
-    path = naming.models_preset
     return ModelList(
         sources=sources, directories=[*directories, *filter(None, (naming.models_dir,))], given=given,
         read_presets=lambda: read_presets(path, context) if path else NO_PRESETS,
         aliases=names(naming.alias or ""), tags=names(naming.tags), serves_all=not models,
+    )  # fmt: skip
+
+
+def hub_model_list(found: HubPresets, naming: NamingOptions, given: Layer, context: typer.Context) -> ModelList:
+    """Return the models of the presets in a repository of the hub. Raises UsageError."""
+    if naming.alias:
+        raise UsageError("--alias: the repository has presets, whose sections name the models")
+    screen.note(f"options come from {screen.one_line(found.title)}")
+    return ModelList(
+        sources=[], directories=[*filter(None, (naming.models_dir,))], given=given, tags=names(naming.tags),
+        read_presets=lambda: found.read(context),
     )  # fmt: skip
 
 

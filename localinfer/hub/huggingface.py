@@ -19,7 +19,14 @@ from localinfer.hub.file_selection import (
     parse_reference,
     select_files,
 )
-from localinfer.hub.huggingface_cache import DIGEST, cache_directory, marker_path, repo_directory, snapshot_directories
+from localinfer.hub.huggingface_cache import (
+    DIGEST,
+    PRESET,
+    cache_directory,
+    marker_path,
+    repo_directory,
+    snapshot_directories,
+)
 from localinfer.hub.model_store import (
     NotDownloadedError,
     Progress,
@@ -48,6 +55,12 @@ def find(name: str) -> Path:
 
 def default_options(_: str) -> Layer:
     return {}
+
+
+def find_preset(repo: str) -> Path | None:
+    """Return the cached file of presets of a repository; None if there is none."""
+    files = [snapshot / PRESET for snapshot in snapshot_directories(repo_directory(repo))]
+    return next(filter(Path.is_file, files), None)
 
 
 def list_models() -> Iterator[StoredModel]:

@@ -17,6 +17,7 @@ from localinfer.hub.model_store import list_directory
 
 DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # git's SHA-1, or SHA-256
 COMMIT = re.compile(r"[0-9a-f]{40}")
+PRESET = "preset.ini"  # in the root of a repository: options of models, as llama.cpp reads them
 
 
 def snapshot_directories(folder: Path) -> list[Path]:

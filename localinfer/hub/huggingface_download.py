@@ -34,7 +34,7 @@ from localinfer.hub.download import (
     transport_error,
 )
 from localinfer.hub.file_selection import ModelReference, available_quants, select_files
-from localinfer.hub.huggingface_cache import COMMIT, DIGEST, cache_directory, marker_path, repo_directory
+from localinfer.hub.huggingface_cache import COMMIT, DIGEST, PRESET, cache_directory, marker_path, repo_directory
 from localinfer.hub.model_store import MAX_DEPTH, Progress, exclusive_lock, require_disk_space, require_network
 from localinfer.hub.projector_selection import select_projector
 from localinfer.version import VERSION
@@ -45,6 +45,7 @@ RELATIVE = r"(?!.*(^|/)\.{0,2}(/|$))[^\x00-\x1f\x7f\\:]+"  # a path without . or
 SAFE = re.compile(rf"{RELATIVE}\.gguf")
 OF_CHECKPOINT = re.compile(rf"{RELATIVE}\.(safetensors|json|jinja|txt)|tokenizer\.model|README\.md")
 WEIGHTS = ".safetensors"
+MAX_PRESET = 1 << 20  # bytes
 
 
 class HubFile(NamedTuple):
@@ -86,6 +87,23 @@ def fetch_files(name: str, repository: Repository, files: list[HubFile], progres
             with suppress(OSError):  # only succeeds if nothing was downloaded
                 (folder / "blobs").rmdir()
                 folder.rmdir()
+
+
+def fetch_preset(repo: str, progress: Progress) -> Path | None:
+    """Download the file of presets of a repository; return None if it has none. Raises ModelNotFoundError,
+    LocalInferError.
+    """
+    name = f"hf:{repo}"
+    repository = retry_metadata_request(lambda: request_repository(name, repo, re.compile(re.escape(PRESET))))
+    if not repository.files:
+        return None
+    if repository.files[0].size > MAX_PRESET:
+        raise LocalInferError(f"{name}: {PRESET}: is larger than {MAX_PRESET} bytes")
+    folder = repo_directory(repo)
+    with raise_write_errors(folder, repository.files[0].size):
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(cache_directory() / ".locks" / folder.name / "preset.lock"):
+            return download_files(name, repository, repository.files, progress)
 
 
 def announced_digest(reference: ModelReference) -> str:

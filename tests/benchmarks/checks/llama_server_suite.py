@@ -52,6 +52,16 @@ HUB_FILES = {  # repositories of the hub, their files, and what takes their plac
     "ggml-org/test-model-router-download": ("stories260K-F16.gguf", "llama.gguf"),
 }
 DOWNLOADED_LATER = "ggml-org/test-model-router-download"
+REPOSITORY_OF_PRESETS = "ggml-org/test-preset-ci"
+PRESETS = """
+[*]
+ctx-size = 512
+[tinygemma3-preset]
+hf = ggml-org/tinygemma3-GGUF:Q8_0
+[stories260K-test]
+hf = ggml-org/test-model-stories260K
+temp = 0
+"""
 MODEL_FLAGS = ("-m", "--model", "--model-url", "--hf-repo")
 FAKE_SECONDS = 2
 DRAFT_MODEL = "stories15M-q4_0.gguf"  # in the suite's folder of downloads
@@ -103,7 +113,9 @@ def server_arguments(typed: Sequence[str], models: Path) -> list[str]:
     options.add_argument("--tools")
     known, rest = options.parse_known_args(typed)
     arguments = ["--parallel", known.parallel, *(["--kv-unified"] if known.kv_unified else []), *rest]
-    if known.hf_repo:
+    if known.hf_repo == REPOSITORY_OF_PRESETS:
+        arguments += ["--hf-repo", known.hf_repo]
+    elif known.hf_repo:
         name = FILE_BY_HUB_FILE.get(known.hf_file or "") or FILE_BY_REPOSITORY.get(known.hf_repo, "")
         if not name:
             raise SystemExit(f"no local model takes the place of {known.hf_repo} {known.hf_file or ''}")
@@ -177,6 +189,7 @@ def hub_with_models(folder: Path) -> Iterator[dict[str, str]]:
     with Hub() as hub:
         for repository, (name, local) in HUB_FILES.items():
             hub.repos[repository] = {name: (folder / local).read_bytes()}
+        hub.repos[REPOSITORY_OF_PRESETS] = {"preset.ini": PRESETS.encode()}
         variables = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(folder / "hub"), "NO_PROXY": "*"}
         variables |= {"LOCALINFER_CONFIG_DIR": str(folder / "config")}
         for repository in HUB_FILES.keys() - {DOWNLOADED_LATER}:
