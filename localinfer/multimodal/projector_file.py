@@ -29,6 +29,7 @@ CACHE_TYPES = {"fast": "f16", "high": "f32"}  # of keys and values, by precision
 USED_BY_PREPROCESSORS = (
     "image_mean", "image_std", "image_min_pixels", "image_max_pixels", "preproc_image_size", "preproc_min_tiles",
     "preproc_max_tiles", "image_grid_pinpoints", "image_crop_resolution", "image_aspect_ratio",
+    "image_split_resolution", "mm_projector_type",
 )  # fmt: skip
 OTHER_KEYS = (
     "clip.has_vision_encoder", "clip.has_text_encoder", "clip.has_audio_encoder", "clip.has_llava_projector",
@@ -52,7 +53,7 @@ class ProjectorFile:
         """Build and check the graph for images with this grid of patches. Nothing is allocated or compiled. Return the
         builder and the output rows."""
         f, hparams = self.f, Hyperparameters(self.f, PREFIX)
-        hparams.accept(*USED_BY_PREPROCESSORS, "image_size", "feed_forward_length")
+        hparams.accept(*USED_BY_PREPROCESSORS, "image_size", "feed_forward_length", "projection_dim")
         precision = DEFAULT_PRECISION[False] if options.precision == "auto" else options.precision
         threads = options.threads or resources.default_threads()
         tensors = EncoderTensors(f, "v.blk.", hparams.count("block_count"), self.converted)
@@ -67,6 +68,7 @@ class ProjectorFile:
         output = self.encoder.build(g)
         tensors.reject_unused()
         hparams.reject_unused()
+        check_lengths(f, graph)
         if output.n != self.embedding_length * (1 + self.deepstack):
             what = f"makes rows of {output.n} values; the model needs {self.embedding_length * (1 + self.deepstack)}"
             raise f.error("clip.projector_type", f"{self.projector_type} {what}")
@@ -115,7 +117,7 @@ def check_pair(f: GGUF, name: str, encoder: Encoder, model: GGUF) -> tuple[int, 
     length = model.get(f"{architecture}.embedding_length", int)
     deepstack = model.get(f"{architecture}.n_deepstack_layers", int, 0)
     projected = f.get(f"{PREFIX}.projection_dim", int)
-    if projected != length:
+    if projected != length and encoder.has_projection_dim:
         what = f"is {projected}; the embedding length of {printable(model.path.name, 80)} is {length}"
         raise f.error(f"{PREFIX}.projection_dim", what, UsageError)
     return length, deepstack
@@ -127,6 +129,14 @@ def reject_unknown_keys(f: GGUF) -> None:
     for key in f.metadata:
         if key.startswith("clip.") and not key.startswith(f"{PREFIX}.") and key not in OTHER_KEYS:
             raise f.error(key, "is not supported", UnsupportedError)
+
+
+def check_lengths(f: GGUF, graph: ComputeGraph) -> None:
+    """Raise UnsupportedError for rows whose length is not a multiple of what kernels read at a time."""
+    for op in graph.ops:
+        for buffer in op.arguments:
+            if isinstance(buffer, Buffer) and buffer.n % (32 if buffer.bf16.region else 16):
+                raise f.error(f"tensor {op.name}", f"rows of {buffer.n} values are not supported", UnsupportedError)
 
 
 def smallest_grid(f: GGUF) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import torch
 import transformers
@@ -50,12 +51,14 @@ class Spec:
     preprocessor: dict[str, Any]
     saved: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = dict
     written: Callable[[dict[str, Any]], dict[str, Any]] = dict  # changes config.json
+    extra: Callable[[Path], None] = lambda folder: None  # writes further files of the checkpoint
+    file: Callable[[Any], bytes] | None = None  # makes the projector file, if the converter cannot
     embedding_length: int = 64
 
 
 def siglip(size: int, patch: int, **changes: Any) -> dict[str, Any]:
     return {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
         "image_size": size, "patch_size": patch, "hidden_act": "gelu_pytorch_tanh", **changes,
     }  # fmt: skip
 
@@ -85,6 +88,37 @@ def nested(prefix: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.T
     return change
 
 
+def renamed(*pairs: tuple[str, str]) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    """Return the change of the beginnings of names."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        for old, new in pairs:
+            tensors = {name.replace(old, new) if name.startswith(old) else name: t for name, t in tensors.items()}
+        return tensors
+
+    return change
+
+
+def without_post_attention_norm(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Name the second norm of Llama 4's layers as other encoders do: the converter takes it for another norm."""
+    layers, norm = "vision_model.model.layers.", ".post_attention_layernorm."
+    other = "vision_tower.vision_model.encoder.layers."
+    return {
+        name.replace(layers, other).replace(norm, ".layer_norm2.") if layers in name and norm in name else name: tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def named(architecture: str, *, vision: bool = True) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return the change of config.json to the name by which the converter knows the encoder."""
+
+    def change(config: dict[str, Any]) -> dict[str, Any]:
+        (config["vision_config"] if vision else config)["architectures"] = [architecture]
+        return config
+
+    return change
+
+
 def with_features(model: Any, pixels: torch.Tensor, _grid: Grid) -> Rows:
     """Return the output rows of models whose get_image_features takes pixels alone."""
     features = model.model.get_image_features(pixels)
@@ -96,14 +130,259 @@ def idefics3_rows(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
     return with_features(model, pixels[None], grid)
 
 
+def qwen_vision(**changes: Any) -> dict[str, Any]:
+    return {
+        "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4, "in_channels": 3,
+        "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 64, **changes,
+    }  # fmt: skip
+
+
+def qwen2vl() -> Any:
+    vision = {**qwen_vision(embed_dim=32, hidden_size=64, mlp_ratio=2), "in_chans": 3}
+    config = transformers.Qwen2VLConfig(text_config={**TEXT, "model_type": "qwen2_vl_text"}, vision_config=vision)
+    return transformers.Qwen2VLForConditionalGeneration(config)
+
+
+def qwen2_5vl() -> Any:
+    vision = qwen_vision(intermediate_size=44, window_size=112, patch_size=14, fullatt_block_indexes=[1])
+    config = transformers.Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision)
+    return transformers.Qwen2_5_VLForConditionalGeneration(config)
+
+
+def qwen3vl() -> Any:
+    vision = qwen_vision(num_position_embeddings=36, deepstack_visual_indexes=[0, 2])
+    config = transformers.Qwen3VLConfig(text_config=TEXT, vision_config=vision)
+    return transformers.Qwen3VLForConditionalGeneration(config)
+
+
+def glm4v() -> Any:
+    vision = {**qwen_vision(out_hidden_size=64, image_size=24, rms_norm_eps=1e-5), "hidden_act": "silu"}
+    config = transformers.Glm4vConfig(text_config={**TEXT, "partial_rotary_factor": 0.5}, vision_config=vision)
+    return transformers.Glm4vForConditionalGeneration(config)
+
+
+def video_patches(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
+    """Return the output rows of models that read patches of two equal frames in the order of squares, and the rows of
+    DeepStack beside them."""
+    patch = pixels.shape[2] // grid[0]
+    tiles = pixels[0].reshape(3, grid[0] // 2, 2, patch, grid[1] // 2, 2, patch).permute(1, 4, 2, 5, 0, 3, 6)
+    patches = tiles.unsqueeze(5).expand(-1, -1, -1, -1, -1, 2, -1, -1).reshape(grid[0] * grid[1], -1)
+    found = model.model.get_image_features(patches, torch.tensor([[1, *grid]]))
+    deepstack = [rows[0] if isinstance(rows, tuple) else rows for rows in getattr(found, "deepstack_features", [])]
+    return torch.cat([found.pooler_output[0], *deepstack], 1)
+
+
+def pixtral_vision(patch: int = 4) -> dict[str, Any]:
+    return {
+        "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+        "num_attention_heads": 2, "head_dim": 16, "patch_size": patch, "image_size": 64, "hidden_act": "silu",
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    }  # fmt: skip
+
+
+def pixtral() -> Any:
+    config = transformers.LlavaConfig(
+        text_config={**TEXT, "model_type": "llama"}, vision_config=pixtral_vision(), image_token_index=3,
+        vision_feature_layer=-1, vision_feature_select_strategy="full", projector_hidden_act="gelu",
+    )  # fmt: skip
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+def mistral3() -> Any:
+    config = transformers.Mistral3Config(
+        text_config={**TEXT, "model_type": "mistral"}, vision_config=pixtral_vision(), image_token_index=3,
+        vision_feature_layer=-1, spatial_merge_size=2, multimodal_projector_bias=False,
+    )  # fmt: skip
+    return transformers.Mistral3ForConditionalGeneration(config)
+
+
+def lightonocr() -> Any:
+    config = transformers.LightOnOcrConfig(
+        text_config={**TEXT, "model_type": "qwen3"}, vision_config=pixtral_vision(), image_token_id=3,
+        spatial_merge_size=2,
+    )  # fmt: skip
+    return transformers.LightOnOcrForConditionalGeneration(config)
+
+
+def with_sizes(model: Any, pixels: torch.Tensor, _grid: Grid) -> Rows:
+    """Return the output rows of models that read images of any size."""
+    found = model.model.get_image_features(pixels, image_sizes=torch.tensor([pixels.shape[2:]]))
+    rows = found.pooler_output
+    return rows[0] if isinstance(rows, list | tuple) or rows.dim() == 3 else rows
+
+
+def with_breaks(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
+    """Return the rows with the embedding of [IMG_BREAK], which is token 5, after each row of the image but the last."""
+    rows = with_sizes(model, pixels, grid)
+    size = int((grid[0] * grid[1] / len(rows)) ** 0.5)
+    by_row = rows.reshape(grid[0] // size, grid[1] // size, -1)
+    token = model.get_input_embeddings().weight[5].expand(len(by_row), 1, -1)
+    return torch.cat([by_row, token], 1).reshape(-1, rows.shape[-1])[:-1]
+
+
+def lfm2() -> Any:
+    vision = {**siglip(96, 16), "num_patches": 36, "model_type": "siglip2_vision_model"}
+    config = transformers.Lfm2VlConfig(
+        text_config={**TEXT, "model_type": "lfm2"}, vision_config=vision, image_token_id=3, downsample_factor=2,
+        projector_hidden_size=48, vision_feature_layer=-1,
+    )  # fmt: skip
+    return transformers.Lfm2VlForConditionalGeneration(config)
+
+
+def lfm2_rows(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
+    """Patches of SigLIP 2 are in the order [y][x][channel]."""
+    patches = as_patches(pixels, 16).reshape(-1, 3, 16, 16).transpose(0, 2, 3, 1).reshape(1, -1, 768)
+    shapes, mask = torch.tensor([grid]), torch.ones(1, patches.shape[1], dtype=torch.long)
+    return model.model.get_image_features(torch.tensor(patches), shapes, mask).pooler_output[0]
+
+
+def internvl() -> Any:
+    vision = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 2,
+        "image_size": [24, 24], "patch_size": [4, 4], "norm_type": "layer_norm", "attention_bias": True,
+        "use_absolute_position_embeddings": True, "layer_scale_init_value": 0.1,
+    }  # fmt: skip
+    config = transformers.InternVLConfig(
+        text_config={**TEXT, "model_type": "qwen2"}, vision_config=vision, image_token_id=3, downsample_ratio=0.5
+    )
+    return transformers.InternVLForConditionalGeneration(config)
+
+
+def llama4() -> Any:
+    vision = {
+        "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "image_size": 24, "patch_size": 4, "vision_output_dim": 48, "projector_input_dim": 48,
+        "projector_output_dim": 48, "pixel_shuffle_ratio": 0.5,
+    }  # fmt: skip
+    config = transformers.Llama4Config(text_config={**TEXT, "num_local_experts": 2}, vision_config=vision)
+    return transformers.Llama4ForConditionalGeneration(config)
+
+
+def llama4_rows(model: Any, pixels: torch.Tensor, _grid: Grid) -> Rows:
+    features = model.vision_model(pixels).last_hidden_state
+    return model.multi_modal_projector(features.reshape(-1, features.shape[-1]))
+
+
+def paddleocr() -> Any:
+    vision = siglip(24, 4, spatial_merge_size=2)
+    config = transformers.PaddleOCRVLConfig(text_config=TEXT, vision_config=vision)
+    return transformers.PaddleOCRVLForConditionalGeneration(config)
+
+
+def paddleocr_rows(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
+    patches = torch.tensor(as_patches(pixels, 4).reshape(-1, 3, 4, 4))
+    found = model.model.get_image_features(patches, torch.tensor([[1, *grid]]))
+    return found.pooler_output[0]
+
+
+def llava() -> Any:
+    vision = siglip(24, 4, model_type="clip_vision_model", hidden_act="quick_gelu", projection_dim=32)
+    config = transformers.LlavaConfig(
+        text_config={**TEXT, "model_type": "llama"}, vision_config=vision, image_token_index=3, vision_feature_layer=-2
+    )
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+CLIP_NAMES = {
+    "vision_tower.embeddings.class_embedding": "v.class_embd",
+    "vision_tower.embeddings.patch_embedding": "v.patch_embd",
+    "vision_tower.embeddings.position_embedding": "v.position_embd", "vision_tower.pre_layrnorm": "v.pre_ln",
+    "multi_modal_projector.linear_1": "mm.0", "multi_modal_projector.linear_2": "mm.2", "layer_norm1": "ln1",
+    "vision_tower.encoder.layers": "v.blk", "layer_norm2": "ln2", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "self_attn.out_proj": "attn_out", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+}  # fmt: skip
+
+
+def llava_file(model: Any) -> bytes:
+    """Return a file as published ones of LLaVA 1.5, which an older converter wrote: without the last layer, and with
+    the length of CLIP's own projection."""
+    vision = model.config.vision_config
+    with tempfile.TemporaryDirectory() as folder:
+        writer = gguf.GGUFWriter(Path(folder, "mmproj.gguf"), "clip")
+        for key, flag in (("has_vision_encoder", True), ("has_llava_projector", True), ("use_gelu", False)):
+            writer.add_bool(f"clip.{key}", flag)
+        writer.add_string("clip.projector_type", "mlp")
+        numbers = {
+            "image_size": 24, "patch_size": 4, "embedding_length": 32, "feed_forward_length": 48, "projection_dim": 32,
+            "attention.head_count": 2, "block_count": vision.num_hidden_layers - 1,
+        }  # fmt: skip
+        for key, number in numbers.items():
+            writer.add_uint32(f"clip.vision.{key}", number)
+        writer.add_float32("clip.vision.attention.layer_norm_epsilon", vision.layer_norm_eps)
+        for key in ("image_mean", "image_std"):
+            writer.add_array(f"clip.vision.{key}", MEAN[key])
+        for name, tensor in model.model.state_dict().items():
+            for old, new in CLIP_NAMES.items():
+                name = name.replace(old, new)
+            if name.startswith(("v.", "mm.")) and not name.startswith(f"v.blk.{vision.num_hidden_layers - 1}."):
+                writer.add_tensor(name, tensor.numpy())
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return Path(folder, "mmproj.gguf").read_bytes()
+
+
+def with_tokenizer(folder: Path) -> None:
+    """Write the tokenizer in which the converter finds [IMG_BREAK]."""
+    added = {"5": {"content": "[IMG_BREAK]"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+
+
+QWEN_GRIDS: list[Grid] = [(6, 6), (4, 10), (2, 2)]
+PIXTRAL: dict[str, Any] = {
+    "grids": [(4, 6), (6, 2)], "patch": 4, "preprocessor": MEAN, "extra": with_tokenizer,
+    "saved": renamed(("language_model.model.embed_tokens", "text.embed_tokens")),
+}  # fmt: skip
 SPECS = {
     "gemma3": Spec(
         architecture="gemma3", model=gemma3, encode=with_features, grids=[(8, 8)], patch=7,
         preprocessor={**MEAN, "image_seq_length": 16}, saved=nested("vision_tower"),
     ),
+    "glm4v": Spec(
+        architecture="glm4", model=glm4v, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
+    ),
     "idefics3": Spec(
         architecture="llama", model=idefics3, encode=idefics3_rows, grids=[(6, 6)], patch=10,
         preprocessor={**MEAN, "size": {"longest_edge": 120}},
+    ),
+    "internvl": Spec(
+        architecture="qwen2", model=internvl, encode=with_features, grids=[(6, 6)], patch=4, preprocessor=MEAN,
+        written=named("InternVisionModel"),
+        saved=renamed(("vision_tower", "model.vision_tower"), ("multi_modal", "model.multi_modal")),
+    ),
+    "lfm2": Spec(
+        architecture="lfm2", model=lfm2, encode=lfm2_rows, grids=[(6, 6), (4, 10), (8, 8)], patch=16,
+        preprocessor=MEAN, saved=nested("vision_tower"),
+    ),
+    "lightonocr": Spec(
+        architecture="qwen3", model=lightonocr, encode=with_sizes, **PIXTRAL,
+        written=named("LightOnOCRForConditionalGeneration", vision=False),
+    ),
+    "llama4": Spec(
+        architecture="llama4", model=llama4, encode=llama4_rows, grids=[(6, 6)], patch=4, preprocessor=MEAN,
+        saved=without_post_attention_norm,
+    ),
+    "mlp": Spec(
+        architecture="llama", model=llava, encode=with_features, grids=[(6, 6)], patch=4, preprocessor=MEAN,
+        file=llava_file,
+    ),
+    "mistral3": Spec(architecture="mistral3", model=mistral3, encode=with_breaks, **PIXTRAL),
+    "paddleocr": Spec(
+        architecture="paddleocr", model=paddleocr, encode=paddleocr_rows, grids=QWEN_GRIDS, patch=4,
+        preprocessor={**MEAN, "min_pixels": 64, "max_pixels": 576}, written=named("PaddleOCRVisionModel"),
+    ),
+    "pixtral": Spec(architecture="llama", model=pixtral, encode=with_breaks, **PIXTRAL),
+    "qwen2_5vl": Spec(
+        architecture="qwen2vl", model=qwen2_5vl, encode=video_patches, grids=[(6, 6), (10, 20), (2, 2)], patch=14,
+        preprocessor=MEAN,
+    ),
+    "qwen2vl": Spec(
+        architecture="qwen2vl", model=qwen2vl, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
+    ),
+    "qwen3vl": Spec(
+        architecture="qwen3vl", model=qwen3vl, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
     ),
 }  # fmt: skip
 
@@ -126,13 +405,14 @@ def as_patches(pixels: torch.Tensor, patch: int) -> np.ndarray[Any, np.dtype[np.
     return tiles.permute(1, 3, 0, 2, 4).reshape(-1, channels * patch * patch).numpy()
 
 
-def convert(spec: Spec, model: Any, path: Path) -> bytes:
-    """Return the projector file that llama.cpp's converter makes of the model."""
+def convert(spec: Spec, model: Any) -> bytes:
+    """Return the projector file that llama.cpp's converter makes of the model. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         config = spec.written(json.loads(Path(folder, "config.json").read_text()))
         Path(folder, "config.json").write_text(json.dumps(config))
         Path(folder, "preprocessor_config.json").write_text(json.dumps(spec.preprocessor))
+        spec.extra(Path(folder))
         if spec.saved is not dict:
             from safetensors.torch import load_file
 
@@ -140,14 +420,12 @@ def convert(spec: Spec, model: Any, path: Path) -> bytes:
             save_file(spec.saved(tensors), Path(folder, "model.safetensors"), {"format": "pt"})
         out = Path(folder, "mmproj.gguf")
         command = [sys.executable, str(CONVERTER), folder, "--mmproj", "--outtype", "f32", "--outfile", str(out)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        if run.returncode:
-            sys.exit(f"{path.name}: {run.stderr[-2000:]}")
+        subprocess.run(command, capture_output=True, text=True, check=True)
         return next(Path(folder).glob("*.gguf")).read_bytes()
 
 
-def make(name: str, spec: Spec) -> None:
-    """Write the fixtures of one projector."""
+def make(name: str, spec: Spec) -> str:
+    """Write the fixtures of one projector. Return what the converter reports if it fails."""
     torch.manual_seed(20)
     model = spec.model().eval().float()
     model.config._attn_implementation = "eager"
@@ -163,12 +441,16 @@ def make(name: str, spec: Spec) -> None:
         arrays |= {f"patches_{number}": as_patches(pixels, spec.patch), f"rows_{number}": rows.numpy()}
         arrays[f"grid_{number}"] = np.array(grid)
     DATA.mkdir(exist_ok=True)
-    file = lzma.compress(convert(spec, model, DATA / name), preset=9)
+    try:
+        file = lzma.compress(spec.file(model) if spec.file else convert(spec, model), preset=9)
+    except subprocess.CalledProcessError as error:
+        return str(error.stderr[-2000:])
     (DATA / f"{name}.gguf.xz").write_bytes(file)
     np.savez_compressed(DATA / f"{name}.npz", **arrays)
     size = (DATA / f"{name}.npz").stat().st_size
     print(f"{name}: {len(file):,} and {size:,} bytes; largest value {np.abs(arrays['rows_0']).max():.3f}")
+    return ""
 
 
-for each in sys.argv[1:] or SPECS:
-    make(each, SPECS[each])
+failed = {each: error for each in sys.argv[1:] or SPECS if (error := make(each, SPECS[each]))}
+sys.exit("\n".join(f"{each}: {error}" for each, error in failed.items()) or None)

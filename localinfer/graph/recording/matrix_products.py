@@ -34,14 +34,16 @@ def matmul(
     weight: Tensor,
     *,
     add_to: Buffer | None = None,
+    out: Buffer | None = None,
     bias: Tensor | None = None,
     barrier: bool = True,
 ) -> Buffer:
-    """Add y = weight . x (+ bias), or add_to += weight . x. `weight` is (n_out, n_in), `bias` (n_out,)."""
-    assert not (add_to and bias)
+    """Add y = weight . x (+ bias), or add_to += weight . x. `weight` is (n_out, n_in), `bias` (n_out,). The columns and
+    rows of `out` beyond those of the product are not written."""
+    assert not (add_to and (bias or out))
     n_out, n_in = weight.shape
     fmt = FORMATS[weight.type]
-    y = add_to or graph.buffer(n_out, x.rows)
+    y = out or add_to or graph.buffer(n_out, x.rows)
     activation_type = fmt.activation_type(graph.passes)
     graph.need_scratch(matmul_scratch_bytes(n_in))
     source = converted(graph, x, weight, activation_type)

@@ -76,8 +76,8 @@ def write_constants(g: EncoderBuilder) -> list[NDArray[np.int32]]:
     n = g.graph.batch
     for rows in g.row_counts:
         rows.set(rows.capacity)
-    for region, values in g.constants:
-        region.view(np.uint8)[: values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    for region, at, values in g.constants:
+        region.view(np.uint8)[at : at + values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     tables = []
     for (window, *_), ring in g.model.attention.rings.items():
         oldest, newest = g.spans[window] if window else (np.zeros(n, np.int32), np.full(n, n - 1, np.int32))

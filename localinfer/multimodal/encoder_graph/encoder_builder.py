@@ -19,12 +19,14 @@ from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAtten
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.rope_tables import Angles, RopeTable
-from localinfer.kernels.signatures import AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS
+from localinfer.kernels.signatures import ADD_BIAS, AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS, LAYER_NORM
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors, Floats
 from localinfer.multimodal.encoder_graph.row_order import Indices
 
 CHANNELS = 3
 PATCH_EMBEDDING, PATCH_BIAS, CLASS = "v.patch_embd.weight", "v.patch_embd.bias", "v.class_embd"
+FRAMES = (PATCH_EMBEDDING, f"{PATCH_EMBEDDING}.1")  # of encoders of videos: an image is two equal frames
+DEFAULT_EPSILON = 1e-5
 FULL_ATTENTION = AttentionSpec()
 
 
@@ -49,7 +51,7 @@ class EncoderBuilder(GraphBuilder):
         self.graph, self.grid, self.heads = model.graph, grid, heads
         self.n_patches = grid[0] * grid[1]
         self.patch_size = self.hparams.count("patch_size", maximum=1 << 10)
-        self.constants: list[tuple[Region, NDArray[np.generic]]] = []
+        self.constants: list[tuple[Region, int, NDArray[np.generic]]] = []  # with offsets in bytes
         self.row_counts: list[Rows] = [model.graph.tokens]
         self.input: PatchInput | None = None
         self.spans: dict[int, tuple[Indices, Indices]] = {}  # of each window: oldest and newest position of a row
@@ -106,33 +108,28 @@ class EncoderBuilder(GraphBuilder):
         self.input = PatchInput(patches, first, rows, x, initial)
         return self.product(patches, weight, add_to=x)
 
-    def learned_positions(self) -> Floats:
-        """Return the position embeddings of the class rows and of images of one size."""
-        class_rows = self.graph.batch - self.n_patches
-        return self.tensors.values("v.position_embd.weight", self.n_patches + class_rows, self.embedding_length)
+    def patch_rows(self) -> Indices:
+        """Return the numbers of the rows of patches, behind the class rows."""
+        return np.arange(self.graph.batch - self.n_patches, self.graph.batch, dtype=np.int32)
 
     def constant(self, values: NDArray[np.generic]) -> Region:
         """Return memory with these contents."""
         region = self.graph.region(values.nbytes)
-        self.constants.append((region, values))
+        self.constants.append((region, 0, values))
         return region
 
     # --- matrices ---
 
     def product(
-        self, x: Buffer, weight: Tensor, *, bias: Tensor | None = None, add_to: Buffer | None = None
-    ) -> Buffer:
-        """Return weight . x (+ bias) for a matrix that the host has converted, or add it to `add_to`."""
-        return matrix_products.matmul(self.graph, x, weight, add_to=add_to, bias=bias)
-
-    def n_rows_of(self, name: str) -> int:
-        """Return the number of rows of a matrix whose output other ops read: a multiple of 16."""
-        tensor = self.tensors.f.tensors.get(f"{name}.weight")
-        if tensor is None:
-            raise self.f.error(f"tensor {name}.weight", "is missing")
-        if tensor.shape[0] % 16:
-            raise self.f.error(f"tensor {name}.weight", f"has {tensor.shape[0]} rows; they must be a multiple of 16")
-        return tensor.shape[0]
+        self, x: Buffer, weight: Tensor, *, bias: Tensor | None = None, add_to: Buffer | None = None,
+        out: Buffer | None = None,
+    ) -> Buffer:  # fmt: skip
+        """Return weight . x (+ bias), or add it to `add_to`, for a matrix that the host has converted, or whose result
+        has a place: the first rows and columns of `out`."""
+        if bias is not None and add_to is not None:
+            self.graph.op(bias.name, ADD_BIAS, x.rows, bias=bias, n=add_to.n, x=add_to)
+            bias = None
+        return matrix_products.matmul(self.graph, x, weight, add_to=add_to, out=out, bias=bias)
 
     def scale_columns(self, x: Buffer, tensor: str) -> None:
         """Multiply each row of x by a tensor of shape (n,)."""
@@ -143,6 +140,15 @@ class EncoderBuilder(GraphBuilder):
         )  # fmt: skip
 
     # --- rows ---
+
+    def default_layer_norm(self, x: Buffer, name: str) -> Buffer:
+        """Return LayerNorm(x) with PyTorch's default epsilon."""
+        y, weight = self.graph.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
+        self.graph.op(
+            name, LAYER_NORM, x.rows, constants=self.graph.layouts, x=x, weight=weight,
+            bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=DEFAULT_EPSILON, y=y, q=y.quantized,
+        )  # fmt: skip
+        return y
 
     def rows(self, count: int) -> Rows:
         """Return a number of rows that differs from that of the patches."""
@@ -167,15 +173,19 @@ class EncoderBuilder(GraphBuilder):
         )  # fmt: skip
         return y
 
-    def concatenate(self, parts: Sequence[Buffer]) -> Buffer:
-        """Return the rows of several buffers side by side."""
-        y, first = self.graph.buffer(sum(part.n for part in parts), parts[0].rows), 0
-        for part in parts:
-            self.graph.op(
-                "concatenate", COPY, y.rows, x=part, x_n=part.n, x_first=0, n=part.n, y=y, y_n=y.n, y_first=first
-            )  # fmt: skip
-            first += part.n
+    def copy_columns(self, x: Buffer, y: Buffer, first: int) -> None:
+        """Copy the rows of x to the columns of y from `first` on."""
+        self.graph.op("copy", COPY, x.rows, x=x, x_n=x.n, x_first=0, n=x.n, y=y, y_n=y.n, y_first=first)
+
+    def constant_rows(self, values: Floats) -> Buffer:
+        """Return a row for each row of the graph, with these contents. Call it outside of layers."""
+        y = self.graph.buffer(values.shape[1])
+        self.constants.append((y.floats, 0, values))
         return y
+
+    def set_row(self, y: Buffer, number: int, values: Floats) -> None:
+        """Let a row of y, which no op writes, have these contents. The buffer must belong to no layer."""
+        self.constants.append((y.floats, 4 * y.n * number, values))
 
     # --- attention ---
 

@@ -53,6 +53,19 @@ class EncoderTensors(Tensors):
             raise self.f.error(f"tensor {name}", f"has type {tensor.type_name}; it must be F32, F16 or BF16")
         return self._once(f"{name} padded", lambda: pad_columns(tensor, padded))
 
+    def columns_by_patch(self, name: str, n_out: int, n: int, size: int) -> Tensor:
+        """Return a convolution over size x size rows of n values as a matrix whose columns are in the order
+        [row][value]; in the file it is a convolution, or a matrix in the order [value][row]."""
+        found = self.f.tensors.get(name)
+        is_matrix = found is not None and len(found.shape) == 2
+        tensor = self.tensor(name, *((n_out, n * size**2) if is_matrix else (n_out, n, size, size)))
+
+        def convert() -> Tensor:
+            values = dequantize(tensor).reshape(n_out, n, size**2).transpose(0, 2, 1)
+            return constant(name, values.reshape(n_out, -1))
+
+        return self._once(f"{name} by patch", convert)
+
     def patch_matrix(self, names: tuple[str, ...], n_out: int, channels: int, size: int) -> Tensor:
         """Return the sum of convolutions over patches as a matrix, (n_out, channels * size * size padded to a multiple
         of 32)."""

@@ -14,6 +14,11 @@ def blocks(grid: tuple[int, int], size: int) -> Indices:
     return numbers.transpose(0, 2, 1, 3).reshape(-1, size * size)
 
 
+def consecutive(shape: tuple[int, ...]) -> Indices:
+    """Return the numbers of all rows, in this shape."""
+    return np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+
+
 def inverse(order: Indices) -> Indices:
     """Return the permutation that undoes another."""
     result = np.empty(order.size, np.int32)

@@ -6,16 +6,18 @@ from dataclasses import replace
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.multimodal.encoder_graph.encoder_builder import FULL_ATTENTION, EncoderBuilder
+from localinfer.multimodal.encoder_graph.matrices import n_rows_of, padded_length, padded_product, product_of_padded
 
 OnLayer = Callable[[int, Buffer], None]  # receives the residual stream after a layer
 
 
-def activation(g: EncoderBuilder) -> str:
-    """Return the activation of the feed-forward networks that the file's flags select."""
+def activation(g: EncoderBuilder, gelu: str = "gelu") -> str:
+    """Return the activation of the feed-forward networks that the file's flags select. `gelu` is the kind of GELU,
+    which they do not tell."""
     use_gelu, use_silu = (g.f.get(f"clip.use_{name}", bool, False) for name in ("gelu", "silu"))
     if use_gelu and use_silu:
         raise g.f.error("clip.use_silu", "is true, and so is clip.use_gelu")
-    return "gelu" if use_gelu else "silu" if use_silu else "gelu_quick"
+    return gelu if use_gelu else "silu" if use_silu else "gelu_quick"
 
 
 def transform(
@@ -29,32 +31,46 @@ def transform(
         h = g.norm(x, f"{blk}ln1")
         attended = g.attention(h, blk, replace(spec, window=window) if window else spec)
         add_branch(g, x, attended, f"{blk}attn_out", f"{blk}ls1.weight")
-        h = g.norm(x, f"{blk}ln2")
-        add_branch(g, x, hidden_units(g, h, blk, act), f"{blk}ffn_down", f"{blk}ls2.weight")
+        layer_network(g, x, blk, act)
         if on_layer:
             on_layer(number, x)
 
 
-def add_branch(g: EncoderBuilder, x: Buffer, h: Buffer, matrix: str, layer_scale: str) -> None:
-    """Add the product of h and a matrix to x, scaled column by column if the file has a layer scale."""
+def add_branch(
+    g: EncoderBuilder, x: Buffer, h: Buffer, matrix: str, layer_scale: str, n_in: int = 0
+) -> None:
+    """Add the product of h and a matrix to x, scaled column by column if the file has a layer scale. The matrix has
+    `n_in` columns, if these are not those of h."""
+    n_in = n_in or h.n
     if not g.tensors.has(layer_scale):
-        g.matmul(h, matrix, x.n, add_to=x)
+        product_of_padded(g, h, matrix, n_in, x.n, add_to=x)
         return
-    branch = g.matmul(h, matrix, x.n)
+    branch = product_of_padded(g, h, matrix, n_in, x.n)
     g.scale_columns(branch, layer_scale)
     g.add(x, branch)
 
 
-def hidden_units(g: EncoderBuilder, h: Buffer, blk: str, act: str) -> Buffer:
-    """Return the hidden units of a feed-forward network, the input of ffn_down: act(gate . h) * (up . h), or
-    act(up . h) if the file has no gate."""
-    n = g.n_rows_of(f"{blk}ffn_up")
-    if not g.tensors.has(f"{blk}ffn_gate.weight"):
-        return g.gate(g.matmul(h, f"{blk}ffn_up", n), None, act)
-    return g.gate(g.matmul(h, f"{blk}ffn_gate", n, barrier=False), g.matmul(h, f"{blk}ffn_up", n), act)
+def hidden_units(g: EncoderBuilder, h: Buffer, names: Sequence[str], down: str, act: str) -> Buffer:
+    """Return the hidden units of a feed-forward network, the input of `down`: act(gate . h) * (up . h), or act(up . h),
+    with columns of zeros up to the number that kernels read. `names` are up, and gate if there is one."""
+    up, *gates = names
+    n = padded_length(g, down, n_rows_of(g, up))
+    if gates:
+        gate = padded_product(g, h, gates[0], n)
+        return g.gate(gate, padded_product(g, h, up, n), act)
+    return g.gate(padded_product(g, h, up, n), None, act)
 
 
-def two_layers(g: EncoderBuilder, x: Buffer, first: str, second: str, act: str) -> Buffer:
-    """Return second . act(first . x), the output rows of the encoder."""
-    hidden = g.gate(g.matmul(x, first, g.n_rows_of(first)), None, act)
-    return g.matmul(hidden, second, g.n_rows_of(second))
+def layer_network(g: EncoderBuilder, x: Buffer, blk: str, act: str) -> None:
+    """Add the feed-forward network of a layer, which has a gate if the file has one."""
+    h, up, gate, down = g.norm(x, f"{blk}ln2"), f"{blk}ffn_up", f"{blk}ffn_gate", f"{blk}ffn_down"
+    names = [up, gate] if g.tensors.has(f"{gate}.weight") else [up]
+    add_branch(g, x, hidden_units(g, h, names, down, act), down, f"{blk}ls2.weight", n_rows_of(g, up))
+
+
+def two_layers(
+    g: EncoderBuilder, x: Buffer, first: str, second: str, act: str, out: Buffer | None = None
+) -> Buffer:
+    """Return second . act(first . x), in the first rows of `out` if it is given."""
+    n_hidden, hidden = n_rows_of(g, first), hidden_units(g, x, [first], second, act)
+    return product_of_padded(g, hidden, second, n_hidden, n_rows_of(g, second), out=out)

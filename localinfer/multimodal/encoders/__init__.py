@@ -7,6 +7,7 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     ARCHITECTURES       the language models that it belongs to (GGUF architectures); any if it is empty
     BIDIRECTIONAL       whether the rows of an image attend to each other in the language model (False if missing)
     GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)
+    HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class Encoder(NamedTuple):
     architectures: tuple[str, ...]
     bidirectional: bool
     grid_positions: bool
+    has_projection_dim: bool
 
 
 def known() -> list[str]:
@@ -48,4 +50,5 @@ def find_encoder(projector_type: str) -> Encoder | None:
         module.ARCHITECTURES,
         getattr(module, "BIDIRECTIONAL", False),
         getattr(module, "GRID_POSITIONS", False),
+        getattr(module, "HAS_PROJECTION_DIM", True),
     )

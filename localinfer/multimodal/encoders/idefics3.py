@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.multimodal.encoder_graph import row_order
+from localinfer.multimodal.encoder_graph import learned_positions, row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.transformer import activation, transform
 from localinfer.multimodal.encoders.arrangement import Part, View
@@ -16,7 +16,7 @@ def build(g: EncoderBuilder) -> Buffer:
     """SigLIP, then the patches of each square side by side, and a matrix."""
     g.use_layer_norm()
     size = g.merge_size("projector.scale_factor", 1)
-    x = g.embed_patches(g.learned_positions())
+    x = g.embed_patches(learned_positions.of_all_rows(g))
     transform(g, x, activation(g))
     x = g.gather(g.norm(x, "v.post_ln"), row_order.blocks(g.grid, size))
     return g.matmul(x, "mm.model.fc", g.output_length)
