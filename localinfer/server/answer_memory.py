@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from localinfer.chat_template.content_format import parse_arguments
+
 Message = Mapping[str, Any]
 
 LIMIT = 1000  # answers
@@ -59,8 +61,16 @@ def comparable(message: object) -> object:
         return message
     calls = message.get("tool_calls") or []
     if isinstance(calls, list):
-        calls = [call.get("function") if isinstance(call, Mapping) else call for call in calls]
+        calls = [function_of(call) for call in calls]
     return message.get("role"), text_of(message.get("content")), calls
+
+
+def function_of(call: object) -> object:
+    """Return the function of a call, with its arguments as an object: some clients send other JSON text for it."""
+    function = call.get("function") if isinstance(call, Mapping) else call
+    if not isinstance(function, Mapping) or "arguments" not in function:
+        return function
+    return {**function, "arguments": parse_arguments(function["arguments"])}
 
 
 def text_of(content: object) -> object:

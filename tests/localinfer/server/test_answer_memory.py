@@ -1,18 +1,27 @@
 """Token ids of earlier answers, which are added only to unchanged answers of the same conversation."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from server_process import ServerProcess
+from tiny import CHATML, Field, tiny_llama
 
 from localinfer.server.answer_memory import LIMIT, AnswerMemory
 
 USER = {"role": "user", "content": "Add one."}
+CHATML_TOOLS = "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}" + CHATML
 
 
 def answer(call_id: str = "", a: int = 1, **more: Any) -> dict[str, Any]:
     call = {"id": call_id, "type": "function", "function": {"name": "add", "arguments": {"a": a}}}
     return {"role": "assistant", "content": "", "tool_calls": [call], **more}
+
+
+def sent_call(arguments: object) -> dict[str, Any]:
+    call = {"id": "x", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def text(content: Any, **more: Any) -> dict[str, Any]:
@@ -24,6 +33,8 @@ def text(content: Any, **more: Any) -> dict[str, Any]:
     [
         (answer("call00000", ids=[1, 2], reasoning_ids=[3]), answer("x")),
         (answer(ids=[1, 2], reasoning_ids=[3]), answer("x") | {"content": None}),
+        (answer(ids=[1, 2]), sent_call('{"a": 1}')),
+        (answer(ids=[1, 2]), sent_call('{"a":1}')),
         (text("Two.", ids=[1, 2]), text("Two.")),
         (text("Two.", ids=[1, 2]), text([{"type": "text", "text": "T"}, {"type": "text", "text": "wo."}])),
     ],
@@ -45,6 +56,9 @@ def test_answers_get_their_ids(given: dict[str, Any], sent: dict[str, Any]) -> N
         ("m", [text("Two.")]),
         ("m", [USER, USER | {"content": "Two."}]),
         ("m", [USER, answer("x")]),
+        ("m", [USER, sent_call('{"a": "2"}')]),
+        ("m", [USER, sent_call('{"a": 2')]),
+        ("m", [USER, sent_call("[" * 100_000)]),
         ("m", ["invalid", {"role": 1, "tool_calls": [3]}, {"tool_calls": "x"}, {}, None]),
     ],
 )
@@ -81,6 +95,26 @@ def test_the_next_turn_reads_no_token_of_the_answer(server: ServerProcess, path:
     messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "More."}]
     found = server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1}).body["timings"]
     assert found["cache_n"] >= n_prompt + n_tokens - 1
+
+
+@pytest.mark.parametrize("spaces", [", ", ","])
+def test_the_result_of_a_call_is_all_that_is_read(tmp_path: Path, spaces: str) -> None:
+    """The arguments come back as other JSON text than the model wrote."""
+    written = '<tool_call>\n{"arguments": {"a":  1,  "b":  [2]},  "name": "add"}\n</tool_call>'
+    grammar = f"root ::= {json.dumps(written)}"
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    messages: list[dict[str, Any]] = [USER]
+    fields = {"messages": messages, "tools": tools, "temperature": 1.0, "max_tokens": 300}
+    model = tiny_llama(tmp_path / "m.gguf", n_ctx=2048, **{"tokenizer.chat_template": Field("STRING", CHATML_TOOLS)})
+    with ServerProcess(model) as server:
+        first = server.post("/v1/chat/completions", fields | {"grammar": grammar}).body
+        [call] = first["choices"][0]["message"]["tool_calls"]
+        call["function"]["arguments"] = json.dumps({"a": 1, "b": [2]}, separators=(spaces, ":"))
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "3"}
+        messages += [{"role": "assistant", "content": "", "tool_calls": [call]}, result]
+        found = server.post("/v1/chat/completions", fields | {"max_tokens": 1}).body["timings"]
+    assert found["cache_n"] >= first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"] - 1
+    assert found["prompt_n"] < 60
 
 
 def ask(server: ServerProcess, path: str, body: dict[str, Any]) -> tuple[str, int]:
