@@ -1,30 +1,33 @@
-"""The projector of a multimodal model: makes input rows of its language model of images."""
+"""The projector of a multimodal model: makes input rows of its language model of images and sounds."""
 
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from itertools import groupby
 from math import isqrt
+from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
 
-from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import GGUF
 from localinfer.machine import resources
 from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoders.arrangement import Part, View
 from localinfer.multimodal.media import Image, Sound, digest_of
-from localinfer.multimodal.preprocessing.encoder_input import EncoderInput
+from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW, EncoderInput
 from localinfer.multimodal.projector_file import ProjectorFile
+from localinfer.multimodal.sounds.sound_input import Spectrogram
 from localinfer.options import Options
 from localinfer.runtime.media_embeddings import MediaEmbeddings
 from quant.jit.loader import Progress
 
-MAX_KEPT_BYTES = 256 << 20  # of rows of recent images
+MAX_KEPT_BYTES = 256 << 20  # of rows of recent images and sounds
 PROCESSORS = "localinfer.multimodal.preprocessing.processors"
 
 
@@ -38,19 +41,30 @@ class ImageProcessor(Protocol):
         """Return the encoder inputs of an image."""
 
 
-class Projector:
-    """The encoder of a model's images. One thread at a time encodes; the results of recent images are kept.
+class SoundProcessor(Protocol):
+    """Makes the spectrogram of a sound."""
 
-    Memory for a graph is allocated while an image is encoded. `processor` replaces the one that the file's keys
-    describe.
+    def __call__(self, sound: Sound) -> Spectrogram:
+        """Return the log-mel spectrogram of a sound."""
+
+    def n_frames(self, n_samples: int) -> int:
+        """Return the number of frames of the spectrogram of a sound that are sound."""
+
+
+class Projector:
+    """The encoders of a model's images and sounds. One thread at a time encodes; recent results are kept.
+
+    Memory for a graph is allocated while an image or a sound is encoded. `processor` and `sound_processor` replace
+    those that the file's keys describe.
     """
 
     def __init__(
         self, file: ProjectorFile, options: Options, progress: Progress | None = None, *,
-        processor: ImageProcessor | None = None,
+        processor: ImageProcessor | None = None, sound_processor: SoundProcessor | None = None,
     ) -> None:  # fmt: skip
         self._file, self._options, self._progress = in_memory_if_wanted(file, options, progress), options, progress
-        self._processor = processor or make_processor(file.f, options)
+        self._processor = processor or (make_processor(file.f, options) if file.encoder else None)
+        self._sound_processor = sound_processor or (make_sound_processor(file) if file.sound else None)
         self._lock = threading.Lock()
         self._kept: OrderedDict[bytes, list[Part]] = OrderedDict()
         self._closed = False
@@ -58,41 +72,43 @@ class Projector:
     @property
     def kinds(self) -> frozenset[str]:
         """What it encodes: "image", "audio"."""
-        return frozenset({"image"})
+        encoders = {"image": self._file.encoder, "audio": self._file.sound}
+        return frozenset(kind for kind, encoder in encoders.items() if encoder)
 
     def encode(self, media: Image | Sound) -> list[Part]:
-        """Return the rows that take the place of an image in the prompt, and the text around them.
+        """Return the rows that take the place of an image or a sound in the prompt, and the text around them.
 
-        The same image is not encoded twice while its rows are kept. Raises UnsupportedError for sounds,
-        NotEnoughMemoryError, and LocalInferError if the file has changed.
+        The same image is not encoded twice while its rows are kept. Raises UnsupportedError for what the projector does
+        not encode, NotEnoughMemoryError, and LocalInferError if the file has changed.
         """
-        image = require_image(media, self._file)
         with self._lock:
             if self._closed:
                 raise LocalInferError("the projector is closed")
-            if image.digest not in self._kept:
-                self._kept[image.digest] = self._file.encoder.arrange(self._views(self._processor(image)))
+            if media.digest not in self._kept:
+                parts = self._image_parts(media) if isinstance(media, Image) else self._sound_parts(media)
+                self._kept[media.digest] = parts
                 while len(self._kept) > 1 and sum(map(size_of, self._kept.values())) > MAX_KEPT_BYTES:
                     self._kept.popitem(last=False)
-            self._kept.move_to_end(image.digest)
-            return list(self._kept[image.digest])
+            self._kept.move_to_end(media.digest)
+            return list(self._kept[media.digest])
 
     def count_tokens(self, media: Image | Sound) -> int:
         """Return the number of rows that `encode` makes, without encoding. The text around them is not counted."""
-        image = require_image(media, self._file)
-        grids = self._processor.grids(*image.pixels.shape[:2])
-        counts = {grid: self._file.build(grid, self._options)[1].rows.capacity for grid in set(grids)}
-        return sum(counts[grid] for grid in grids)
+        return sum(part for part in self.layout(media) if isinstance(part, int))
 
     def layout(self, media: Image | Sound) -> list[str | int]:
         """Return what `encode` returns, without encoding: the number of rows in place of the rows."""
-        image = require_image(media, self._file)
-        views = []
-        for each in self._processor(image):
-            count = self._file.build(each.grid, self._options)[1].rows.capacity
-            views.append(View(each.name, MediaEmbeddings(b"", np.empty((count, 0), np.float32), count)))
-        parts = self._file.encoder.arrange(views)
-        return [part if isinstance(part, str) else len(part) for part in parts]
+        if isinstance(media, Sound):
+            encoder = self._file.sound_encoder
+            count_rows = cache(lambda n_frames: encoder.build(n_frames, self._options)[1].rows.capacity)
+            counts = [(OVERVIEW, count_rows(n_frames)) for _, n_frames in self._windows(media)]
+            arrange = encoder.family.arrange
+        else:
+            count_rows = cache(lambda grid: self._file.build(grid, self._options)[1].rows.capacity)
+            counts = [(each.name, count_rows(each.grid)) for each in self._image_processor(media)]
+            arrange = self._file.image_encoder.arrange
+        views = [View(name, MediaEmbeddings(b"", np.empty((count, 0), np.float32), count)) for name, count in counts]
+        return [part if isinstance(part, str) else len(part) for part in arrange(views)]
 
     def close(self) -> None:
         """Discard the kept rows; later calls raise LocalInferError. An image of another thread is encoded first."""
@@ -100,19 +116,48 @@ class Projector:
             self._closed = True
             self._kept.clear()
 
-    def _views(self, inputs: Sequence[EncoderInput]) -> list[View]:
-        """Return the rows of each input. Adjacent inputs of the same size share a graph."""
-        views, f = [], self._file.f
+    @property
+    def _image_processor(self) -> ImageProcessor:
+        """The processor of images. Raises UnsupportedError if the file encodes none."""
+        assert self._file.image_encoder
+        assert self._processor
+        return self._processor
+
+    def _windows(self, sound: Sound) -> list[tuple[int, int]]:
+        """Return the first frame and the number of frames of what is encoded at once. Raises UnsupportedError if the
+        file encodes no sounds."""
+        framing = self._file.sound_encoder.framing
+        assert self._sound_processor
+        return framing.windows(self._sound_processor.n_frames(len(sound.samples)))
+
+    def _image_parts(self, image: Image) -> list[Part]:
+        """Return the rows of an image and the text around them. Adjacent inputs of the same size share a graph."""
+        views, f, inputs = [], self._file.f, self._image_processor(image)
         for grid, group in groupby(inputs, key=lambda each: each.grid):
             with CompiledEncoder(*self._file.build(grid, self._options), self._progress) as encoder:
                 for each in group:
                     f.check_unchanged()
                     views.append(View(each.name, self._embeddings(encoder.run(each.patches), grid)))
-        return views
+        return self._file.image_encoder.arrange(views)
+
+    def _sound_parts(self, sound: Sound) -> list[Part]:
+        """Return the rows of a sound and the text around them. Adjacent windows of the same length share a graph."""
+        views, f, encoder = [], self._file.f, self._file.sound_encoder
+        windows = self._windows(sound)
+        assert self._sound_processor
+        features = self._sound_processor(sound).features
+        for n_frames, group in groupby(windows, key=itemgetter(1)):
+            with CompiledEncoder(*encoder.build(n_frames, self._options), self._progress) as compiled:
+                for first, _ in group:
+                    f.check_unchanged()
+                    seen = features[first : first + encoder.framing.window]
+                    rows = compiled.run(encoder.family.prepare(seen, encoder.framing.lengths(n_frames)))
+                    views.append(View(OVERVIEW, MediaEmbeddings(digest_of(rows), rows, len(rows))))
+        return encoder.family.arrange(views)
 
     def _embeddings(self, rows: Floats, grid: tuple[int, int]) -> MediaEmbeddings:
-        """Return output rows with their positions."""
-        encoder = self._file.encoder
+        """Return the output rows of an image with their positions."""
+        encoder = self._file.image_encoder
         digest, coordinates, n_positions = digest_of(rows), None, len(rows)
         if encoder.grid_positions:
             merge = isqrt(grid[0] * grid[1] // len(rows))
@@ -122,13 +167,6 @@ class Projector:
             n_positions = max(height, width)
             digest = digest_of(np.frombuffer(digest + digest_of(coordinates), np.uint8))
         return MediaEmbeddings(digest, rows, n_positions, coordinates, encoder.bidirectional)
-
-
-def require_image(media: Image | Sound, file: ProjectorFile) -> Image:
-    """Return an image. Raises UnsupportedError for a sound."""
-    if isinstance(media, Sound):
-        raise file.f.error("clip.projector_type", f"{file.projector_type} does not encode sounds", UnsupportedError)
-    return media
 
 
 def size_of(parts: Sequence[Part]) -> int:
@@ -143,7 +181,8 @@ def in_memory_if_wanted(file: ProjectorFile, options: Options, progress: Progres
         return file
     from localinfer.gguf.in_memory import read_into_memory
 
-    return replace(file, f=read_into_memory(file.f, options.threads or resources.default_threads(), progress))
+    f = read_into_memory(file.f, options.threads or resources.default_threads(), progress)
+    return replace(file, f=f, sound=replace(file.sound, f=f) if file.sound else None)
 
 
 def make_processor(f: GGUF, options: Options) -> ImageProcessor:
@@ -151,3 +190,10 @@ def make_processor(f: GGUF, options: Options) -> ImageProcessor:
     limits = (getattr(options, f"image_{end}_tokens", 0) for end in ("min", "max"))
     processor: ImageProcessor = import_module(PROCESSORS).make_image_processor(f, *limits)
     return processor
+
+
+def make_sound_processor(file: ProjectorFile) -> SoundProcessor:
+    """Return the sound processor that the keys of a projector file describe."""
+    from localinfer.multimodal.sounds.mel import MelProcessor
+
+    return MelProcessor(file.sound_encoder.n_bands)

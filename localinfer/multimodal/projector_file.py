@@ -1,10 +1,10 @@
-"""A projector file: a GGUF with the encoder of a multimodal model, as llama.cpp writes it (`mmproj`).
+"""A projector file: a GGUF with the encoders of a multimodal model, as llama.cpp writes it (`mmproj`).
 
 The file is untrusted: building the graph checks every tensor and key that it uses by name, and refuses those that it
 does not use. A file that does not belong to the language model is refused, too.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
@@ -12,20 +12,18 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import ComputeGraph
-from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.properties.hyperparameters import Hyperparameters
-from localinfer.graph.recording.context import Context
-from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.machine import resources
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, read_class_rows
+from localinfer.multimodal.encoder_graph.encoder_model import encoder_model, read_heads
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.multimodal.encoders import Encoder, find_encoder, known
+from localinfer.multimodal.sounds.sound_encoder import SoundEncoder, open_sound_encoder
+from localinfer.multimodal.sounds.sound_tensors import sound_tensors
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import ACTIVATION_PASSES, DEFAULT_PRECISION
 
 ARCHITECTURE, PREFIX = "clip", "clip.vision"
+ENCODER_KEYS = (f"{PREFIX}.", "clip.audio.")
 MAX_IMAGE_SIZE, MAX_PATCH_SIZE, MAX_PATCHES = 1 << 14, 1 << 10, 1 << 17
-CACHE_TYPES = {"fast": "f16", "high": "f32"}  # of keys and values, by precision
 USED_BY_PREPROCESSORS = (
     "image_mean", "image_std", "image_min_pixels", "image_max_pixels", "preproc_image_size", "preproc_min_tiles",
     "preproc_max_tiles", "image_grid_pinpoints", "image_crop_resolution", "image_aspect_ratio",
@@ -33,42 +31,55 @@ USED_BY_PREPROCESSORS = (
 )  # fmt: skip
 OTHER_KEYS = (
     "clip.has_vision_encoder", "clip.has_text_encoder", "clip.has_audio_encoder", "clip.has_llava_projector",
-    "clip.projector_type", "clip.vision.projector_type", "clip.use_gelu", "clip.use_silu",
+    "clip.projector_type", "clip.use_gelu", "clip.use_silu",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectorFile:
-    """An open projector file that fits its language model. `deepstack` is the number of layers of the language model to
-    which it adds rows."""
+    """An open projector file that fits its language model. `encoder` is that of images, `sound` that of sounds; None if
+    the file has none. `deepstack` is the number of layers of the language model to which it adds rows."""
 
     f: GGUF
     projector_type: str
-    encoder: Encoder
+    encoder: Encoder | None
     embedding_length: int
     deepstack: int = 0
+    sound: SoundEncoder | None = None
     converted: dict[str, Tensor] = field(default_factory=dict)  # tensors that the host has converted
+
+    @property
+    def image_encoder(self) -> Encoder:
+        """The encoder of images. Raises UnsupportedError if there is none."""
+        if self.encoder is None:
+            raise self.f.error("clip.projector_type", f"{self.projector_type} does not encode images", UnsupportedError)
+        return self.encoder
+
+    @property
+    def sound_encoder(self) -> SoundEncoder:
+        """The encoder of sounds. Raises UnsupportedError if there is none."""
+        if self.sound is None:
+            raise self.f.error("clip.projector_type", f"{self.projector_type} does not encode sounds", UnsupportedError)
+        return self.sound
 
     def build(self, grid: tuple[int, int], options: Options) -> tuple[EncoderBuilder, Buffer]:
         """Build and check the graph for images with this grid of patches. Nothing is allocated or compiled. Return the
         builder and the output rows."""
         f, hparams = self.f, Hyperparameters(self.f, PREFIX)
-        hparams.accept(*USED_BY_PREPROCESSORS, "image_size", "feed_forward_length", "projection_dim")
-        precision = DEFAULT_PRECISION[False] if options.precision == "auto" else options.precision
-        threads = options.threads or resources.default_threads()
+        used = "image_size", "feed_forward_length", "projection_dim", "projector_type"
+        hparams.accept(*USED_BY_PREPROCESSORS, *used)
         tensors = EncoderTensors(f, "v.blk.", hparams.count("block_count"), self.converted)
         n = grid[0] * grid[1] + len(read_class_rows(tensors, hparams.count("embedding_length")))
         if n > MAX_PATCHES:
             raise LocalInferError(f"an image of {grid[0]} x {grid[1]} patches is too large; the limit is {MAX_PATCHES}")
-        graph = ComputeGraph(n, 1, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision])
-        cache_type = CACHE_TYPES[precision]
-        model = ModelGraph(f, hparams, graph, Context(n, k_type=cache_type, v_type=cache_type, causal=False))
-        model.tensors = tensors
+        model = encoder_model(f, hparams, tensors, n, options)
         g = EncoderBuilder(model, grid, read_heads(model))
-        output = self.encoder.build(g)
+        output = self.image_encoder.build(g)
+        if self.sound:
+            tensors.accept(*sound_tensors(f))
         tensors.reject_unused()
         hparams.reject_unused()
-        check_lengths(f, graph)
+        check_lengths(f, model.graph)
         if output.n != self.embedding_length * (1 + self.deepstack):
             what = f"makes rows of {output.n} values; the model needs {self.embedding_length * (1 + self.deepstack)}"
             raise f.error("clip.projector_type", f"{self.projector_type} {what}")
@@ -86,18 +97,23 @@ def open_projector(path: str | Path, model: GGUF) -> ProjectorFile:
     if architecture != ARCHITECTURE:
         what = f"is {printable(architecture, 80)!r}; the file of a projector has {ARCHITECTURE!r}"
         raise f.error("general.architecture", what, UsageError)
-    if not f.get("clip.has_vision_encoder", bool, False):
-        raise f.error("clip.has_vision_encoder", "is false; only encoders of images are supported", UnsupportedError)
-    name, encoder = read_encoder(f)
+    has_image, has_sound = (f.get(f"clip.has_{kind}_encoder", bool, False) for kind in ("vision", "audio"))
+    if not has_image and not has_sound:
+        raise f.error("clip.has_vision_encoder", "is false, and so is clip.has_audio_encoder", UnsupportedError)
     reject_unknown_keys(f)
+    sound = open_sound_encoder(f, model) if has_sound else None
+    if not has_image:
+        assert sound is not None
+        return ProjectorFile(f, sound.projector_type, None, sound.embedding_length, sound=sound)
+    name, encoder = read_encoder(f)
     length, deepstack = check_pair(f, name, encoder, model)
-    file = ProjectorFile(f, name, encoder, length, deepstack)
+    file = ProjectorFile(f, name, encoder, length, deepstack, sound)
     file.build(smallest_grid(f), Options())
     return file
 
 
 def read_encoder(f: GGUF) -> tuple[str, Encoder]:
-    """Return the projector type and its encoder."""
+    """Return the projector type and its encoder of images."""
     key = "clip.projector_type" if "clip.projector_type" in f.metadata else "clip.vision.projector_type"
     name = f.get(key, str)
     encoder = find_encoder(name)
@@ -127,7 +143,7 @@ def reject_unknown_keys(f: GGUF) -> None:
     """Raise UnsupportedError for a key of the projector that nothing reads. Building the graph checks the keys of the
     encoder."""
     for key in f.metadata:
-        if key.startswith("clip.") and not key.startswith(f"{PREFIX}.") and key not in OTHER_KEYS:
+        if key.startswith("clip.") and not key.startswith(ENCODER_KEYS) and key not in OTHER_KEYS:
             raise f.error(key, "is not supported", UnsupportedError)
 
 
@@ -145,12 +161,3 @@ def smallest_grid(f: GGUF) -> tuple[int, int]:
     if not (1 <= patch <= MAX_PATCH_SIZE and patch <= size <= MAX_IMAGE_SIZE):
         raise f.error(f"{PREFIX}.image_size", f"is {size}, with patches of {patch}")
     return size // patch, size // patch
-
-
-def read_heads(model: ModelGraph) -> AttentionHeads:
-    """Return the attention heads, which are the same in all layers."""
-    heads, key = model.attention_heads[0], "attention.head_dim"
-    if not model.hparams.has(key):
-        return heads
-    size = model.hparams.count(key, maximum=1 << 12)
-    return replace(heads, key=size, value=size)

@@ -44,10 +44,10 @@ class CompiledEncoder:
     def run(self, patches: Floats, on_op: OnOp | None = None) -> Floats:
         """Return the output rows of an image, given its patches in the order of the grid. `on_op` receives the number
         of the current op regularly."""
-        entry, n_patches = self._input, self._g.n_patches
-        rows = float_rows(entry.patches, self.graph.batch)
-        rows[entry.first : entry.first + n_patches, : patches.shape[1]] = patches[entry.order]
-        float_rows(entry.residual, self.graph.batch)[:] = entry.initial
+        entry = self._input
+        rows = float_rows(entry.patches, entry.patches.rows.capacity)
+        rows[entry.first : entry.first + len(entry.order), : patches.shape[1]] = patches[entry.order]
+        float_rows(entry.residual, len(entry.initial))[:] = entry.initial
         threads = self.graph.threads if self.graph.batch <= MAX_SMALL_BATCH else self.graph.threads_batch
         self._pool.run(0, len(self.graph.ops), threads, on_op)
         return float_rows(self._output, self._output.rows.capacity).copy()
@@ -95,6 +95,5 @@ def require_memory(g: EncoderBuilder) -> None:
     """Raise NotEnoughMemoryError before memory is allocated that the machine does not have."""
     available, needed = resources.available_memory(), g.graph.nbytes
     if needed > available:
-        rows, columns = g.grid
-        what = f"an image of {rows} x {columns} patches needs {needed / 2**30:.1f} GiB"
-        raise g.f.error("image", f"{what}, {available / 2**30:.1f} GiB are available", NotEnoughMemoryError)
+        what = f"{g.input_size} needs {needed / 2**30:.1f} GiB"
+        raise g.f.error("memory", f"{what}, {available / 2**30:.1f} GiB are available", NotEnoughMemoryError)

@@ -45,18 +45,28 @@ class EncoderBuilder(GraphBuilder):
     """Records the operations of an encoder for a `grid` of patches: rows and columns."""
 
     tensors: EncoderTensors
+    layer_prefix = "v.blk."
 
     def __init__(self, model: ModelGraph, grid: tuple[int, int], heads: AttentionHeads) -> None:
         super().__init__(model)
         self.graph, self.grid, self.heads = model.graph, grid, heads
         self.n_patches = grid[0] * grid[1]
-        self.patch_size = self.hparams.count("patch_size", maximum=1 << 10)
         self.constants: list[tuple[Region, int, NDArray[np.generic]]] = []  # with offsets in bytes
         self.row_counts: list[Rows] = [model.graph.tokens]
         self.input: PatchInput | None = None
         self.spans: dict[int, tuple[Indices, Indices]] = {}  # of each window: oldest and newest position of a row
 
     # --- sizes ---
+
+    @property
+    def input_size(self) -> str:
+        """The size of the input, for messages."""
+        return f"an image of {self.grid[0]} x {self.grid[1]} patches"
+
+    @property
+    def patch_size(self) -> int:
+        """The number of pixels on each side of a patch."""
+        return self.hparams.count("patch_size", maximum=1 << 10)
 
     @property
     def output_length(self) -> int:
@@ -78,7 +88,7 @@ class EncoderBuilder(GraphBuilder):
         for number in range(count or self.block_count):
             self.model.start_block(number)
             with self.graph.reuse_buffers():
-                yield f"v.blk.{number}."
+                yield f"{self.layer_prefix}{number}."
 
     # --- input ---
 

@@ -1,0 +1,38 @@
+"""The empty graph of an encoder, to which a builder adds operations."""
+
+from dataclasses import replace
+
+from localinfer.gguf.reader import GGUF
+from localinfer.graph.ops.compute_graph import ComputeGraph
+from localinfer.graph.properties.attention import AttentionHeads
+from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.recording.context import Context
+from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.machine import resources
+from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
+from localinfer.options import Options
+from localinfer.runtime.compiled_graph import ACTIVATION_PASSES, DEFAULT_PRECISION
+
+CACHE_TYPES = {"fast": "f16", "high": "f32"}  # of keys and values, by precision
+
+
+def encoder_model(
+    f: GGUF, hparams: Hyperparameters, tensors: EncoderTensors, n_rows: int, options: Options
+) -> ModelGraph:
+    """Return the graph of an encoder whose residual stream has this number of rows, without operations."""
+    precision = DEFAULT_PRECISION[False] if options.precision == "auto" else options.precision
+    threads = options.threads or resources.default_threads()
+    graph = ComputeGraph(n_rows, 1, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision])
+    cache_type = CACHE_TYPES[precision]
+    model = ModelGraph(f, hparams, graph, Context(n_rows, k_type=cache_type, v_type=cache_type, causal=False))
+    model.tensors = tensors
+    return model
+
+
+def read_heads(model: ModelGraph) -> AttentionHeads:
+    """Return the attention heads, which are the same in all layers."""
+    heads, key = model.attention_heads[0], "attention.head_dim"
+    if not model.hparams.has(key):
+        return heads
+    size = model.hparams.count(key, maximum=1 << 12)
+    return replace(heads, key=size, value=size)

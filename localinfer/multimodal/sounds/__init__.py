@@ -1,0 +1,9 @@
+"""Encoders of sounds: from a mel spectrogram to the input rows of a language model.
+
+framing         how many frames of a spectrogram are encoded, and which of them convolutions see together
+sound_tensors   tensors of sound encoders, and convolutions as matrices
+sound_builder   records the operations of a sound encoder
+sound_encoder   the encoder in a projector file: builds its graph for a number of frames
+sound_input     the spectrogram of a sound, cut into what is encoded together
+encoders/       one file per projector type
+"""

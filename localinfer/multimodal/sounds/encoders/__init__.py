@@ -1,0 +1,47 @@
+"""Sound encoders: one file for each projector type of llama.cpp's projector files, named after it, with "." replaced by
+"_". It has
+
+    prepare(features, lengths)   returns the input rows of the graph, for parts with these numbers of frames
+    build(g)                     computes the output rows with the operations of a `SoundBuilder`
+    arrange(parts)               puts text around the rows of a sound
+    FRAMING                      how many frames are encoded, and which of them the convolutions see together
+    ARCHITECTURES                the language models that it belongs to (GGUF architectures); any if it is empty
+
+`whisper` has the layers that several types share.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.multimodal.encoders.arrangement import Arrange
+from localinfer.multimodal.sounds.framing import Floats, Framing
+from localinfer.multimodal.sounds.sound_builder import SoundBuilder
+
+HELPERS = ("whisper",)
+
+
+class SoundFamily(NamedTuple):
+    """What the file of a projector type defines."""
+
+    prepare: Callable[[Floats, list[int]], Floats]
+    build: Callable[[SoundBuilder], Buffer]
+    arrange: Arrange
+    framing: Framing
+    architectures: tuple[str, ...]
+
+
+def known() -> list[str]:
+    """Return the names of all modules of projector types."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem not in HELPERS)
+
+
+def find_family(projector_type: str) -> SoundFamily | None:
+    """Return what a projector type does with sounds, or None if it is not supported."""
+    name = projector_type.replace(".", "_")
+    if name not in known():
+        return None
+    module = import_module(f"localinfer.multimodal.sounds.encoders.{name}")
+    return SoundFamily(module.prepare, module.build, module.arrange, module.FRAMING, module.ARCHITECTURES)

@@ -1,0 +1,94 @@
+"""The builder of sound encoders. A graph is built for a number of frames of a spectrogram; its rows stand for moments.
+
+A convolution over time is a product of a matrix and rows that consist of the neighbouring input rows.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localinfer.graph.ops.buffers import Buffer, Rows
+from localinfer.graph.properties.attention import AttentionHeads
+from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.kernels.signatures import ADD, GATHER_ROWS
+from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, PatchInput
+from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
+from localinfer.multimodal.encoder_graph.row_order import Indices
+from localinfer.multimodal.sounds.framing import Framing
+from localinfer.multimodal.sounds.sound_tensors import LAYERS, SoundTensors
+
+ACTIVATION = "gelu_erf"
+FRAMES_PER_SECOND = 100
+
+
+class SoundBuilder(EncoderBuilder):
+    """Records the operations of an encoder for `n_frames` frames."""
+
+    tensors: SoundTensors
+    layer_prefix = LAYERS
+
+    def __init__(self, model: ModelGraph, framing: Framing, n_frames: int, heads: AttentionHeads) -> None:
+        super().__init__(model, (model.graph.batch, 1), heads)
+        self.framing, self.n_frames, self.lengths = framing, n_frames, framing.lengths(n_frames)
+
+    @property
+    def input_size(self) -> str:
+        return f"a sound of {self.n_frames / FRAMES_PER_SECOND:g} s"
+
+    @property
+    def n_bands(self) -> int:
+        """The number of values of a frame: the bands of the mel spectrogram."""
+        return self.hparams.count("num_mel_bins", maximum=1 << 10)
+
+    @property
+    def stack_size(self) -> int:
+        """The number of rows that become one."""
+        return self.hparams.count("projector.stack_factor", maximum=64)
+
+    def rows(self, count: int) -> Rows:
+        return self.graph.tokens if count == self.graph.batch else super().rows(count)
+
+    def enter(self, name: str, n_out: int, n_in: int, taps: Sequence[int], n_rows: int) -> Buffer:
+        """Return the activations of the first convolution, for `n_rows` rows that the host prepares, and a row of zeros
+        behind them."""
+        weight = self.tensors.convolution(name, n_out, n_in, *taps)
+        rows = self.rows(n_rows + 1)
+        inputs, x = self.graph.buffer(weight.shape[1], rows), self.graph.buffer(n_out, rows)
+        initial = np.zeros((rows.capacity, n_out), np.float32)
+        initial[:n_rows] = self.tensors.convolution_bias(name, n_out, len(taps)).data.view(np.float32)
+        self.input = PatchInput(inputs, 0, np.arange(n_rows, dtype=np.int32), x, initial)
+        return self.gate(self.product(inputs, weight, add_to=x), None, ACTIVATION)
+
+    def convolve(self, x: Buffer, name: str, n_out: int, taps: Sequence[int], neighbours: Indices) -> Buffer:
+        """Return the activations of a convolution that reads the rows `neighbours[i]` of x for row i."""
+        weight = self.tensors.convolution_of_rows(name, n_out, x.n, *taps)
+        bias = self.tensors.convolution_bias(name, n_out, len(taps))
+        return self.gate(self.product(self.gather(x, neighbours), weight, bias=bias), None, ACTIVATION)
+
+    def add_positions(self, x: Buffer, positions: Floats) -> None:
+        """Add position embeddings, a row for each row of x."""
+        self.graph.op(
+            "positions", ADD, x.rows, chunks=(0, 8), branch=self.constant(positions), factor=1.0, n=x.n, x=x
+        )  # fmt: skip
+
+    def stack(self, x: Buffer, size: int) -> Buffer:
+        """Return each `size` consecutive rows side by side. The last ones are completed by zeros."""
+        count = x.rows.capacity
+        groups = consecutive(-(-count // size), size)
+        if count % size == 0:
+            return self.gather(x, groups)
+        followed = self.graph.buffer(x.n, self.rows(count + 1))  # its last row stays zero
+        numbers = self.constant(np.arange(count, dtype=np.int32))
+        self.graph.op("copy", GATHER_ROWS, x.rows, x=x, numbers=numbers, n=x.n, y=followed)
+        return self.gather(followed, np.minimum(groups, count))
+
+    def average_pairs(self, x: Buffer, lengths: Sequence[int]) -> Buffer:
+        """Return the means of pairs of consecutive rows. Parts with these numbers of rows lose an odd last row."""
+        firsts = np.cumsum(lengths) - np.asarray(lengths)
+        pairs = [first + consecutive(length // 2, 2) for first, length in zip(firsts, lengths, strict=True)]
+        return self.average(x, np.concatenate(pairs).astype(np.int32))
+
+
+def consecutive(count: int, size: int) -> Indices:
+    """Return `count` groups of `size` consecutive numbers."""
+    return np.arange(count * size, dtype=np.int32).reshape(count, size)

@@ -1,0 +1,65 @@
+"""The tensors of a sound encoder. A file may have an encoder of images, too: its tensors belong to that encoder."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from localinfer.gguf.dequantize import dequantize
+from localinfer.gguf.reader import GGUF, Tensor
+from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors, Floats, constant
+
+PREFIXES = ("a.", "mm.a.")
+LAYERS = "a.blk."
+
+
+def sound_tensors(f: GGUF) -> list[str]:
+    """Return the names of the tensors of the sound encoder of a file."""
+    return [name for name in f.tensors if name.startswith(PREFIXES)]
+
+
+class SoundTensors(EncoderTensors):
+    """The tensors of the sound encoder of a file."""
+
+    def __init__(self, f: GGUF, block_count: int, converted: dict[str, Tensor]) -> None:
+        super().__init__(f, LAYERS, block_count, converted)
+
+    def convolution(self, name: str, n_out: int, n_in: int, *taps: int) -> Tensor:
+        """Return a convolution as a matrix (n_out, columns padded to a multiple of 32). A column is the value
+        [input][tap] of the rows that the convolution reads."""
+        weight = self.tensor(f"{name}.weight", n_out, n_in, *taps)
+
+        def convert() -> Tensor:
+            matrix = dequantize(weight).reshape(n_out, -1)
+            return constant(weight.name, np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % 32))))
+
+        return self._once(f"{name} as a matrix", convert)
+
+    def convolution_of_rows(self, name: str, n_out: int, n_in: int, *taps: int) -> Tensor:
+        """Return a convolution as a matrix for gathered rows: a column is the value [tap][input]."""
+        weight = self.tensor(f"{name}.weight", n_out, n_in, *taps)
+
+        def convert() -> Tensor:
+            values = dequantize(weight).reshape(n_out, n_in, -1)
+            return constant(weight.name, values.transpose(0, 2, 1).reshape(n_out, -1))
+
+        return self._once(f"{name} of rows", convert)
+
+    def convolution_bias(self, name: str, n_out: int, n_taps: int) -> Tensor:
+        """Return the bias of a convolution, whose shape in the file has a 1 for each dimension of the taps."""
+        return replace(self.floats(f"{name}.bias", n_out, *[1] * n_taps), shape=(n_out,))
+
+    def positions(self, count: int, n: int) -> Floats:
+        """Return the first `count` position embeddings, (count, n)."""
+        name = "a.position_embd.weight"
+        found = self.f.tensors.get(name)
+        rows = found.shape[0] if found else count
+        if rows < count:
+            raise self.f.error(f"tensor {name}", f"has {rows} rows; {count} are needed")
+        return self.values(name, rows, n)[:count]
+
+    def reject_unused(self) -> None:
+        """Raise UnsupportedError for a tensor of the sound encoder that the graph does not use."""
+        others = set(self.f.tensors) - set(sound_tensors(self.f))
+        if self.f.get("clip.has_vision_encoder", bool, False):
+            self.accept(*others)
+        super().reject_unused()

@@ -1,0 +1,45 @@
+"""Spectrograms are those of transformers' WhisperFeatureExtractor."""
+
+import tracemalloc
+from pathlib import Path
+
+import made_sounds
+import numpy as np
+import pytest
+
+from localinfer.multimodal.media import Sound
+from localinfer.multimodal.sounds.mel import MelProcessor, log_mel
+
+REFERENCE = Path(__file__).parents[3] / "data" / "mel.npz"
+
+
+@pytest.mark.parametrize("n_bands", [80, 128])
+@pytest.mark.parametrize("name", made_sounds.SOUNDS)
+def test_spectrograms_are_those_of_transformers(name: str, n_bands: int) -> None:
+    with np.load(REFERENCE) as found:
+        expected = found[f"{name}_{n_bands}"]
+    features = log_mel(made_sounds.SOUNDS[name](), n_bands)
+    assert len(features) == len(expected) * made_sounds.STRIDE
+    assert np.abs(features[:: made_sounds.STRIDE] - expected).max() < 2e-5
+
+
+def test_the_frames_of_sound_are_counted() -> None:
+    spectrogram = MelProcessor(80)(Sound(made_sounds.chirp(2.5)))
+    assert (len(spectrogram.features), spectrogram.n_frames) == (3000, 250)
+    assert MelProcessor(80).n_frames(1) == 1
+
+
+@pytest.mark.parametrize("n_samples", [0, 1, 480_000])
+def test_short_sounds_and_whole_chunks_have_3000_frames(n_samples: int) -> None:
+    features = log_mel(np.zeros(n_samples, np.float32), 80)
+    assert features.shape == (3000, 80)
+    assert np.allclose(features, -1.5)
+
+
+def test_memory_is_bounded_by_the_sound() -> None:
+    samples = np.zeros(600 * made_sounds.RATE, np.float32)
+    tracemalloc.start()
+    log_mel(samples, 80)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * samples.nbytes

@@ -1,0 +1,186 @@
+"""Write tests/data/sound_projectors: tiny projector files with sound encoders, and the output rows that transformers
+computes.
+
+    LLAMA_CPP=path/to/llama.cpp python tests/making/make_sound_projector_fixtures.py            # all of them
+    LLAMA_CPP=path/to/llama.cpp python tests/making/make_sound_projector_fixtures.py voxtral    # these
+
+Needs torch and transformers, and the converter of llama.cpp's source. NAME.gguf.xz is the file that llama.cpp's
+converter makes in F32 of a checkpoint with random weights of a few bits, which compress well. NAME.npz has, of some
+sounds, the levels of a spectrogram (features_0, int8 (frames, bands); its values are half of them), the number of
+frames that are sound (frames_0) and the output rows (rows_0), computed in float32 with eager attention, and
+`embedding_length` and `architecture` of the language model.
+"""
+
+import json
+import lzma
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch.nn.functional import silu
+
+DATA = Path(__file__).parents[1] / "data" / "sound_projectors"
+CONVERTER = Path(os.environ.get("LLAMA_CPP", ".")) / "convert_hf_to_gguf.py"
+BANDS, CHUNK = 32, 3000  # bands of the spectrogram, frames of 30 s
+TEXT = {
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+WHISPER = {  # the converter needs more layers than convolutions
+    "d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "num_mel_bins": BANDS,
+    "max_source_positions": CHUNK // 2, "dropout": 0.0,
+}  # fmt: skip
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A projector. `model` makes the checkpoint's model, `encode` computes the output rows from a spectrogram
+    (1, bands, CHUNK) of which some frames are sound, `config` is what config.json gets beside the model's own."""
+
+    architecture: str  # GGUF's name of the language model's architecture
+    model: Callable[[], Any]
+    encode: Callable[[Any, torch.Tensor, int], torch.Tensor]
+    frames: Sequence[int]  # of each sound
+    embedding_length: int = 64
+
+
+class Ultravox(torch.nn.Module):
+    """Ultravox: transformers has its encoder, which is Whisper's, but not its projector."""
+
+    stack, epsilon = 8, 1e-6
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = transformers.WhisperConfig(**WHISPER)
+        self.audio_tower = transformers.models.whisper.modeling_whisper.WhisperEncoder(config)
+        self.multi_modal_projector = torch.nn.ModuleDict(
+            {
+                "ln_pre": torch.nn.RMSNorm(32 * self.stack, self.epsilon),
+                "linear_1": torch.nn.Linear(32 * self.stack, 128, bias=False),
+                "ln_mid": torch.nn.RMSNorm(64, self.epsilon),
+                "linear_2": torch.nn.Linear(64, 64, bias=False),
+            }
+        )
+
+    def set_attn_implementation(self, name: str) -> None:
+        self.audio_tower.set_attn_implementation(name)
+
+    def save_pretrained(self, folder: str) -> None:
+        kept = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        save_file(kept, Path(folder, "model.safetensors"), {"format": "pt"})
+        config = {
+            "architectures": ["UltravoxModel"], "model_type": "ultravox", "stack_factor": self.stack,
+            "audio_config": {"model_type": "whisper", **WHISPER}, "text_config": {"model_type": "llama", **TEXT},
+        }  # fmt: skip
+        Path(folder, "config.json").write_text(json.dumps(config))
+
+
+def ultravox_rows(model: Ultravox, features: torch.Tensor, frames: int) -> torch.Tensor:
+    """Return the rows of the frames of the sound alone: the encoder's positions are fewer then."""
+    encoder, count = model.audio_tower, frames // 2
+    whole = encoder.embed_positions
+    encoder.embed_positions = torch.nn.Embedding.from_pretrained(whole.weight[:count])
+    encoder.config.max_source_positions = count
+    states = encoder(features[..., : 2 * count]).last_hidden_state[0]
+    encoder.embed_positions, encoder.config.max_source_positions = whole, CHUNK // 2
+    states = torch.nn.functional.pad(states, (0, 0, 0, -count % model.stack))
+    part = model.multi_modal_projector
+    up, gate = part["linear_1"](part["ln_pre"](states.reshape(-1, 32 * model.stack))).chunk(2, -1)
+    return part["linear_2"](part["ln_mid"](silu(gate) * up))
+
+
+def voxtral() -> Any:
+    audio = {
+        "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "num_mel_bins": BANDS, "max_source_positions": CHUNK // 2,
+    }  # fmt: skip
+    config = transformers.VoxtralConfig(audio_config=audio, text_config={"model_type": "llama", **TEXT})
+    return transformers.VoxtralForConditionalGeneration(config)
+
+
+def voxtral_rows(model: Any, features: torch.Tensor, _frames: int) -> torch.Tensor:
+    return model.model.get_audio_features(features).pooler_output
+
+
+def qwen2_audio() -> Any:
+    config = transformers.Qwen2AudioConfig(audio_config=WHISPER, text_config={"model_type": "qwen2", **TEXT})
+    return transformers.Qwen2AudioForConditionalGeneration(config)
+
+
+def qwen2_audio_rows(model: Any, features: torch.Tensor, frames: int) -> torch.Tensor:
+    """Return the rows of the sound: attention ignores what follows it."""
+    inner = getattr(model, "model", model)
+    count, n_rows = inner.audio_tower._get_feat_extract_output_lengths(torch.tensor(frames))
+    mask = torch.zeros(1, 1, CHUNK // 2, CHUNK // 2)
+    mask[..., count:] = -torch.inf
+    states = inner.audio_tower(features, attention_mask=mask).last_hidden_state
+    return inner.multi_modal_projector(states)[0, :n_rows]
+
+
+SPECS = {
+    "ultravox": Spec(architecture="llama", model=Ultravox, encode=ultravox_rows, frames=[CHUNK, 76]),
+    "voxtral": Spec(architecture="llama", model=voxtral, encode=voxtral_rows, frames=[CHUNK]),
+    "qwen2a": Spec(architecture="qwen2", model=qwen2_audio, encode=qwen2_audio_rows, frames=[1201, 98]),
+}  # fmt: skip
+
+
+def random_weights(model: torch.nn.Module) -> None:
+    """Replace all weights by integers times a power of two."""
+    generator = torch.Generator().manual_seed(20)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            values = torch.randint(-7, 8, tensor.shape, generator=generator).float()
+            is_norm = tensor.dim() == 1 and name.endswith("weight")
+            scale = 2.0**-6 if tensor.dim() == 1 else 2.0 ** -np.ceil(np.log2(4 * tensor[0].numel() ** 0.5))
+            if "embed_positions" in name:
+                values, scale = torch.sign(values), 2.0**-2
+            tensor.copy_(values * scale + float(is_norm))
+
+
+def convert(model: Any, name: str) -> bytes:
+    """Return the projector file that llama.cpp's converter makes of the model."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        out = Path(folder, "mmproj.gguf")
+        command = [sys.executable, str(CONVERTER), folder, "--mmproj", "--outtype", "f32", "--outfile", str(out)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            sys.exit(f"{name}: {run.stderr[-2000:]}")
+        return next(Path(folder).glob("*.gguf")).read_bytes()
+
+
+def make(name: str, spec: Spec) -> None:
+    """Write the fixtures of one projector."""
+    torch.manual_seed(20)
+    model = spec.model().eval().float()
+    model.set_attn_implementation("eager")
+    random_weights(model)
+    arrays: dict[str, Any] = {"architecture": spec.architecture, "embedding_length": spec.embedding_length}
+    generator = np.random.default_rng(20)
+    for number, frames in enumerate(spec.frames):
+        levels = generator.integers(-2, 3, (CHUNK, BANDS)).astype(np.int8)
+        levels[frames + 2 :] = -2  # two frames of the silence still contain sound
+        with torch.no_grad():
+            rows = spec.encode(model, torch.tensor(levels.T / 2).float()[None], frames)
+        arrays |= {f"features_{number}": levels, f"frames_{number}": frames, f"rows_{number}": rows.numpy()}
+    DATA.mkdir(exist_ok=True)
+    file = lzma.compress(convert(model, name), preset=9)
+    (DATA / f"{name}.gguf.xz").write_bytes(file)
+    np.savez_compressed(DATA / f"{name}.npz", **arrays)
+    size = (DATA / f"{name}.npz").stat().st_size
+    print(f"{name}: {len(file):,} and {size:,} bytes; largest value {np.abs(arrays['rows_0']).max():.3f}")
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:] or SPECS:
+        make(each, SPECS[each])
