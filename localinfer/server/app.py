@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import importlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -45,6 +47,7 @@ from localinfer.server.startup import LoadingMiddleware, Startup
 
 RERANK_PATHS = ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
 POLL_SECONDS = 0.1
+FIRST_REQUEST_MODULES = ("localinfer.generation.tool_calls.tool_choice", "localinfer.runtime.scheduled_engine")
 GET, POST = ["GET"], ["POST"]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -117,6 +120,12 @@ OLLAMA_ROUTES = [
 ]
 
 
+def import_rest() -> None:
+    """Import what the first requests need. In the event loop, this would delay the answers to all others."""
+    for name in FIRST_REQUEST_MODULES:
+        importlib.import_module(name)
+
+
 def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | None = None) -> Starlette:
     """Return an ASGI application that serves the models of the cache. Its lifespan closes them at shutdown. Until
     `startup` has loaded a model, it answers with status 503.
@@ -129,6 +138,7 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         sleeper = asyncio.create_task(sleep_after_startup())
+        threading.Thread(target=import_rest, name="imports", daemon=True).start()
         if not startup.is_loading:  # nothing of a model exists that the garbage collection must find
             gc.collect()
             gc.freeze()  # the collection after each unloading holds the GIL a third as long

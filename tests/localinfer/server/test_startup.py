@@ -1,10 +1,12 @@
 """What the server answers while its model is loading, where it listens, and which endpoints flags switch off."""
 
 import http.client
+import json
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,42 @@ def test_health_while_the_model_is_loading(tiny: Path) -> None:
             assert status(port, "/health")[0] == 200
         finally:
             process.terminate()
+
+
+NOTING_IMPORTS = """
+import asyncio, sys
+
+class Noted:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("localinfer."):
+            where = "event loop" if asyncio._get_running_loop() else "elsewhere"
+            print(where, name, file=sys.stdout, flush=True)
+
+sys.meta_path.insert(0, Noted())
+from cli.__main__ import main
+main()
+"""
+
+
+def test_the_event_loop_imports_nothing_for_the_first_request(tiny: Path, tmp_path: Path) -> None:
+    """Nothing else would be answered meanwhile."""
+    port, noted = free_port(), tmp_path / "imports"
+    command = [sys.executable, "-c", NOTING_IMPORTS, "serve", str(tiny.parent), "--port", str(port)]
+    with noted.open("w") as log, subprocess.Popen(command, cwd=CHECKOUT, stdout=log, stderr=log) as process:
+        try:
+            end = time.monotonic() + 60
+            while "elsewhere localinfer.runtime.scheduled_engine" not in noted.read_text() and time.monotonic() < end:
+                time.sleep(0.02)
+            body = {"model": tiny.stem, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode())
+            request.add_header("Content-Type", "application/json")
+            while not status(port, "/health")[0]:
+                time.sleep(0.02)
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert answer.status == 200
+        finally:
+            process.terminate()
+    assert "\nevent loop" not in noted.read_text()
 
 
 def test_failure_to_load_ends_the_server(tmp_path: Path) -> None:
