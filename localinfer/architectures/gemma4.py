@@ -40,8 +40,8 @@ def build(g: Builder[X]) -> None:
 
 def attention_specs(g: Builder[X]) -> Sequence[AttentionSpec]:
     """Return the attention of each layer. Rows of an image attend to later ones in sliding-window layers only."""
-    full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=1.0, media="past")
-    local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g), media="window")
+    full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=1.0, causal_media=True)
+    local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g), causal_media=False)
     return [local if sliding else full for sliding in sliding_layers(g, 0)]
 
 

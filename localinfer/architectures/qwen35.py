@@ -1,23 +1,24 @@
-"""Qwen3.5 (Alibaba, 2026), the text model: three gated delta net layers for each layer with gated attention."""
+"""Qwen3.5 (Alibaba, 2026), the text model: three gated delta net layers for each layer with gated attention, which has
+interleaved M-RoPE."""
 
+from localinfer.graph.attention import mrope
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
 from localinfer.graph.properties.recurrence import read_recurrence
+from localinfer.graph.properties.rope import SECTIONS_KEY
 
 PERIOD = 4  # every fourth layer has attention, unless the file specifies otherwise
 
 
 def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: bool = False) -> None:
-    """For text, M-RoPE is the same as RoPE, so the section sizes are not used.
-
-    The variants have experts. With `repeat_interleave` (Qwen3-Next), value heads that share a key head are adjacent,
+    """The variants have experts. With `repeat_interleave` (Qwen3-Next), value heads that share a key head are adjacent,
     and one matrix computes both alpha and beta.
     """
-    g.hparams.accept("rope.dimension_sections")
     period = g.hparams.count("full_attention_interval", PERIOD)
     recurrent = g.hparams.flags("attention.recurrent_layers", g.block_count, lambda block: (block + 1) % period != 0)
     shape = read_recurrence(g.hparams, "delta", repeat_interleave=repeat_interleave)
-    attention = AttentionSpec(g.rope("halves"), head_norm="before_rope")
+    rope = mrope(g, interleaved=True) if g.hparams.has(SECTIONS_KEY) else g.rope("halves")
+    attention = AttentionSpec(rope, head_norm="before_rope")
 
     def rates(blk: Block, h: X) -> tuple[X, X]:
         if repeat_interleave:

@@ -11,10 +11,12 @@ import numpy as np
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.expert_metadata import experts, sigmoid_experts
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.rope import mrope_sections
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
+from localinfer.graph.properties.rope import SECTIONS_KEY
 
 Fields = dict[str, Field]
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
@@ -187,13 +189,11 @@ def delta_net_hparams(config: JsonObject, hp: HParams) -> HParams:
 
 def delta_net(config: JsonObject, hp: HParams) -> Fields:
     """Return the metadata of recurrent layers: their indices and the shape of their states."""
-    default = config.child("rope_scaling").get("mrope_section", list, [11, 11, 10])  # the key of older files
-    sections = config.child("rope_parameters").get("mrope_section", list, default)
     return {
         **ssm_shape(config, hp),
         "full_attention_interval": Field.uint32(config.positive_int("full_attention_interval", DEFAULT_MAXIMUM, 4)),
         "attention.recurrent_layers": Field.flags([kind != "full_attention" for kind in hp.layer_types]),
-        "rope.dimension_sections": Field.numbers(np.array([*sections, 0, 0, 0, 0][:4], np.int32)),
+        SECTIONS_KEY: mrope_sections(config, (11, 11, 10)),
     }
 
 
@@ -205,7 +205,7 @@ def delta_net_moe(config: JsonObject, hp: HParams) -> Fields:
 def qwen3next(config: JsonObject, hp: HParams) -> Fields:
     """Return the metadata without multimodal rope sections."""
     fields = delta_net_moe(config, hp)
-    return {key: field for key, field in fields.items() if key != "rope.dimension_sections"}
+    return {key: field for key, field in fields.items() if key != SECTIONS_KEY}
 
 
 def lfm2_hparams(config: JsonObject, hp: HParams) -> HParams:

@@ -69,6 +69,15 @@ def read_ropes(
     return ropes[0], ropes[window_rope]
 
 
+def mrope_sections(config: JsonObject, usual: Sequence[int] = ()) -> Field:
+    """Return the number of pairs that rotate by each coordinate of a position (M-RoPE), padded to four numbers."""
+    older = config.child("rope_scaling").get("mrope_section", list, list(usual))
+    sections = config.child("rope_parameters").get("mrope_section", list, older)
+    if not 3 <= len(sections) <= 4 or not all(type(each) is int and each >= 0 for each in sections):
+        raise config.error("mrope_section", "must be three numbers of pairs")
+    return Field.numbers(np.array([*sections, 0][:4], np.int32))
+
+
 def read_rope(config: JsonObject, table: JsonObject, head_dim: int, n_ctx: int) -> RopeMetadata:
     """Return the rope parameters of one kind of layers. Raises LocalInferError for an invalid value."""
     fraction = table.positive_float("partial_rotary_factor", 1.0, maximum=1.0 + 1e-9)
@@ -219,6 +228,7 @@ def dynamic(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: 
 
 SCALING_TYPES: dict[str, Callable[[JsonObject, RopeMetadata, int, int], RopeMetadata]] = {
     "default": default,
+    "mrope": default,  # the former name of RoPE with sections
     "linear": linear,
     "yarn": yarn,
     "llama3": llama3,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
-from localinfer.graph.properties.rope import BASE, plain_rope, read_temperature, temperature_only_rope
+from localinfer.graph.properties.rope import BASE, plain_rope, read_axes, read_temperature, temperature_only_rope
 from localinfer.graph.properties.sliding_window import read_kv_source_layers, read_sliding_layers, read_sliding_window
 
 
@@ -22,6 +22,12 @@ def qkv(g: Builder[X], h: X, blk: Block, *, bias: bool = False) -> Sequence[X]:
         g.matmul(h, f"{blk}attn_k", k, barrier=False),
         g.matmul(h, f"{blk}attn_v", v),
     ]
+
+
+def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:
+    """Return the rotary embedding of the file, whose pairs rotate by one of three coordinates (M-RoPE)."""
+    rope = g.rope("halves")
+    return replace(rope, axes=read_axes(g.hparams, len(rope.frequencies), interleaved=interleaved))
 
 
 def rope_swa(g: Builder[X], pairs: str, base: str = "") -> Rope:

@@ -33,6 +33,7 @@ assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
 CHUNKED = {"attention_chunk_size": WINDOW, "floor_scale": 16}
 NUMBER = re.compile(r"\.\d+\.")
+VISION_TENSOR = re.compile(r"model\.(visual|vision_tower|projector|multi_modal_projector)\.")
 DULL = (
     "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
     "time_step",
@@ -240,6 +241,15 @@ def unfused(
     return shapes, computed
 
 
+def transposed_experts(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return shapes or tensors with the dimensions of experts exchanged, as published checkpoints have them."""
+
+    def exchanged(each: Any) -> Any:
+        return (each[0], each[2], each[1]) if isinstance(each, tuple) else each.swapaxes(1, 2).copy()
+
+    return {key: exchanged(each) if ".experts." in key else each for key, each in tensors.items()}
+
+
 Conversions = tuple[Callable[[Shapes], Shapes], Callable[[Tensors], Tensors]]
 
 
@@ -391,6 +401,7 @@ BIASED = {
 OSS_ROPE = rope(
     "yarn", 150_000.0, factor=32.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, truncate=False
 )
+QWEN3VLMOE = transposed_experts, transposed_experts
 UNFUSED, MIXTRAL = unfused("gate_proj", "up_proj", "down_proj"), unfused("w1", "w3", "w2", "block_sparse_moe")
 LFM2MOE = unfused("w1", "w3", "w2", "feed_forward", "feed_forward")
 PHIMOE = also_renamed(MIXTRAL, {"block_sparse_moe.router": "block_sparse_moe.gate"})
@@ -451,6 +462,17 @@ MODERN |= {
     "local_attention": WINDOW,
 } | SPECIAL_IDS
 ODD_QWEN = sizes(7, 1, hidden_size=224)
+IMAGE_IDS = {"vision_start_token_id": 258, "vision_end_token_id": 259, "image_token_id": 260, "video_token_id": 261}
+VISION = {
+    "depth": 3, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2,
+    "temporal_patch_size": 2, "out_hidden_size": 96,
+}  # fmt: skip
+DEEPSTACK_VISION = VISION | {"deepstack_visual_indexes": [0, 2], "num_position_embeddings": 16}
+SIGLIP = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4,
+    "image_size": 32,
+}  # fmt: skip
+QWEN3VL_TEXT = sizes(3, 1, 3, head_dim=32) | rope(theta=5e6, mrope_section=[6, 5, 5], mrope_interleaved=True)
 
 MODELS = {
     # variants of llama
@@ -1034,6 +1056,42 @@ MODELS = {
         architecture="cohere2",
         config=T.Cohere2Config(**sizes(6, 2, 5) | TIED, **rope(theta=5e4), **layer_types(5, 4), logit_scale=0.75),
     ),
+    # text models of vision models
+    "qwen2vl": Spec(
+        architecture="qwen2vl", model=T.Qwen2_5_VLForConditionalGeneration,
+        config=T.Qwen2_5_VLConfig(
+            **IMAGE_IDS,
+            text_config=sizes(3, 1, 3) | rope(theta=1e6, mrope_section=[4, 6, 6]),
+            vision_config=VISION | {"window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 96},
+        ),
+    ),
+    "qwen3vl": Spec(
+        architecture="qwen3vl", model=T.Qwen3VLForConditionalGeneration,
+        config=T.Qwen3VLConfig(**IMAGE_IDS, text_config=QWEN3VL_TEXT, vision_config=DEEPSTACK_VISION),
+    ),
+    "qwen3vlmoe": Spec(
+        architecture="qwen3vlmoe", model=T.Qwen3VLMoeForConditionalGeneration, shapes=QWEN3VLMOE[0],
+        computed=QWEN3VLMOE[1],
+        config=T.Qwen3VLMoeConfig(**IMAGE_IDS, text_config=QWEN3VL_TEXT | QWEN3MOE, vision_config=DEEPSTACK_VISION),
+    ),
+    "paddleocr": Spec(
+        architecture="paddleocr", model=T.PaddleOCRVLForConditionalGeneration,
+        config=T.PaddleOCRVLConfig(
+            **IMAGE_IDS, tie_word_embeddings=False,
+            text_config=sizes(3, 1, 3, head_dim=32) | rope(theta=5e5, mrope_section=[4, 6, 6]),
+            vision_config=SIGLIP | {"num_hidden_layers": 3, "spatial_merge_size": 2},
+        ),
+    ),
+    "gemma3-vision": Spec(
+        architecture="gemma3", norm=0.0, model=T.Gemma3ForConditionalGeneration,
+        config=T.Gemma3Config(
+            image_token_id=260, boi_token_index=258, eoi_token_index=259, image_token_index=260, mm_tokens_per_image=16,
+            text_config=sizes(3, 1, 7, head_dim=64) | TIED | layer_types(7, 6) | {
+                "rope_parameters": GEMMA3_ROPE, "query_pre_attn_scalar": 64, "sliding_window": 8,
+            },
+            vision_config=SIGLIP,
+        ),
+    ),
     # encoders
     "bert": Spec(architecture="bert", encoder=True, config=T.BertConfig(**BERT), shapes=without_pooler),
     "xlm-roberta": Spec(architecture="bert", encoder=True, config=T.XLMRobertaConfig(**BERT), shapes=without_pooler),
@@ -1069,26 +1127,7 @@ def main() -> None:
 
 def make(name: str, spec: Spec) -> Any:
     """Write both files of a reference model, and return the computed logits."""
-    model = class_of(spec)._from_config(spec.config, attn_implementation="eager").float().eval()
-    tied = set(model.all_tied_weights_keys) if spec.config.tie_word_embeddings else set()
-    if spec.encoder:
-        tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # not needed for the stored output
-    own = {key: tuple(values.shape) for key, values in model.state_dict().items() if key not in tied}
-    shapes = spec.shapes(own)
-    described = {
-        "architecture": spec.architecture,
-        **({"encoder": True} if spec.encoder else {}),
-        "norm": spec.norm,
-        "n_layer": spec.config.num_hidden_layers,
-        "config": config_of(spec),
-        "tensors": folded(shapes, spec.config.num_hidden_layers),
-        "only": only(shapes, spec.config.num_hidden_layers),
-    }
-    write(name, described)
-    weights = spec.computed(reference_models.weights(name, reference_models.read_description(name)))
-    remaining = model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()}, strict=False)
-    assert set(remaining.missing_keys) <= tied, remaining
-    assert not remaining.unexpected_keys, remaining
+    model = write_and_load(name, spec)
     with torch.no_grad():
         actual = model(torch.tensor([IDS])) if spec.encoder else model(torch.tensor([IDS]), use_cache=False)
         logits = (actual.last_hidden_state if spec.encoder else actual.logits)[0].numpy()
@@ -1099,10 +1138,49 @@ def make(name: str, spec: Spec) -> Any:
     return logits
 
 
+def write_and_load(name: str, spec: Spec) -> Any:
+    """Write the description of a reference model, and return the model of transformers."""
+    model, text = class_of(spec)._from_config(spec.config, attn_implementation="eager").float().eval(), text_of(spec)
+    tied = set(model.all_tied_weights_keys) if text.tie_word_embeddings else set()
+    if spec.encoder:
+        tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # not needed for the stored output
+    own = {key: tuple(values.shape) for key, values in model.state_dict().items() if key not in tied}
+    vision = {key: shape for key, shape in own.items() if VISION_TENSOR.match(key)}  # not part of the description
+    shapes = spec.shapes({key: shape for key, shape in own.items() if key not in vision})
+    described = {
+        "architecture": spec.architecture,
+        **({"encoder": True} if spec.encoder else {}),
+        "norm": spec.norm,
+        "n_layer": text.num_hidden_layers,
+        "config": config_of(spec),
+        "tensors": folded(shapes, text.num_hidden_layers),
+        "only": only(shapes, text.num_hidden_layers),
+    }
+    write(name, described)
+    weights = spec.computed(reference_models.weights(name, reference_models.read_description(name)))
+    weights |= {key: reference_models.values(f"{name}/{key}", shape, 1.0) for key, shape in vision.items()}
+    remaining = model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()}, strict=False)
+    assert set(remaining.missing_keys) <= tied, remaining
+    assert not remaining.unexpected_keys, remaining
+    return model
+
+
+def text_of(spec: Spec) -> Any:
+    """Return the configuration of the text model."""
+    return spec.config.get_text_config()
+
+
 def config_of(spec: Spec) -> dict[str, Any]:
     """Return config.json without keys that change between versions or are about training."""
     values = json.loads(spec.config.to_json_string()) | {"architectures": [class_of(spec).__name__]}
-    return spec.written({key: value for key, value in values.items() if not any(word in key for word in DULL)})
+    return spec.written(without_dull(values))
+
+
+def without_dull(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration, with those of its parts, without keys that change between versions."""
+    retained = {key: value for key, value in values.items() if not any(word in key for word in DULL)}
+    parts = {key: without_dull(value) for key, value in retained.items() if key in ("text_config", "vision_config")}
+    return retained | parts
 
 
 def class_of(spec: Spec) -> Any:

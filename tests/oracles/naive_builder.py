@@ -203,7 +203,8 @@ class NumpyBuilder(Builder[Floats]):
             mask = visible(position, window, model.sinks)
         else:
             mask = visible(position, window) if self.causal else within_window(position, window)
-        mask |= self.media.attended(spec.media, spec.window)
+        if not spec.causal_media:
+            mask |= self.media.later_rows()
         if spec.chunked:
             mask &= position[:, None] // window == position[None, :] // window
         scores = np.where(mask, soft_cap(factor * scores, spec.cap), -np.inf)

@@ -33,12 +33,11 @@ class NaiveMedia:
             position += image.n_positions if row == len(image) - 1 else 0
         self.values: Floats = np.array(values, np.float64)
 
-    def attended(self, kind: str, window: int) -> NDArray[np.bool_]:
-        """Return which tokens attend to which others because they are in the same bidirectional span."""
+    def later_rows(self) -> NDArray[np.bool_]:
+        """Return which tokens attend to which later ones: to those of the same bidirectional span."""
         groups, at = self.groups, np.arange(len(self.groups))
-        same = (groups[:, None] == groups[None, :]) & (groups[:, None] >= 0)
-        near = (window == 0) | (at[:, None] - at[None, :] < window)
-        return {"all": same, "window": same & near, "past": np.zeros_like(same)}[kind]
+        is_same = (groups[:, None] == groups[None, :]) & (groups[:, None] >= 0)
+        return is_same & (at[:, None] < at[None, :])
 
     def slice(self, n: int, number: int) -> Floats:
         """Return slice `number` of the values of all media rows, n values each."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata, attention_metadata
+from localinfer.conversion import architecture_metadata, attention_metadata, vision_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     GATED_FFN,
@@ -79,6 +79,9 @@ OLMO2 = Architecture(
 ERNIE4_5 = Architecture(
     name="ernie4_5", layer_tensors=LLAMA.layer_tensors, optional_layer_tensors=biases(*SEPARATE_QKV, *GATED_FFN)
 )
+PADDLEOCR = replace(
+    ERNIE4_5, name="paddleocr", metadata=vision_metadata.mrope, ignored_tensors=r"(model\.projector|mlp_AR)\..*"
+)
 HUNYUAN_DENSE = Architecture(
     name="hunyuan-dense",
     layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS),
@@ -104,6 +107,7 @@ BY_CLASS = {
     "Olmo3ForCausalLM": OLMO2,
     "Ernie4_5ForCausalLM": ERNIE4_5,
     "Ernie4_5_ForCausalLM": ERNIE4_5,
+    "PaddleOCRVLForConditionalGeneration": PADDLEOCR,
     "HunYuanDenseV1ForCausalLM": HUNYUAN_DENSE,
     "SeedOssForCausalLM": SEED_OSS,
 }

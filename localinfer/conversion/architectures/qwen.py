@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from localinfer.conversion import expert_metadata, recurrent_metadata
+from localinfer.conversion import expert_metadata, recurrent_metadata, vision_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -60,6 +60,20 @@ QWEN3MOE = Architecture(
     defaults=QWEN2.defaults,
 )
 OF_EXPERTS = {*EXPERTS, "ffn_gate_inp_shexp", *SHARED_EXPERTS}
+QWEN2VL = replace(QWEN2, name="qwen2vl", metadata=vision_metadata.mrope)
+QWEN3VL = replace(QWEN3, name="qwen3vl", metadata=vision_metadata.deepstack)
+QWEN3VLMOE = replace(
+    QWEN3MOE,
+    name="qwen3vlmoe",
+    fused_sources=FUSED_EXPERTS,
+    reorder={
+        "ffn_gate_exps": reorder.first_columns,
+        "ffn_up_exps": reorder.last_columns,
+        "ffn_down_exps": reorder.transpose,
+    },
+    tensor_names={"mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight"},
+    metadata=vision_metadata.deepstack_experts,
+)
 QWEN35 = Architecture(
     name="qwen35",
     layer_tensors=("attn_norm", "post_attention_norm", *GATED_FFN),
@@ -148,6 +162,10 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "Qwen3ForCausalLM": QWEN3,
     "Qwen2MoeForCausalLM": with_dense_layers(QWEN2MOE),
     "Qwen3MoeForCausalLM": with_dense_layers(QWEN3MOE),
+    "Qwen2VLForConditionalGeneration": QWEN2VL,
+    "Qwen2_5_VLForConditionalGeneration": QWEN2VL,
+    "Qwen3VLForConditionalGeneration": QWEN3VL,
+    "Qwen3VLMoeForConditionalGeneration": QWEN3VLMOE,
     "Qwen3_5ForCausalLM": QWEN35,
     "Qwen3_5ForConditionalGeneration": QWEN35,
     "Qwen3_5MoeForCausalLM": QWEN35MOE,

@@ -47,12 +47,8 @@ class KVCache(SequenceCache):
         self._set_visible(np.arange(first, first + count), 0, first + count, row)
 
     def set_bidirectional(self, start: int, end: int, row: int) -> None:
-        rows, media = slice(row, row + end - start), self._ring.visible.media
-        if media != "past":
-            self._ring.newest.view(np.int32)[rows] = end - 1
-        if media == "all":
-            oldest = self._ring.oldest.view(np.int32)[rows]
-            np.minimum(oldest, start, out=oldest)
+        if not self._ring.visible.causal_media:
+            self._ring.newest.view(np.int32)[row : row + end - start] = end - 1
 
     def set_draft_inputs(self, position: int, row: int) -> None:
         """Set the inputs of a single token, a draft or not: faster than `set_inputs`, for decoding many sequences."""

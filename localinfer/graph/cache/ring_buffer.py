@@ -60,7 +60,7 @@ class VisiblePositions(NamedTuple):
     half a window on each side), and the first `sinks` ones.
 
     With chunked attention, it attends to positions of its own `chunk` only (0: attention is not chunked). No token
-    attends to the first `n_masked` positions. `media` is as in `AttentionSpec`.
+    attends to the first `n_masked` positions. `causal_media` is as in `AttentionSpec`.
     """
 
     window: int
@@ -68,7 +68,7 @@ class VisiblePositions(NamedTuple):
     chunk: int = 0
     n_masked: int = 0
     causal: bool = True
-    media: str = "all"
+    causal_media: bool = False
 
     def oldest(self, positions: PositionOrArray) -> PositionOrArray:
         """Return the first position, besides sinks, that a token at each position attends to; it may be negative."""

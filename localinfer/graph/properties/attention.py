@@ -52,8 +52,7 @@ class AttentionSpec:
     size^-1/2) and soft-capped at `cap` unless that is 0. With `sinks`, each head has a learned score, which the softmax
     includes and which has no value.
 
-    The rows of a bidirectional media span attend to "all" others of it, to those within the "window", or like text to
-    those before them ("past").
+    The rows of a bidirectional media span also attend to the later ones of the span, unless `causal_media`.
     """
 
     rope: Rope | None = None
@@ -63,7 +62,7 @@ class AttentionSpec:
     scale: float | None = None
     cap: float = 0.0
     sinks: bool = False
-    media: str = "all"
+    causal_media: bool = False
 
 
 def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[AttentionHeads]:

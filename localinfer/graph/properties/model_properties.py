@@ -47,6 +47,11 @@ class ModelProperties:
         self.uses_layer_norm = True
         self.eps = read_epsilon(self.hparams, LAYER_EPSILON, RMS_EPSILON)
 
+    @property
+    def n_deepstack(self) -> int:
+        """The number of layers after which rows of images are added to the residual stream (DeepStack)."""
+        return self.hparams.count("n_deepstack_layers", 0, minimum=0, maximum=self.block_count)
+
     def key_length(self, *, sliding: bool) -> int:
         """Return the key size of the layers with or without a sliding window."""
         kinds = zip(self.attention_heads, sliding_window_layers(self.hparams, self.block_count, 0), strict=True)

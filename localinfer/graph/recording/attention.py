@@ -71,7 +71,7 @@ class AttentionRecorder:
         self.positions = graph.region(4 * graph.batch)
         self.rope_tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
-        self.rings: dict[tuple[int, bool, bool, int, str], RingBuffer] = {}
+        self.rings: dict[tuple[int, bool, bool, int, bool], RingBuffer] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = graph.region(0)
 
@@ -262,7 +262,7 @@ class AttentionRecorder:
         If pages of keys are `anchored`, a page is reused only after all of its positions have left the window.
         """
         spec = layer.spec
-        key = spec.window, spec.chunked, anchored, layer.n_masked, spec.media
+        key = spec.window, spec.chunked, anchored, layer.n_masked, spec.causal_media
         if key not in self.rings:
             self.rings[key] = self._create_ring(layer, anchored=anchored)
         return self.rings[key]
@@ -272,7 +272,7 @@ class AttentionRecorder:
         extra = graph.batch + (PAGE_SIZE if anchored else 0)  # entries besides those that a token attends to
         visible = VisiblePositions(
             window or UNLIMITED_WINDOW, chunk=window if layer.spec.chunked else 0, n_masked=layer.n_masked,
-            media=layer.spec.media,
+            causal_media=layer.spec.causal_media,
         )  # fmt: skip
         if window and window + (0 if context.context_shift else graph.batch) < context.n_ctx:
             return RingBuffer.create(graph, visible, span=window + extra, n_ctx=context.n_ctx, anchored=anchored)

@@ -10,8 +10,6 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.kernels.signatures import ADD_ROWS, REPLACE_ROWS, KernelSignature
 
-DEEPSTACK_KEY = "n_deepstack_layers"
-
 
 class MediaInput:
     """The media rows of a batch: the input of the first layer, then what is added after each of the first `n_deepstack`

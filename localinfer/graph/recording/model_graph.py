@@ -13,7 +13,7 @@ from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.draft_head import DraftHead, DraftHeadStates
-from localinfer.graph.recording.media_input import DEEPSTACK_KEY, MediaInput
+from localinfer.graph.recording.media_input import MediaInput
 from localinfer.kernels.signatures import COPY
 
 
@@ -40,8 +40,7 @@ class ModelGraph(ModelProperties):
         self.draft_head: DraftHead | None = None
         self.media_input: MediaInput | None = None
         if context.media:
-            n_deepstack = hparams.count(DEEPSTACK_KEY, 0, minimum=0, maximum=self.block_count)
-            self.media_input = MediaInput(graph, self.embedding_length, n_deepstack)
+            self.media_input = MediaInput(graph, self.embedding_length, self.n_deepstack)
 
     def sequence_caches(self) -> Sequence[SequenceCache]:
         """Return new, empty caches for a sequence."""

@@ -59,6 +59,7 @@ OTHER = {
     "falcon": {"context_length"},  # config.json has it now
     "falcon-40b": {"context_length"},
     "gemma3": {"token_embd.weight"},  # rows without a token stay
+    "gemma3-vision": {"token_embd.weight"},
     "gemma4": {"token_embd.weight"},
     "gemma4-dense": {"token_embd.weight"},
     "gemma4-experts": {"token_embd.weight"},

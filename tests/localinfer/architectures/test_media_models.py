@@ -1,0 +1,34 @@
+"""Text models of vision models compute what `transformers` computes with the rows of images: of several images, also of
+grids that are not square."""
+
+import contextlib
+from pathlib import Path
+
+import checkpoints
+import media_models
+import naive
+import numpy as np
+import pytest
+import reference_models
+
+from localinfer.gguf.reader import open_gguf
+from localinfer.options import Options
+from localinfer.runtime.engine import Engine
+
+EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
+
+
+@pytest.mark.parametrize("name", media_models.NAMES)
+def test_logits_with_images_agree_with_transformers(name: str, tmp_path: Path) -> None:
+    path = checkpoints.as_type(reference_models.checkpoint(name, tmp_path), tmp_path / "m.gguf", "F32")
+    reference, model = media_models.expected(name), naive.Model(open_gguf(path))
+    limit = 1e-4 * np.abs(reference.logits).max()
+    model.media, model.ctx_size = reference.images, EXACT.ctx_size
+    np.testing.assert_allclose(
+        naive.forward(model, reference.ids)[reference.positions], reference.logits, rtol=0, atol=limit
+    )
+    with contextlib.closing(Engine.load(open_gguf(path), EXACT, media=True)) as engine:
+        ids = [id for image in reference.images for id in engine.media_ids(image)]
+        assert ids == [id for id in reference.ids if id < 0]
+        logits = engine.logits(reference.ids)[reference.positions].copy()
+        np.testing.assert_allclose(logits, reference.logits, rtol=0, atol=limit)
