@@ -14,7 +14,9 @@ from localinfer.prefix_store.directory import block_name, entry_names, state_of_
 from localinfer.prefix_store.entry_file import CONTENT_ERRORS, read_entry
 from localinfer.prefix_store.keys import BLOCK_TOKENS, block_digests, extend_digest
 from localinfer.prefix_store.sequence_parts import Arrays
+from localinfer.runtime.media_table import MediaTable
 from localinfer.runtime.sequence_engine import SequenceEngine
+from localinfer.runtime.sequence_media import SequenceMedia
 
 
 class StoredPrefix(NamedTuple):
@@ -31,8 +33,11 @@ class StoredPrefix(NamedTuple):
 
 
 def find_longest(engine: SequenceEngine, directory: Path, root: str, tokens: Sequence[int]) -> StoredPrefix:
-    """Return the longest stored prefix of tokens, which may be empty."""
-    names, digests = entry_names(directory), block_digests(root, tokens)
+    """Return the longest stored prefix of tokens, which may be empty. It does not end within a bidirectional span of
+    media rows."""
+    table = engine.runner.media_table
+    names, digests = entry_names(directory), block_digests(root, tokens, table)
+    media = SequenceMedia(table).extended(tokens, 0)
     n_blocks = 0
     if sequence_parts.paged_caches(engine.sequence):
         blocks = [block_name(number, digest) for number, digest in enumerate(digests)]
@@ -41,20 +46,26 @@ def find_longest(engine: SequenceEngine, directory: Path, root: str, tokens: Seq
         paths_of_blocks = [directory / name for name in blocks[1 : n_blocks + 1]]
     else:
         n_blocks, paths_of_blocks = len(digests), []
-    states = [state for state in matching_states(names, digests, tokens) if state[0] // BLOCK_TOKENS <= n_blocks]
+    known = matching_states(names, digests, tokens, table)
+    states = [state for state in known if state[0] // BLOCK_TOKENS <= n_blocks and media.border(state[0]) == state[0]]
     n_tokens, name = max(states, default=(0, ""))
-    if not sequence_parts.other_caches(engine.sequence) and n_tokens <= n_blocks * BLOCK_TOKENS:
-        return StoredPrefix(n_blocks * BLOCK_TOKENS, paths_of_blocks, None)
+    if not sequence_parts.other_caches(engine.sequence):
+        while media.border(n_blocks * BLOCK_TOKENS) < n_blocks * BLOCK_TOKENS:
+            n_blocks -= 1
+        if n_tokens <= n_blocks * BLOCK_TOKENS:
+            return StoredPrefix(n_blocks * BLOCK_TOKENS, paths_of_blocks[:n_blocks], None)
     return StoredPrefix(n_tokens, paths_of_blocks[: n_tokens // BLOCK_TOKENS], directory / name if name else None)
 
 
-def matching_states(names: set[str], digests: Sequence[str], tokens: Sequence[int]) -> Iterator[tuple[int, str]]:
+def matching_states(
+    names: set[str], digests: Sequence[str], tokens: Sequence[int], media: MediaTable | None = None
+) -> Iterator[tuple[int, str]]:
     """Yield the states that belong to a prefix of `tokens`: the number of tokens, and the name of the file."""
     for name in names:
         n_tokens, digest = state_of_name(name)
         if 0 < n_tokens <= len(tokens):
             whole = n_tokens // BLOCK_TOKENS
-            if extend_digest(digests[whole], tokens[whole * BLOCK_TOKENS : n_tokens]) == digest:
+            if extend_digest(digests[whole], tokens[whole * BLOCK_TOKENS : n_tokens], media) == digest:
                 yield n_tokens, name
 
 

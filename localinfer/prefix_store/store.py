@@ -121,7 +121,8 @@ class PrefixStore:
     def _save(self, engine: SequenceEngine, sequence: TokenSequence, *, after_answer: bool) -> None:
         lock, (root, directory) = engine.runner.page_table_lock, self._opened(engine)
         tokens, names = sequence.tokens, entry_names(directory) | self._writer.waiting_names()
-        digests = block_digests(root, tokens)
+        table = sequence.media.table
+        digests = block_digests(root, tokens, table)
         if sequence_parts.paged_caches(sequence):
             blocks = [directory / block_name(number, digest) for number, digest in enumerate(digests)][1:]
             touch([path for path in blocks if path.name in names])
@@ -130,9 +131,9 @@ class PrefixStore:
                     with lock:  # for a moment each: other sequences are evaluated meanwhile
                         block = sequence_parts.save_block(sequence, number)
                     self._write(path, block)
-        states = dict(matching_states(names, digests, tokens))
+        states = dict(matching_states(names, digests, tokens, table))
         if needs_state(sequence, states, after_answer=after_answer):
-            digest = extend_digest(digests[-1], tokens[len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS :])
+            digest = extend_digest(digests[-1], tokens[len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS :], table)
             with lock:
                 state = sequence_parts.save_state(sequence)
             self._write(directory / state_name(len(tokens), digest), state)

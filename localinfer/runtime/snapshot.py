@@ -6,8 +6,9 @@
 The layout, little-endian:
 
     magic "LISNAPSH", version u32, length of the header u32
-    header: JSON; `identity`: model and options, `tokens`: their number, `sizes`: the bytes of each array of each cache
-    tokens: int32 each, then the arrays, as `SequenceCache.save` returns them
+    header: JSON; `identity`: model and options, `tokens`: their number, `sizes`: the bytes of each array of each cache;
+        with images or sounds, `media`: the fields of their `MediaSpan`, the digest in hexadecimal digits
+    tokens: int32 each, then the arrays, as `SequenceCache.save` returns them; token -1 - k is row k of all `media`
     blake2b of everything before: 32 bytes
 
 A snapshot contains the conversation, so only the owner can read the file. The digest detects damage, and the
@@ -18,8 +19,10 @@ other tokens.
 import json
 import struct
 from hashlib import blake2b
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
+from operator import index
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +32,9 @@ from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.cache.sequence_cache import Bytes
 from localinfer.options import Options
+from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.sequence_engine import SequenceEngine
+from localinfer.runtime.sequence_media import SequenceMedia
 from localinfer.version import VERSION
 
 MAGIC = b"LISNAPSH"
@@ -85,12 +90,14 @@ def model_digest(f: GGUF) -> str:
 def save(path: Path, engine: SequenceEngine, options: Options) -> None:
     """Write a snapshot, replacing an existing file. Raises LocalInferError if it cannot be written."""
     with engine.lock:
-        tokens = np.array(engine.sequence.tokens, "<i4")
+        ids, media = without_table(engine.sequence)
+        tokens = np.array(ids, "<i4")
         saved = [[array.reshape(-1).data for array in arrays] for arrays in engine.sequence.save()]
     header = json.dumps({
         "identity": snapshot_identity(engine, options),
         "tokens": len(tokens),
         "sizes": [[array.nbytes for array in arrays] for arrays in saved],
+        **({"media": media} if media else {}),
     }).encode()  # fmt: skip
     pieces: list[bytes | memoryview] = [PREAMBLE.pack(MAGIC, FORMAT, len(header)), header, tokens.tobytes()]
     pieces += chain.from_iterable(saved)
@@ -114,7 +121,10 @@ def load(path: Path, engine: SequenceEngine, options: Options) -> int:
         engine.reset()
         file = MappedFile(path)
         try:
-            engine.sequence.load(*read_contents(file, snapshot_identity(engine, options)))
+            tokens, arrays, media = read_contents(file, snapshot_identity(engine, options))
+            if media and engine.runner.media_table is None:
+                raise file.error("", "has images or sounds, and the model is loaded without a projector for them")
+            engine.sequence.load(with_table(engine, tokens, media), arrays)
         except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
             # The digest is right, but the contents are not.
             engine.reset()
@@ -122,8 +132,8 @@ def load(path: Path, engine: SequenceEngine, options: Options) -> int:
         return engine.n_past
 
 
-def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], CacheArrays]:
-    """Return the tokens, and the arrays as views of the file.
+def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], CacheArrays, list[dict[str, Any]]]:
+    """Return the tokens, the arrays as views of the file, and the media.
 
     Raises LocalInferError, UsageError, and the errors of accessing malformed JSON.
     """
@@ -141,7 +151,50 @@ def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], Cach
             raise file.error("", problem)
     tokens_end = PREAMBLE.size + header_size + 4 * header["tokens"]
     tokens = body[PREAMBLE.size + header_size : tokens_end].view("<i4").tolist()
-    return tokens, split_arrays(body[tokens_end:], header["sizes"])
+    return tokens, split_arrays(body[tokens_end:], header["sizes"]), header.get("media", [])
+
+
+# --- media rows, whose ids belong to the table of a loaded model ---
+
+
+def without_table(sequence: Sequence) -> tuple[list[int], list[dict[str, Any]]]:
+    """Return the tokens of a sequence with media ids that count the rows of its own media, and these media."""
+    spans = dict.fromkeys(placed.span for placed in sequence.media.spans)
+    firsts = dict(zip(spans, accumulate((span.count for span in spans), initial=0), strict=False))
+    tokens = list(sequence.tokens)
+    for placed in sequence.media.spans:
+        end, first = min(placed.end, len(tokens)), firsts[placed.span]
+        tokens[placed.start : end] = range(-1 - first, -1 - first - (end - placed.start), -1)
+    return tokens, [
+        {"digest": span.digest.hex(), "count": span.count, "n_positions": span.n_positions,
+         "bidirectional": span.bidirectional}
+        for span in spans
+    ]  # fmt: skip
+
+
+def with_table(engine: SequenceEngine, tokens: list[int], media: list[dict[str, Any]]) -> list[int]:
+    """Return the tokens with ids of the engine's table of media rows, in which rows may still be missing.
+
+    Raises ValueError and TypeError for invalid contents.
+    """
+    table, ids = engine.runner.media_table, list[int]()
+    for each in media if table is not None else ():
+        count, n_positions = index(each["count"]), index(each["n_positions"])
+        if count < 1 or n_positions < 1:
+            raise ValueError("media without rows")
+        assert table is not None
+        span = table.reserve(
+            bytes.fromhex(each["digest"]), count, n_positions, bidirectional=bool(each["bidirectional"])
+        )
+        ids += span.ids
+    if min(tokens, default=0) < -len(ids):
+        raise ValueError("media rows without media")
+    tokens = [ids[-1 - id] if id < 0 else id for id in tokens]
+    try:
+        SequenceMedia(table).check_appended(tokens, 0, engine.graph.batch)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return tokens
 
 
 def split_arrays(data: Bytes, sizes: list[list[int]]) -> CacheArrays:

@@ -1,0 +1,111 @@
+"""Snapshots of sequences with images: the table of another process numbers their rows differently."""
+
+import json
+from contextlib import closing
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pytest
+from media_rows import grid, random_rows
+from tiny import tiny_gemma3, tiny_qwen2
+
+from localinfer.errors import LocalInferError
+from localinfer.gguf.reader import open_gguf
+from localinfer.options import Options
+from localinfer.runtime import snapshot
+from localinfer.runtime.engine import Engine
+
+OPTIONS = Options(threads=2, ctx_size=150)
+A = random_rows("a", 20, n_positions=5)
+B = random_rows("b", 12, n_positions=4, coordinates=grid(3, 4))
+BOTH_WAYS = random_rows("c", 9, bidirectional=True)
+
+
+def load(path: Path, *, media: bool = True) -> Engine:
+    return Engine.load(open_gguf(path), OPTIONS, media=media)
+
+
+def with_header(path: Path, change: object) -> None:
+    """Replace the `media` of a snapshot's header, with a valid digest."""
+    data = path.read_bytes()[: -snapshot.DIGEST_BYTES]
+    magic, version, size = snapshot.PREAMBLE.unpack_from(data)
+    rest = data[snapshot.PREAMBLE.size + size :]
+    header = json.loads(data[snapshot.PREAMBLE.size : snapshot.PREAMBLE.size + size])
+    encoded = json.dumps(header | {"media": change}).encode()
+    body = snapshot.PREAMBLE.pack(magic, version, len(encoded)) + encoded + rest
+    path.write_bytes(body + blake2b(body, digest_size=snapshot.DIGEST_BYTES).digest())
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "a part of an image"])
+def test_a_restored_sequence_continues_with_the_same_bits(is_whole: bool, tmp_path: Path) -> None:
+    model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
+    with closing(load(model)) as engine:
+        a, b = engine.media_ids(A), engine.media_ids(B)
+        tokens = [1, 2, *b, 3, *a, *b, 4, 5, *b, 6]
+        n = 37 if is_whole else 43
+        engine.evaluate(tokens[:n])
+        snapshot.save(path, engine, OPTIONS)
+        expected = engine.logits(tokens[n:]).copy()
+    with closing(load(model)) as engine:
+        engine.media_ids(random_rows("d", 30))
+        assert snapshot.load(path, engine, OPTIONS) == n
+        b, a = engine.media_ids(B), engine.media_ids(A)
+        renumbered = [1, 2, *b, 3, *a, *b, 4, 5, *b, 6]
+        assert engine.sequence.tokens == renumbered[:n]
+        assert engine.reuse_prefix(renumbered, len(renumbered) - 1) == n
+        np.testing.assert_array_equal(engine.logits(renumbered[n:]), expected)
+
+
+def test_another_image_is_another_prefix(tmp_path: Path) -> None:
+    model, path = tiny_gemma3(tmp_path / "m.gguf"), tmp_path / "snapshot"
+    with closing(load(model)) as engine:
+        engine.evaluate([1, 2, *engine.media_ids(BOTH_WAYS), 3])
+        snapshot.save(path, engine, OPTIONS)
+    with closing(load(model)) as engine:
+        assert snapshot.load(path, engine, OPTIONS) == 12
+        other = engine.media_ids(random_rows("e", 9, bidirectional=True))
+        assert engine.reuse_prefix([1, 2, *other, 3], 11) == 2
+
+
+def test_a_model_without_media_refuses_images(tmp_path: Path) -> None:
+    model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
+    with closing(load(model)) as engine:
+        engine.evaluate([1, 2, *engine.media_ids(A), 3])
+        snapshot.save(path, engine, OPTIONS)
+        engine.reset()
+        engine.evaluate([1, 2])
+        snapshot.save(tmp_path / "text", engine, OPTIONS)
+    with closing(load(model, media=False)) as engine:
+        with pytest.raises(LocalInferError, match="has images or sounds"):
+            snapshot.load(path, engine, OPTIONS)
+        assert snapshot.load(tmp_path / "text", engine, OPTIONS) == 2
+
+
+SPAN = {"digest": "61", "count": 20, "n_positions": 5, "bidirectional": False}
+
+
+@pytest.mark.parametrize(
+    "media",
+    [
+        [],
+        [SPAN | {"count": 19}],
+        [SPAN | {"count": 0}, SPAN],
+        [SPAN | {"count": 1.5}],
+        [SPAN | {"n_positions": -1}],
+        [SPAN | {"digest": "x"}],
+        [{}],
+        7,
+    ],
+    ids=["missing", "too few", "none", "no integer", "no positions", "digest", "empty", "no list"],
+)
+def test_invalid_media_are_damage(media: object, tmp_path: Path) -> None:
+    model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
+    with closing(load(model)) as engine:
+        engine.evaluate([1, 2, *engine.media_ids(A), 3])
+        snapshot.save(path, engine, OPTIONS)
+    with_header(path, media)
+    with closing(load(model)) as engine:
+        with pytest.raises(LocalInferError, match="damaged"):
+            snapshot.load(path, engine, OPTIONS)
+        assert engine.n_past == 0
