@@ -234,4 +234,4 @@ def read_class_rows(tensors: EncoderTensors, n: int) -> Floats:
     tensor = tensors.f.tensors.get(CLASS)
     if tensor is None:
         return np.zeros((0, n), np.float32)
-    return tensors.values(CLASS, *tensor.shape).reshape(-1, n)
+    return tensors.values(CLASS, *tensor.shape[:-1], n).reshape(-1, n)

@@ -15,7 +15,9 @@ def has_positions(g: EncoderBuilder) -> bool:
 
 def of_all_rows(g: EncoderBuilder) -> Floats:
     """Return the position embeddings of the class rows and of images of one size, (rows, n)."""
-    return g.tensors.values(POSITIONS, g.graph.batch, g.embedding_length)
+    tensor, shape = g.f.tensors.get(POSITIONS), (g.graph.batch, g.embedding_length)
+    has_batch = tensor is not None and len(tensor.shape) == 3
+    return g.tensors.values(POSITIONS, *((1, *shape) if has_batch else shape)).reshape(shape)
 
 
 def of_square_grid(g: EncoderBuilder) -> Floats:

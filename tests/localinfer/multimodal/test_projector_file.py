@@ -1,0 +1,119 @@
+"""Damaged and unsupported projector files are refused by name, before memory is allocated."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import projectors
+import pytest
+from gguf import GGUFReader, GGUFValueType
+
+from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.gguf.reader import open_gguf
+from localinfer.multimodal.encoders import find_encoder, known
+from localinfer.multimodal.projector_file import open_projector
+
+Tensors = dict[str, np.ndarray[Any, Any]]
+Keys = dict[str, Any]
+Change = Callable[[Tensors, Keys], None]
+
+
+def changed(name: str, folder: Path, change: Change) -> Path:
+    """Write a reference projector with other keys or tensors."""
+    reader = GGUFReader(projectors.write(name, folder))
+    tensors = {tensor.name: tensor.data for tensor in reader.tensors}
+    keys = {key: field for key, field in reader.fields.items() if key.startswith("clip.")}
+    change(tensors, keys)
+    path = folder / "changed.gguf"
+    writer = gguf.GGUFWriter(path, "clip")
+    for key, value in keys.items():
+        if isinstance(value, gguf.ReaderField):
+            element = value.types[1] if value.types[0] == GGUFValueType.ARRAY else None
+            writer.add_key_value(key, value.contents(), value.types[0], element)
+        else:
+            writer.add_key_value(key, value, GGUFValueType.get_type(value))
+    for tensor, data in tensors.items():
+        writer.add_tensor(tensor, np.ascontiguousarray(data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def set_key(key: str, value: object) -> Change:
+    def change(_tensors: Tensors, keys: Keys) -> None:
+        keys[key] = value
+
+    return change
+
+
+def set_tensor(name: str, shape: tuple[int, ...]) -> Change:
+    def change(tensors: Tensors, _keys: Keys) -> None:
+        tensors[name] = np.zeros(shape, np.float32)
+
+    return change
+
+
+def drop_tensor(name: str) -> Change:
+    def change(tensors: Tensors, _keys: Keys) -> None:
+        del tensors[name]
+
+    return change
+
+
+CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
+    ("gemma3", set_key("clip.projector_type", "telepathy"), UnsupportedError, "'telepathy' is not supported"),
+    ("gemma3", set_key("clip.has_vision_encoder", False), UnsupportedError, "only encoders of images"),
+    ("gemma3", set_key("clip.vision.novelty", 3), UnsupportedError, r"clip\.vision\.novelty: 3 is not supported"),
+    ("gemma3", set_key("clip.audio.novelty", 3), UnsupportedError, r"clip\.audio\.novelty: is not supported"),
+    ("gemma3", set_key("clip.vision.patch_size", 0), LocalInferError, "is 56, with patches of 0"),
+    ("gemma3", set_key("clip.vision.image_size", 1 << 20), LocalInferError, "is 1048576, with"),
+    ("gemma3", set_key("clip.vision.image_size", 63), LocalInferError, "scale_factor: is 2; it must divide the 9 x 9"),
+    ("gemma3", set_key("clip.vision.projector.scale_factor", 0), LocalInferError, "scale_factor: is 0"),
+    ("gemma3", set_key("clip.vision.attention.head_count", 0), LocalInferError, r"attention\.head_count"),
+    ("gemma3", set_key("clip.vision.embedding_length", 48), LocalInferError, "embedding_length: is 48"),
+    ("gemma3", set_key("clip.vision.block_count", 3), LocalInferError, r"v\.blk\.2\.ln1\.weight: is missing"),
+    ("gemma3", set_key("clip.vision.block_count", 1), UnsupportedError, r"v\.blk\.1\.\S+: is not used"),
+    ("gemma3", set_key("clip.use_silu", True), LocalInferError, "is true, and so is"),
+    ("gemma3", set_tensor("v.novelty", (4,)), UnsupportedError, r"tensor v\.novelty: is not used"),
+    ("gemma3", drop_tensor("v.blk.1.ffn_up.bias"), LocalInferError, r"v\.blk\.1\.ffn_up\.bias: is missing"),
+    ("gemma3", set_tensor("v.position_embd.weight", (63, 32)), LocalInferError, r"\[63, 32\], not \[64, 32\]"),
+    ("gemma3", set_tensor("v.patch_embd.weight", (32, 3, 7, 8)), LocalInferError, r"v\.patch_embd\.weight: has shape"),
+    ("gemma3", set_tensor("mm.input_projection.weight", (64, 32)), LocalInferError, r"\[64, 32\], not \[32, 64\]"),
+    ("gemma3", set_tensor("v.class_embd", (1, 33)), LocalInferError, r"v\.class_embd"),
+    ("qwen2_5vl", set_tensor("v.blk.0.ffn_gate.weight", (43, 32)), LocalInferError, r"v\.blk\.0\.ffn_gate"),
+    ("qwen3vl", set_tensor("v.position_embd.weight", (37, 32)), LocalInferError, r"v\.position_embd\.weight"),
+    ("idefics3", set_tensor("mm.model.fc.weight", (64, 64)), LocalInferError, r"mm\.model\.fc\.weight: has shape"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change", "kind", "message"), CASES)
+def test_invalid_files_are_refused(
+    name: str, change: Change, kind: type[LocalInferError], message: str, tmp_path: Path
+) -> None:
+    path = changed(name, tmp_path, change)
+    model = open_gguf(projectors.language_model(projectors.reference(name), tmp_path))
+    with pytest.raises(kind, match=message):
+        open_projector(path, model)
+
+
+def test_a_file_that_is_written_again_is_accepted(tmp_path: Path) -> None:
+    path = changed("gemma3", tmp_path, lambda _tensors, _keys: None)
+    model = open_gguf(projectors.language_model(projectors.reference("gemma3"), tmp_path))
+    assert open_projector(path, model).projector_type == "gemma3"
+
+
+def test_rows_for_deepstack_must_be_those_of_the_model(tmp_path: Path) -> None:
+    reference = projectors.reference("qwen3vl")
+    model = open_gguf(projectors.language_model(reference, tmp_path, n_deepstack_layers=1))
+    with pytest.raises(LocalInferError, match="makes rows of 192 values; the model needs 128"):
+        open_projector(projectors.write("qwen3vl", tmp_path), model)
+
+
+def test_names_of_projector_types() -> None:
+    assert {"gemma3", "qwen2_5vl"} <= set(known())
+    assert find_encoder("qwen2.5vl_merger") == find_encoder("qwen2_5vl")
+    assert find_encoder("arrangement") is find_encoder("../gemma3") is None
