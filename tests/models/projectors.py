@@ -1,7 +1,7 @@
 """Tiny projector files, and the output rows that `transformers` computes with them.
 
 data/projectors/NAME.gguf.xz is the file, NAME.npz has images as patches and the rows of each.
-make_projector_fixtures.py writes both.
+make_encoder_fixtures.py writes both.
 """
 
 import lzma

@@ -1,10 +1,10 @@
 """Write tests/data/projectors: tiny projector files of every projector type, and the output rows that transformers
 computes.
 
-    LLAMA_CPP=path/to/llama.cpp python tests/making/make_projector_fixtures.py           # all of them
-    LLAMA_CPP=path/to/llama.cpp python tests/making/make_projector_fixtures.py gemma3    # these
+    LLAMA_CPP=path/to/llama.cpp python tests/making/make_encoder_fixtures.py           # all of them
+    LLAMA_CPP=path/to/llama.cpp python tests/making/make_encoder_fixtures.py gemma3    # these
 
-Needs torch and transformers, and the converter of llama.cpp's source. NAME.gguf.xz is the file that llama.cpp's
+Needs torch, transformers and gguf, and the converter of llama.cpp's source. NAME.gguf.xz is the file that llama.cpp's
 converter makes in F32 of a checkpoint with random weights of a few bits, which compress well. NAME.npz has the grid of
 patches, the patches and the output rows of some images (patches_0, rows_0, grid_0, patches_1, ...), computed in
 float32 with eager attention, and `embedding_length` and `architecture` of the language model.
@@ -58,7 +58,7 @@ class Spec:
 
 def siglip(size: int, patch: int, **changes: Any) -> dict[str, Any]:
     return {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
         "image_size": size, "patch_size": patch, "hidden_act": "gelu_pytorch_tanh", **changes,
     }  # fmt: skip
 
@@ -221,7 +221,7 @@ def with_breaks(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
 
 
 def lfm2() -> Any:
-    vision = {**siglip(96, 16), "num_patches": 36, "model_type": "siglip2_vision_model"}
+    vision = {**siglip(96, 16, num_hidden_layers=3), "num_patches": 36, "model_type": "siglip2_vision_model"}
     config = transformers.Lfm2VlConfig(
         text_config={**TEXT, "model_type": "lfm2"}, vision_config=vision, image_token_id=3, downsample_factor=2,
         projector_hidden_size=48, vision_feature_layer=-1,
@@ -264,7 +264,7 @@ def llama4_rows(model: Any, pixels: torch.Tensor, _grid: Grid) -> Rows:
 
 
 def paddleocr() -> Any:
-    vision = siglip(24, 4, spatial_merge_size=2)
+    vision = siglip(24, 4, num_hidden_layers=3, spatial_merge_size=2)
     config = transformers.PaddleOCRVLConfig(text_config=TEXT, vision_config=vision)
     return transformers.PaddleOCRVLForConditionalGeneration(config)
 
@@ -276,7 +276,8 @@ def paddleocr_rows(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
 
 
 def llava() -> Any:
-    vision = siglip(24, 4, model_type="clip_vision_model", hidden_act="quick_gelu", projection_dim=32)
+    vision = siglip(24, 4, num_hidden_layers=3, model_type="clip_vision_model", hidden_act="quick_gelu")
+    vision["projection_dim"] = 32
     config = transformers.LlavaConfig(
         text_config={**TEXT, "model_type": "llama"}, vision_config=vision, image_token_index=3, vision_feature_layer=-2
     )
