@@ -33,11 +33,16 @@ Effort = Literal["fast", "normal", "max"]
 ChunkProgress = Callable[[int, int, Mean | None], None]  # chunks done, chunks in total, the result so far
 
 
-def convert(checkpoint: str | Path, out: str | Path, type: str = "F16", *, force: bool = False) -> Path:
+def convert(
+    checkpoint: str | Path, out: str | Path, type: str = "F16", *, mmproj: bool = False, force: bool = False
+) -> Path:
     """Convert a Hugging Face checkpoint directory to a GGUF file, and return its path.
 
-    `type` is any type that `quantize` accepts. Raises what `quantize` raises.
+    `type` is any type that `quantize` accepts. With `mmproj` the encoder of images or sounds is converted instead of
+    the text model, to F32, F16, BF16 or Q8_0. Raises what `quantize` raises.
     """
+    if mmproj:
+        return convert_projector(checkpoint, out, type, force=force)
     return quantize(checkpoint, out, type, force=force)
 
 
@@ -77,6 +82,18 @@ def quantize(
     plan = make_plan(open_source(path), request)
     options = OutputOptions(replace=force)
     [written] = write_plan(plan, Path(out), effort=effort, threads=threads or default_threads(), options=options)
+    return written
+
+
+def convert_projector(checkpoint: str | Path, out: str | Path, type: str, *, force: bool) -> Path:
+    """Convert the encoder of a checkpoint, and return the path of the file. Raises what `quantize` raises."""
+    from localinfer.conversion.projector import open_projector
+    from localinfer.quantization.pipeline import write_plan
+    from localinfer.quantization.projector_plan import make_projector_plan
+    from localinfer.quantization.quantize import OutputOptions
+
+    plan = make_projector_plan(open_projector(checkpoint), type.upper())
+    [written] = write_plan(plan, Path(out), threads=default_threads(), options=OutputOptions(replace=force))
     return written
 
 

@@ -292,7 +292,6 @@ REFUSED_BY_COMMAND = {  # command: rows as in REFUSED
     ),
     "quantize": (
         ("files are little-endian", "", "--bigendian"),
-        ("images and audio are not supported", "", "--mmproj"),
         (
             "the converter of llama.cpp has this option, and localinfer has not",
             "--metadata",

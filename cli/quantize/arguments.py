@@ -57,6 +57,7 @@ class Task(NamedTuple):
     target_model_dir: str | None  # the checkpoint of the target model of a draft head
     adapters: tuple[tuple[Path, float], ...]  # of LoRA, with their scales
     remote: bool  # the source is a checkpoint on the hub
+    mmproj: bool  # the encoder of the checkpoint is converted
 
     @property
     def search(self) -> str:
@@ -72,6 +73,7 @@ def parse_task(
     output: OutputOptions,
 ) -> Task:
     """Parse the arguments after SOURCE and the options."""
+    check_mmproj(types, importance, source)
     target = parse_target(types)
     positionals = parse_target_positionals(words) if target else parse_positionals(words)
     calibration = parse_calibration(importance, output, source.prune_layers is not None)
@@ -95,8 +97,21 @@ def parse_task(
     report_path = writable_path("--report", output.report, REPORTS) if output.report is not None else None
     return Task(
         positionals, request, target, effort, output.keep_split, output.force, report_path, calibration,
-        source.target_model_dir, parse_adapters(source), source.remote,
+        source.target_model_dir, parse_adapters(source), source.remote, source.mmproj,
     )  # fmt: skip
+
+
+def check_mmproj(types: TypeOptions, importance: ImportanceOptions, source: SourceOptions) -> None:
+    """Raise UsageError for an option that concerns the text model, if only the encoder is converted."""
+    if not source.mmproj:
+        return
+    given = {
+        "--target-size": types.target_size, "--imatrix": importance.imatrix, "--calibrate": importance.calibrate,
+        "--prune-layers": source.prune_layers, "--lora": source.lora, "--lora-scaled": source.lora_scaled,
+        "--target-model-dir": source.target_model_dir,
+    }  # fmt: skip
+    if option := next((name for name, value in given.items() if value is not None), None):
+        raise UsageError(f"{option}: cannot be combined with --mmproj, which converts the encoder only")
 
 
 def parse_positionals(words: Sequence[str]) -> Positionals:

@@ -48,6 +48,7 @@ def quantize_command(
     \b
     Examples:
       localinfer quantize model-f16.gguf model.gguf Q4_K_M
+      localinfer quantize gemma-3-4b-it/ mmproj.gguf F16 --mmproj
       localinfer quantize checkpoint/ model.gguf Q4_K_M --imatrix imatrix.gguf
       localinfer quantize model-f16.gguf model.gguf Q4_K_M --calibrate calibration.txt
       localinfer quantize model-f16.gguf Q4_K_M --dry-run
@@ -85,6 +86,24 @@ def open_source(name: str, task: Task, status: screen.Status) -> "Source":
     return file_operations.open_source(path, task.target_model_dir, task.request.pruned, task.adapters)
 
 
+def make_projector_plan(name: str, task: Task, status: screen.Status) -> "QuantizationPlan":
+    """Return the plan of converting a checkpoint's encoder. Raises UsageError for a GGUF file."""
+    from localinfer.conversion.projector import open_projector
+    from localinfer.quantization import projector_plan
+
+    path = fetch_checkpoint(name, status) if task.remote else Path(name)
+    if path.is_file():
+        raise UsageError(f"--mmproj: {name}: must be a checkpoint directory")
+    return projector_plan.make_projector_plan(open_projector(path), task.request.recipe, task.request.fields)
+
+
+def make_plan(name: str, task: Task, status: screen.Status) -> "QuantizationPlan":
+    """Open the source and return its plan."""
+    if task.mmproj:
+        return make_projector_plan(name, task, status)
+    return choose_types(open_source(name, task, status), task, status)
+
+
 def fetch_checkpoint(repo: str, status: screen.Status) -> Path:
     from localinfer.hub import huggingface_download
 
@@ -98,7 +117,7 @@ def print_dry_run(name: str, task: Task) -> None:
     from cli.quantize.progress import dry_table
 
     status = screen.Status()
-    plan = choose_types(open_source(name, task, status), task, status)
+    plan = make_plan(name, task, status)
     screen.write("\n".join(dry_table(plan)) + "\n")
     warn_missing_importance(plan)
     if problem := plan.problem:
@@ -113,15 +132,14 @@ def run(name: str, task: Task) -> None:
     from localinfer.quantization.report import Report
 
     status = screen.Status()
-    source = open_source(name, task, status)
-    sigbus_handler.install(screen.one_line(" or ".join(map(str, source.files))))
-    plan = choose_types(source, task, status)
+    plan = make_plan(name, task, status)
+    sigbus_handler.install(screen.one_line(" or ".join(map(str, plan.source.files))))
     if plan.problem:
         raise plan.problem
     warn_missing_importance(plan)
     if task.effort == "max" and not uses_feedback(plan, task.effort):
         screen.warn("--effort max: requires an imatrix with covariances or --calibrate; using --effort normal")
-    out = output_path(source, task)
+    out = output_path(plan.source, task)
     progress, report = QuantizationProgress(plan, status), Report(plan) if task.report_path else None
     written = write_plan(
         plan,
@@ -240,4 +258,4 @@ def output_path(source: "Source", task: Task) -> Path:
     directory = source.path if source.path.is_dir() else source.path.parent
     if task.remote:
         directory = Path()
-    return task.positionals.out or directory / f"ggml-model-{label}.gguf"
+    return task.positionals.out or directory / f"{'mmproj' if task.mmproj else 'ggml'}-model-{label}.gguf"

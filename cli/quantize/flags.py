@@ -114,6 +114,9 @@ class SourceOptions:
         str | None,
         typer.Option("--target-model-dir", metavar="DIR", help="Checkpoint of the target model of a draft head."),
     ] = None
+    mmproj: Annotated[
+        bool, typer.Option("--mmproj", help="Convert a checkpoint's encoder of images or sounds, not its text model.")
+    ] = False
     remote: Annotated[
         bool, typer.Option("--remote", help="SOURCE is OWNER/REPO of a checkpoint on the Hugging Face Hub.")
     ] = False

@@ -15,6 +15,7 @@ from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.options import Options
 from localinfer.runtime.compiled_graph import build_graph
 
+ENCODER = "clip"
 DRAFT_HEAD = "eagle3"  # it has no graph of its own: that of its target model includes it
 
 
@@ -33,7 +34,9 @@ def require_runnable(file: Path, checkpoint: Path) -> None:
 
 
 def record(f: GGUF) -> None:
-    """Record the graph of a model without using it, and read its tokenizer."""
+    """Record the graph of a model without using it, and read its tokenizer. A file of an encoder has neither."""
+    if f.get("general.architecture", str) == ENCODER:
+        return
     if f.get("general.architecture", str) != DRAFT_HEAD:
         build_graph(f, Options())
     tokenizer.from_gguf(f)

@@ -16,6 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import eagle3_heads
+import projector_checkpoints
 import reference_models
 from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
 from locations import DATA, TESTS
@@ -108,6 +109,10 @@ def eagle3_model(path: Path) -> Path:
     return as_type(head, path, "F32", target=eagle3_target(path.parent / "model"))
 
 
+def vision_checkpoint(path: Path) -> None:
+    projector_checkpoints.write_checkpoint(path, projector_checkpoints.descriptions()["gemma3"])
+
+
 def models_directory(path: Path) -> None:
     path.mkdir()
     text_model(path / "small.gguf")
@@ -122,7 +127,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "qwen.gguf": tool_model, "minilm.gguf": encoder, "bge-m3.gguf": encoder,
     "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
-    "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
+    "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),

@@ -17,6 +17,7 @@ import naive
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, copy_checkpoint, edit_json
+from projector_checkpoints import descriptions, write_checkpoint
 from terminal import Terminal
 from tiny import tiny_llama
 
@@ -434,3 +435,28 @@ def test_checkpoint_of_another_architecture(failure: Callable[..., str], tmp_pat
 def test_checkpoint_has_to_be_quantized_before_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.run(["generate", str(CHECKPOINTS / "qwen2"), "-p", "Hello"]) == 1
     assert f"this is a checkpoint; `localinfer quantize {CHECKPOINTS / 'qwen2'} OUT.gguf" in capsys.readouterr().err
+
+
+# --- encoders ---
+
+
+def test_mmproj(run: Run, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "seeing", descriptions()["gemma3"])
+    assert run(checkpoint, "F16", "--mmproj", "--dry-run")[0] == 0
+    code, out, err = run(checkpoint, "F16", "--mmproj")
+    assert (code, out) == (0, "")
+    f = open_gguf(checkpoint / "mmproj-model-F16.gguf")
+    assert (f.metadata["general.type"], f.metadata["clip.projector_type"]) == ("mmproj", "gemma3")
+    code, _, err = run(checkpoint, "out.gguf", "Q4_K_M", "--mmproj")
+    assert (code, err) == (2, "error: Q4_K_M: an encoder is written as F32, F16, BF16 or Q8_0\n")
+    code, _, err = run(checkpoint, "out.gguf", "F16", "--mmproj", "--prune-layers", "1")
+    assert (code, err) == (
+        2, "error: --prune-layers: cannot be combined with --mmproj, which converts the encoder only\n",
+    )  # fmt: skip
+    code, _, err = run(tiny_llama(tmp_path / "model.gguf"), "out.gguf", "F16", "--mmproj")
+    assert code == 2
+    assert "--mmproj: " in err
+    assert "must be a checkpoint directory" in err
+    assert not (tmp_path / "out.gguf").exists()
+    assert __main__.run(["convert_hf_to_gguf.py", str(checkpoint), "--outfile", "new.gguf", "--mmproj"]) == 0
+    assert open_gguf(tmp_path / "new.gguf").metadata["general.architecture"] == "clip"

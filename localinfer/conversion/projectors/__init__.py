@@ -1,0 +1,39 @@
+"""The supported encoders and projectors as tables, one module per family, by the class of the model."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.projectors import (
+    gemma,
+    glm,
+    idefics,
+    internvl,
+    kimi,
+    lfm,
+    llama,
+    ocr,
+    pixtral,
+    qwen,
+    whisper,
+)
+from localinfer.conversion.projectors.projector_architecture import ProjectorArchitecture
+from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
+
+FAMILIES = (gemma, idefics, qwen, pixtral, lfm, internvl, llama, glm, kimi, ocr, whisper)
+BY_CLASS: Mapping[str, ProjectorArchitecture] = {
+    name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()
+}
+
+
+def find_projector(config: JsonObject) -> ProjectorArchitecture:
+    """Return the architecture of the encoder that belongs to a class. Raises UnsupportedError."""
+    classes = config.get("architectures", list)
+    name = classes[0] if classes else None
+    if not isinstance(name, str) or name not in BY_CLASS:
+        nearest = get_close_matches(str(name), BY_CLASS, n=1, cutoff=0.0)[0]
+        known = f"the most similar class with one is {nearest}"
+        what = f"{printable(repr(name), 80)} has no encoder of images or sounds that is supported; {known}"
+        raise config.error("architectures", what, UnsupportedError)
+    return BY_CLASS[name]

@@ -1,0 +1,143 @@
+"""The description of an encoder and its projector for conversion: which tensors they have, and their metadata.
+
+Names are mapped in two steps: a family's `names` and `parts` give GGUF's names directly or the names that the `gguf`
+package knows, which maps the rest.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
+from localinfer.gguf.source import Field
+
+Values: TypeAlias = NDArray[Any]  # of any dtype, BF16 as uint16, in the tensor's shape
+Part: TypeAlias = Callable[[Values], Values]
+Parts: TypeAlias = Mapping[str, Part]  # by the name of the part
+Fields: TypeAlias = dict[str, Field]
+
+
+@dataclass(frozen=True)
+class ProjectorConfig:
+    """The files that describe an encoder. `encoder` is the object of config.json that describes it."""
+
+    folder: CheckpointFolder
+    root: JsonObject
+    encoder: JsonObject
+    preprocessor: JsonObject
+
+    @property
+    def n_embd_text(self) -> int:
+        """The embedding length of the text model."""
+        text = self.root.child("text_config")
+        where = text if text.values.get("hidden_size") is not None else self.root
+        return where.positive_int("hidden_size", 1 << 20)
+
+
+def no_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001 (one signature for all)
+    """Return None: the tensor is taken as it is."""
+    return None
+
+
+def no_sizes(config: ProjectorConfig) -> Mapping[str, int]:  # noqa: ARG001
+    """Return no sizes: config.json has all of them by the usual names."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectorArchitecture:
+    """An encoder in tables.
+
+    `prefixes` maps the beginnings of the names of its tensors to what they are replaced by; other tensors belong to the
+    text model. `names` replaces parts of these names. `parts` divides or reorders a tensor: it returns functions of its
+    values by name, or None. `offsets` are added to the values of tensors, by GGUF's names.
+    """
+
+    projector_type: str
+    fields: Callable[[ProjectorConfig], Fields]  # in addition to those of every encoder
+    prefixes: Mapping[str, str]
+    ignored: str = ""  # a pattern of names
+    names: tuple[tuple[str, str], ...] = ()  # regular expressions and what replaces them, one after the other
+    parts: Callable[[str, ProjectorConfig], Parts | None] = no_parts
+    offsets: Mapping[str, float] = field(default_factory=dict)
+    f32_tensors: str = ""  # patterns of GGUF's names whose type does not depend on the file's type
+    f16_tensors: str = ""
+    is_audio: bool = False
+    encoder_key: str = "vision_config"
+    sizes: Callable[[ProjectorConfig], Mapping[str, int]] = no_sizes  # that config.json lacks or names otherwise
+
+    def checkpoint_name(self, name: str) -> str | None:
+        """Return the name of a tensor as `parts` and the `gguf` package expect it, or None for one of another model."""
+        if self.ignored and re.search(self.ignored, name):
+            return None
+        prefix = next((each for each in self.prefixes if name.startswith(each)), None)
+        if prefix is None:
+            return None
+        name = self.prefixes[prefix] + name.removeprefix(prefix)
+        for pattern, replacement in self.names:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+# --- parts that several families have ---
+
+
+def whole(values: Values) -> Values:
+    return values
+
+
+def rows(number: int, count: int) -> Part:
+    """Return the function that takes one of `count` equal parts of the rows."""
+    return lambda values: values[len(values) // count * number : len(values) // count * (number + 1)]
+
+
+def split_qkv(name: str, fused: str, separate: tuple[str, str, str]) -> Parts | None:
+    """Return the three parts of a fused matrix or bias whose name contains `fused`, or None."""
+    if fused not in name:
+        return None
+    return {name.replace(fused, each): rows(number, 3) for number, each in enumerate(separate)}
+
+
+def split_frames(name: str, patch_embedding: str) -> Parts | None:
+    """Return the convolutions of the two frames of a video, which an image is for the encoder, or None."""
+    if name != patch_embedding:
+        return None
+    return {
+        "v.patch_embd.weight": lambda values: values[:, :, 0],
+        "v.patch_embd.weight.1": lambda values: values[:, :, 1],
+    }
+
+
+def permute_heads(values: Values, n_head: int) -> Values:
+    """Return the rows of queries or keys with the halves of each head interleaved, as GGUF's RoPE expects them."""
+    shape = values.shape
+    return values.reshape(n_head, 2, shape[0] // n_head // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+# --- fields that several families have ---
+
+
+def epsilon(config: JsonObject, key: str, default: float | None = None, *, kind: str = "vision") -> Fields:
+    """Return the epsilon of the norms."""
+    return {f"clip.{kind}.attention.layer_norm_epsilon": Field.float32(config.positive_float(key, default))}
+
+
+def activation(config: JsonObject, default: str | None = None) -> Fields:
+    """Return the activation, which is GELU or SiLU."""
+    name = config.get("hidden_act", str) if default is None else config.get("hidden_act", str, default)
+    if name not in ("gelu", "silu", "gelu_pytorch_tanh"):
+        raise config.error("hidden_act", f"'{name}' is not supported")
+    return USE_SILU if name == "silu" else USE_GELU
+
+
+USE_GELU = {"clip.use_gelu": Field.flag(True)}
+USE_SILU = {"clip.use_silu": Field.flag(True)}
+MAX_MERGE = 64
+
+
+def scale_factor(config: JsonObject, key: str, default: int | None = None) -> Fields:
+    """Return by how much the projector divides the rows and the columns of patches."""
+    return {"clip.vision.projector.scale_factor": Field.uint32(config.positive_int(key, MAX_MERGE, default))}

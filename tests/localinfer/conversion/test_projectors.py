@@ -1,0 +1,149 @@
+"""Encoders of checkpoints become the files that llama.cpp's converter makes: the same keys, tensors and bytes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from projector_checkpoints import descriptions, digest_of_all, summary, write_checkpoint
+from reference_models import values
+
+from localinfer import convert
+from localinfer.errors import LocalInferError, ModelNotFoundError, UnsupportedError, UsageError
+from localinfer.gguf.reader import GGUF, open_gguf
+from localinfer.multimodal.preprocessing.processors import make_image_processor
+
+DESCRIPTIONS = descriptions()
+KEYS = ("clip.", "general.type", "general.architecture", "general.file_type")
+BREAK = "v.token_embd.img_break"  # llama.cpp's converter skips it together with the text model
+
+
+def converted(folder: Path, name: str, kind: str) -> GGUF:
+    """Return the file that the encoder of a checkpoint becomes."""
+    checkpoint = write_checkpoint(folder / "checkpoint", DESCRIPTIONS[name])
+    return open_gguf(convert(checkpoint, folder / "mmproj.gguf", kind, mmproj=True))
+
+
+def tensors_of(f: GGUF) -> dict[str, str]:
+    return {name: summary(each.shape, each.type_name, each.data) for name, each in f.tensors.items() if name != BREAK}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_f32_is_equal_to_llama_cpp(name: str, tmp_path: Path) -> None:
+    f, expected = converted(tmp_path, name, "F32"), DESCRIPTIONS[name]["expected"]["F32"]
+    assert tensors_of(f) == {key: value for key, value in expected["tensors"].items() if key != BREAK}
+    keys = {key: value for key, value in f.metadata.items() if key.startswith(KEYS)}
+    plain = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in keys.items()}
+    assert plain == expected["keys"]
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_f16_is_equal_to_llama_cpp(name: str, tmp_path: Path) -> None:
+    f = converted(tmp_path, name, "F16")
+    assert digest_of_all(tensors_of(f)) == DESCRIPTIONS[name]["expected"]["F16"]["tensors"]
+    assert f.metadata["general.file_type"] == 1
+
+
+@pytest.mark.parametrize("name", [name for name in DESCRIPTIONS if "audio" not in name and name != "voxtral"])
+def test_the_file_describes_its_preprocessing(name: str, tmp_path: Path) -> None:
+    grids = make_image_processor(converted(tmp_path, name, "F16")).grids(60, 80)
+    assert grids
+    assert all(rows > 0 and columns > 0 for rows, columns in grids)
+
+
+@pytest.mark.parametrize("name", ["pixtral", "mistral3"])
+def test_the_embedding_of_the_end_of_a_row(name: str, tmp_path: Path) -> None:
+    f = converted(tmp_path, name, "F16")
+    tensors = DESCRIPTIONS[name]["tensors"]
+    embedding = next(each for each in tensors if each.endswith("embed_tokens.weight"))
+    expected = values(embedding, tuple(tensors[embedding]), 1.0)[12]
+    assert np.array_equal(f.tensors[BREAK].data.view(np.float32), expected)
+
+
+def test_other_types(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS["kimivl"])
+    for kind, matrix, convolution in (("Q8_0", "Q8_0", "F32"), ("BF16", "BF16", "F32")):
+        f = open_gguf(convert(checkpoint, tmp_path / kind, kind, mmproj=True))
+        assert f.tensors["v.blk.0.attn_q.weight"].type_name == matrix
+        assert f.tensors["v.patch_embd.weight"].type_name == convolution
+        assert f.tensors["v.blk.0.ln1.weight"].type_name == "F32"
+    with pytest.raises(UsageError, match="Q4_K_M: an encoder is written as F32, F16, BF16 or Q8_0"):
+        convert(checkpoint, tmp_path / "other", "Q4_K_M", mmproj=True)
+    assert not (tmp_path / "other").exists()
+
+
+def test_rows_that_blocks_do_not_divide_are_f16(tmp_path: Path) -> None:
+    description = DESCRIPTIONS["gemma3"]
+    f = open_gguf(convert(write_checkpoint(tmp_path / "c", description), tmp_path / "out", "Q8_0", mmproj=True))
+    assert f.tensors["mm.input_projection.weight"].type_name == "F16"  # in every file
+    assert f.tensors["v.position_embd.weight"].type_name == "F32"
+
+
+def without(key: str, part: str = "") -> Callable[[dict[str, Any]], None]:
+    """Return the function that removes a key of config.json or of an object in it."""
+    return lambda config: (config[part] if part else config).pop(key) and None
+
+
+def with_value(key: str, value: object, part: str = "vision_config") -> Callable[[dict[str, Any]], None]:
+    """Return the function that sets a key of an object in config.json."""
+    return lambda config: (config[part] if part else config).update({key: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "problem"),
+    [
+        ("gemma3", without("vision_config"), UnsupportedError, "vision_config: is missing: the checkpoint has no"),
+        ("gemma3", without("hidden_size", "vision_config"), LocalInferError, r"vision_config\.hidden_size: is missing"),
+        ("gemma3", with_value("architectures", ["New"], ""), UnsupportedError, "'New' has no encoder of images"),
+        ("gemma3", with_value("num_hidden_layers", -1), LocalInferError, r"num_hidden_layers: is -1; it must be"),
+        ("gemma3", with_value("num_hidden_layers", 10**9), LocalInferError, r"num_hidden_layers: is 1000000000"),
+        ("qwen2.5vl", with_value("fullatt_block_indexes", [1, 2]), LocalInferError, "must be every n-th layer"),
+        ("qwen2.5vl", with_value("fullatt_block_indexes", ["x"]), LocalInferError, "must be numbers of layers"),
+        ("qwen3vl", with_value("deepstack_visual_indexes", [9]), LocalInferError, "must be numbers of layers below 4"),
+        ("pixtral", with_value("model_type", "clip"), UnsupportedError, "model_type: must be pixtral"),
+        ("glm4v", with_value("hidden_act", "tanh"), LocalInferError, "hidden_act: 'tanh' is not supported"),
+        ("lfm2", with_value("vision_feature_layer", 3, ""), UnsupportedError, "vision_feature_layer: is not supported"),
+    ],
+)
+def test_invalid_configurations(
+    name: str, change: Callable[[dict[str, Any]], None], error: type[LocalInferError], problem: str, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS[name])
+    config = json.loads((checkpoint / "config.json").read_text())
+    change(config)
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    with pytest.raises(error, match=problem) as caught:
+        convert(checkpoint, tmp_path / "out.gguf", mmproj=True)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "problem"),
+    [
+        ("gemma3", {"vision_tower.new.weight": [4, 4]}, "vision_tower.new.weight: is not part of the supported gemma3"),
+        ("qwen2vl", {"model.visual.patch_embed.proj.weight": [4, 4]}, "has the unexpected shape"),
+        ("qwen3vl", {"model.visual.deepstack_merger_list.x.norm.weight": [4]}, "has an unexpected name"),
+        ("kimivl", {"vision_tower.patch_embed.proj.weight": [2, 3, 1, 1, 1]}, "has the unexpected shape"),
+    ],
+)
+def test_unexpected_tensors(name: str, added: dict[str, list[int]], problem: str, tmp_path: Path) -> None:
+    description = DESCRIPTIONS[name]
+    changed = {**description, "tensors": {**description["tensors"], **added}}
+    with pytest.raises(LocalInferError, match=problem):
+        convert(write_checkpoint(tmp_path / "checkpoint", changed), tmp_path / "out.gguf", mmproj=True)
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError):
+        convert(tmp_path / "none", tmp_path / "out.gguf", mmproj=True)
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS["gemma3"])
+    (checkpoint / "preprocessor_config.json").unlink()
+    with pytest.raises(LocalInferError, match="image_mean: is missing"):
+        convert(checkpoint, tmp_path / "out.gguf", mmproj=True)
+    pixtral = write_checkpoint(tmp_path / "pixtral", DESCRIPTIONS["pixtral"])
+    (pixtral / "tokenizer.json").write_text("{}")
+    with pytest.raises(LocalInferError, match=r"the tokenizer has no token \[IMG_BREAK\]"):
+        convert(pixtral, tmp_path / "out.gguf", mmproj=True)

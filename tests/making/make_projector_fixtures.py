@@ -1,0 +1,348 @@
+"""Write tests/data/projectors.json: tiny checkpoints with encoders, and what llama.cpp's converter makes of them.
+
+    python tests/making/make_projector_fixtures.py path/to/llama.cpp              # all of them
+    python tests/making/make_projector_fixtures.py path/to/llama.cpp gemma3 glm4v  # these; the others remain
+
+Needs torch, torchvision and transformers, and llama.cpp's sources. Of the text model only the embedding is kept.
+"""
+
+import json
+import logging
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import transformers
+from safetensors import safe_open
+
+sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/gguf-py"]  # before the installed `gguf` package
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "harness", "."))
+
+from image_processors import CLIP_MEAN, CLIP_STD, HALF  # noqa: E402
+from projector_checkpoints import FILE, descriptions, digest_of_all, summary, write_checkpoint  # noqa: E402
+
+TEXT = {
+    "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "vocab_size": 32, "head_dim": 32,
+}  # fmt: skip
+VISION = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2, "image_size": 56,
+    "patch_size": 14,
+}  # fmt: skip
+QWEN_VISION = {
+    "depth": 4, "embed_dim": 64, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14,
+    "spatial_merge_size": 2, "temporal_patch_size": 2,
+}  # fmt: skip
+CLIP = {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
+SIGLIP = {"image_mean": HALF, "image_std": HALF}
+BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]"}]}
+PLAIN_TOWER = r"\bvision_tower\.(?!vision_model)"  # published checkpoints have another name in between
+ROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [8, 4, 4]}}
+
+# name: the class of the configuration, its values, preprocessor_config.json
+FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "gemma3": ("Gemma3Config", {"text_config": TEXT, "vision_config": VISION, "mm_tokens_per_image": 4}, SIGLIP),
+    "gemma3 of other size": (
+        "Gemma3Config", {"text_config": TEXT, "vision_config": VISION}, {**SIGLIP, "image_seq_length": 4},
+    ),
+    "idefics3": (
+        "Idefics3Config", {"text_config": {**TEXT, "model_type": "llama", "pad_token_id": 1}, "vision_config": VISION},
+        {**SIGLIP, "size": {"longest_edge": 224}},
+    ),
+    "smolvlm": (
+        "SmolVLMConfig",
+        {"text_config": {**TEXT, "model_type": "llama", "pad_token_id": 1}, "vision_config": VISION, "scale_factor": 4},
+        SIGLIP,
+    ),
+    "qwen2vl": ("Qwen2VLConfig", {"text_config": {**TEXT, **ROPE}, "vision_config": QWEN_VISION}, CLIP),
+    "qwen2.5vl": (
+        "Qwen2_5_VLConfig",
+        {
+            "text_config": {**TEXT, **ROPE},
+            "vision_config": {
+                "depth": 4, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "out_hidden_size": 64,
+                "fullatt_block_indexes": [1, 3],
+            },
+        },
+        CLIP,
+    ),
+    "qwen3vl": (
+        "Qwen3VLConfig",
+        {
+            "text_config": TEXT,
+            "vision_config": {
+                "depth": 4, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "out_hidden_size": 64,
+                "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 2],
+            },
+        },
+        SIGLIP,
+    ),
+    "pixtral": (
+        "LlavaConfig",
+        {
+            "text_config": {**TEXT, "model_type": "mistral"},
+            "vision_config": {**VISION, "model_type": "pixtral", "patch_size": 16, "image_size": 64, "head_dim": 32},
+        },
+        CLIP,
+    ),
+    "mistral3": (
+        "Mistral3Config",
+        {
+            "text_config": {**TEXT, "model_type": "mistral"}, "spatial_merge_size": 2,
+            "vision_config": {**VISION, "model_type": "pixtral", "head_dim": 32},
+        },
+        CLIP,
+    ),
+    "lightonocr": (
+        "LightOnOcrConfig",
+        {
+            "text_config": {**TEXT, "model_type": "qwen3"}, "spatial_merge_size": 2,
+            "vision_config": {**VISION, "model_type": "pixtral", "head_dim": 32},
+        },
+        CLIP,
+    ),
+    "lfm2": (
+        "Lfm2VlConfig",
+        {
+            "text_config": {**TEXT, "model_type": "lfm2", "layer_types": ["full_attention"]},
+            "vision_config": {**VISION, "patch_size": 16, "num_patches": 16, "vision_use_head": False},
+        },
+        SIGLIP,
+    ),
+    "llama4": (
+        "Llama4Config",
+        {
+            "text_config": {**TEXT, "num_local_experts": 2, "intermediate_size_mlp": 32},
+            "vision_config": {
+                **VISION, "intermediate_size": 256, "vision_output_dim": 64, "projector_input_dim": 64,
+                "projector_output_dim": 64,
+            },
+        },
+        SIGLIP,
+    ),
+    "glm4v": (
+        "Glm4vConfig",
+        {
+            "text_config": {**TEXT, "pad_token_id": 1},
+            "vision_config": {**VISION, "depth": 4, "num_heads": 2, "out_hidden_size": 64, "hidden_act": "silu"},
+        },
+        CLIP,
+    ),
+    "qwen2audio": (
+        "Qwen2AudioConfig",
+        {
+            "text_config": {**TEXT, "model_type": "qwen2"},
+            "audio_config": {
+                "d_model": 64, "encoder_layers": 4, "encoder_attention_heads": 2, "encoder_ffn_dim": 96,
+                "num_mel_bins": 80, "max_source_positions": 50,
+            },
+        },
+        {},
+    ),
+    "voxtral": (
+        "VoxtralConfig",
+        {
+            "text_config": {**TEXT, "model_type": "llama"},
+            "audio_config": {
+                "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 256,
+                "num_mel_bins": 128, "max_source_positions": 52,
+            },
+        },
+        {},
+    ),
+}  # fmt: skip
+
+
+def layers(n: int, shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return the shapes of the tensors of n layers, whose names have "{}" for the number."""
+    return {name.replace("{}", str(layer)): shape for name, shape in shapes.items() for layer in range(n)}
+
+
+def with_bias(names: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return weights with their biases."""
+    return {
+        f"{name}.{kind}": shape if kind == "weight" else shape[:1]
+        for name, shape in names.items()
+        for kind in ("weight", "bias")
+    }
+
+
+# Checkpoints of classes that transformers lacks, by the names in published ones.
+OTHERS: dict[str, dict[str, Any]] = {
+    "internvl": {
+        "files": {
+            "config.json": {
+                "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "downsample_ratio": 0.5,
+                "min_dynamic_patch": 1, "max_dynamic_patch": 12, "llm_config": TEXT, "hidden_size": 64,
+                "vision_config": {
+                    **VISION, "architectures": ["InternVisionModel"], "hidden_act": "gelu", "layer_norm_eps": 1e-6,
+                },
+            },
+            "preprocessor_config.json": CLIP,
+        },
+        "tensors": {
+            "vision_model.embeddings.class_embedding": [1, 1, 64],
+            "vision_model.embeddings.position_embedding": [1, 17, 64],
+            **with_bias({
+                "vision_model.embeddings.patch_embedding": [64, 3, 14, 14],
+                "mlp1.0": [256], "mlp1.1": [64, 256], "mlp1.3": [64, 64],
+            }),
+            **layers(4, {
+                "vision_model.encoder.layers.{}.ls1": [64], "vision_model.encoder.layers.{}.ls2": [64],
+                **with_bias({
+                    f"vision_model.encoder.layers.{{}}.{name}": shape
+                    for name, shape in {
+                        "attn.qkv": [192, 64], "attn.proj": [64, 64], "norm1": [64], "norm2": [64],
+                        "mlp.fc1": [96, 64], "mlp.fc2": [64, 96],
+                    }.items()
+                }),
+            }),
+        },
+    },
+    "kimivl": {
+        "files": {
+            "config.json": {
+                "architectures": ["KimiVLForConditionalGeneration"], "model_type": "kimi_vl", "text_config": TEXT,
+                "vision_config": {**VISION, "model_type": "moonvit"},
+            },
+            "preprocessor_config.json": SIGLIP,
+        },
+        "tensors": {
+            "vision_tower.patch_embed.pos_emb.weight": [4, 4, 64],
+            **with_bias({
+                "vision_tower.patch_embed.proj": [64, 3, 14, 14], "vision_tower.encoder.final_layernorm": [64],
+                "multi_modal_projector.pre_norm": [64], "multi_modal_projector.linear_1": [256, 256],
+                "multi_modal_projector.linear_2": [64, 256],
+            }),
+            **layers(4, with_bias({
+                f"vision_tower.encoder.blocks.{{}}.{name}": shape
+                for name, shape in {
+                    "wqkv": [192, 64], "wo": [64, 64], "norm0": [64], "norm1": [64], "mlp.fc0": [96, 64],
+                    "mlp.fc1": [64, 96],
+                }.items()
+            })),
+        },
+    },
+    "dots_ocr": {
+        "files": {
+            "config.json": {
+                "architectures": ["DotsOCRForCausalLM"], "model_type": "dots_ocr", **TEXT,
+                "vision_config": {
+                    "embed_dim": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+                    "num_attention_heads": 2, "patch_size": 14, "spatial_merge_size": 2, "rms_norm_eps": 1e-5,
+                },
+            },
+            "preprocessor_config.json": {**CLIP, "min_pixels": 3136, "max_pixels": 11289600},
+        },
+        "tensors": {
+            "vision_tower.patch_embed.patchifier.proj.weight": [64, 3, 14, 14],
+            "vision_tower.patch_embed.patchifier.proj.bias": [64],
+            "vision_tower.patch_embed.patchifier.norm.weight": [64],
+            "vision_tower.post_trunk_norm.weight": [64],
+            **with_bias({
+                "vision_tower.merger.ln_q": [64], "vision_tower.merger.mlp.0": [256, 256],
+                "vision_tower.merger.mlp.2": [64, 256],
+            }),
+            **layers(4, {
+                f"vision_tower.blocks.{{}}.{name}.weight": shape
+                for name, shape in {
+                    "attn.qkv": [192, 64], "attn.proj": [64, 64], "norm1": [64], "norm2": [64],
+                    "mlp.fc1": [96, 64], "mlp.fc2": [64, 96], "mlp.fc3": [96, 64],
+                }.items()
+            }),
+        },
+    },
+    "paddleocr": {
+        "files": {
+            "config.json": {
+                "architectures": ["PaddleOCRVLForConditionalGeneration"], "model_type": "paddleocr_vl", **TEXT,
+                "vision_config": {**VISION, "architectures": ["PaddleOCRVisionModel"], "layer_norm_eps": 1e-6},
+            },
+            "preprocessor_config.json": {**CLIP, "min_pixels": 147384, "max_pixels": 2822400},
+        },
+        "tensors": {
+            "visual.vision_model.embeddings.position_embedding.weight": [16, 64],
+            "visual.vision_model.embeddings.packing_position_embedding.weight": [16, 64],
+            "visual.vision_model.head.probe": [1, 1, 64],
+            **with_bias({
+                "visual.vision_model.embeddings.patch_embedding": [64, 3, 14, 14],
+                "visual.vision_model.post_layernorm": [64], "mlp_AR.pre_norm": [64],
+                "mlp_AR.linear_1": [256, 256], "mlp_AR.linear_2": [64, 256],
+            }),
+            **layers(4, with_bias({
+                f"visual.vision_model.encoder.layers.{{}}.{name}": shape
+                for name, shape in {
+                    "self_attn.q_proj": [64, 64], "self_attn.k_proj": [64, 64], "self_attn.v_proj": [64, 64],
+                    "self_attn.out_proj": [64, 64], "layer_norm1": [64], "layer_norm2": [64], "mlp.fc1": [96, 64],
+                    "mlp.fc2": [64, 96],
+                }.items()
+            })),
+        },
+    },
+}  # fmt: skip
+
+
+def main() -> None:
+    """Write the descriptions of all checkpoints, or of those named."""
+    logging.disable()
+    transformers.utils.logging.set_verbosity_error()
+    found = dict(descriptions())
+    for name in sys.argv[2:] or [*FAMILIES, *OTHERS]:
+        description = OTHERS[name] if name in OTHERS else describe(*FAMILIES[name])
+        found[name] = {**description, "expected": {kind: converted(description, kind) for kind in ("F32", "F16")}}
+        print(name, len(found[name]["expected"]["F32"]["tensors"]))
+    lines = [f' "{name}": {json.dumps(found[name], separators=(",", ":"))}' for name in sorted(found)]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def describe(config_class: str, values: dict[str, Any], preprocessor: dict[str, Any]) -> dict[str, Any]:
+    """Return the files and tensors of a checkpoint that transformers saves."""
+    config = getattr(transformers, config_class)(**values)
+    auto = transformers.AutoModelForImageTextToText
+    model = next(each for each in (auto, transformers.AutoModelForSeq2SeqLM, transformers.AutoModelForMultimodalLM)
+                 if type(config) in each._model_mapping)  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        model.from_config(config).save_pretrained(folder)
+        files = {"config.json": json.loads((Path(folder) / "config.json").read_text())}
+        with safe_open(Path(folder) / "model.safetensors", "numpy") as file:
+            shapes = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    if preprocessor:
+        files["preprocessor_config.json"] = preprocessor
+    if "pixtral" in json.dumps(values):
+        files |= {"tokenizer.json": BREAK, "tokenizer_config.json": {}}
+    text = ("language_model.", "model.language_model.", "lm_head", "model.text_model")
+    kept = {name: shape for name, shape in shapes.items() if not name.startswith(text) or "embed_tokens" in name}
+    if config_class == "LightOnOcrConfig":
+        files["config.json"]["architectures"] = ["LightOnOCRForConditionalGeneration"]
+    if config_class in ("Gemma3Config", "Lfm2VlConfig"):
+        kept = {re.sub(PLAIN_TOWER, "vision_tower.vision_model.", name): shape for name, shape in kept.items()}
+    return {"files": files, "tensors": kept}
+
+
+def converted(description: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the keys and the tensors of llama.cpp's conversion."""
+    from conversion import get_model_class  # finds the `gguf` package of the sources
+    from conversion.base import ModelBase, ModelType, get_model_architecture, gguf
+
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint, out = write_checkpoint(Path(folder) / "checkpoint", description), Path(folder) / "mmproj.gguf"
+        hparams = ModelBase.load_hparams(checkpoint, False)
+        model_class = get_model_class(get_model_architecture(hparams, ModelType.MMPROJ), mmproj=True)
+        file_type = {"F32": gguf.LlamaFileType.ALL_F32, "F16": gguf.LlamaFileType.MOSTLY_F16}[kind]
+        model_class(checkpoint, file_type, out, hparams=hparams).write()
+        file = gguf.GGUFReader(out)
+        wanted = ("clip.", "general.type", "general.file_type", "general.architecture")
+        tensors = {each.name: summary(each.shape[::-1], each.tensor_type.name, each.data) for each in file.tensors}
+        keys = {key: plain(field.contents()) for key, field in file.fields.items() if key.startswith(wanted)}
+        return {"keys": keys, "tensors": tensors} if kind == "F32" else {"tensors": digest_of_all(tensors)}
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a key as JSON has it."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Tiny checkpoints of models that see or hear, for tests of converting their encoders.
+
+tests/data/projectors.json has their configuration files, the shapes of their tensors, and what llama.cpp's converter
+makes of them. Weights follow from names and shapes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from locations import DATA
+from numpy.typing import NDArray
+from reference_models import values
+from safetensors.numpy import save_file
+
+FILE = DATA / "projectors.json"
+
+
+def descriptions() -> Mapping[str, Any]:
+    """Return all descriptions by name: `files` (JSON by name), `tensors` (shapes by name), `expected`."""
+    return json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+
+
+def write_checkpoint(path: Path, description: Mapping[str, Any]) -> Path:
+    """Write a checkpoint and return its path."""
+    path.mkdir(parents=True)
+    for name, content in description["files"].items():
+        (path / name).write_text(json.dumps(content), encoding="utf-8")
+    tensors = {name: values(name, tuple(shape), 1.0) for name, shape in description["tensors"].items()}
+    save_file(tensors, path / "model.safetensors")
+    return path
+
+
+def summary(shape: Sequence[int], type_name: str, data: NDArray[Any]) -> str:
+    """Return the shape, the type and a digest of a tensor: "F32 64x32 1f00c0ffee"."""
+    digest = blake2b(np.ascontiguousarray(data).tobytes(), digest_size=5).hexdigest()
+    return f"{type_name} {'x'.join(str(int(size)) for size in shape)} {digest}"
+
+
+def digest_of_all(tensors: Mapping[str, str]) -> str:
+    """Return a digest of the names and summaries of all tensors."""
+    return blake2b(json.dumps(tensors, sort_keys=True).encode(), digest_size=8).hexdigest()
