@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -104,6 +104,21 @@ class EndpointOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MediaOptions:
+    """Which files and addresses requests may name as images and sounds, besides sending them."""
+
+    media_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--media-path", metavar="DIR", help="Folder of images and sounds that requests may name as file:// URLs, "
+            "relative to it."),
+    ] = None
+    allow_media_urls: Annotated[
+        bool, typer.Option("--allow-media-urls", help="Fetch images and sounds from addresses that requests name.")
+    ] = DEFAULTS.allows_media_urls  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitOptions:
     """The limits of the server."""
 
@@ -175,6 +190,7 @@ def serve_command(
     keys: KeyOptions,
     limits: LimitOptions,
     endpoints: EndpointOptions,
+    media: MediaOptions,
 ) -> None:
     """Run an OpenAI-compatible HTTP server.
 
@@ -193,8 +209,9 @@ def serve_command(
     require_extra()
     listed = list_models(models or [], naming, given, context)
     settings = replace(
-        merged_settings(network, limits, endpoints), api_keys=read_api_keys(keys.api_key, keys.api_key_file),
-        parallel=listed.n_slots, pooling=endpoints.pooling or "", tags=names(naming.tags))  # fmt: skip
+        merged_settings(network, limits, endpoints), **media_settings(media),
+        api_keys=read_api_keys(keys.api_key, keys.api_key_file), parallel=listed.n_slots,
+        pooling=endpoints.pooling or "", tags=names(naming.tags))  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache
@@ -277,6 +294,13 @@ def merged_settings(network: NetworkOptions, limits: LimitOptions, endpoints: En
         ping_interval=endpoints.sse_ping_interval, is_verbose=endpoints.verbose,
         web_ui_origins=tuple(endpoints.webui_connect or ()),
     )  # fmt: skip
+
+
+def media_settings(media: MediaOptions) -> dict[str, Any]:
+    """Return the settings of images and sounds. Raises UsageError for a folder that does not exist."""
+    if media.media_path is not None and not media.media_path.is_dir():
+        raise UsageError(f"--media-path: {printable(str(media.media_path))}: is not a folder")
+    return {"media_path": str(media.media_path or ""), "allows_media_urls": media.allow_media_urls}
 
 
 def parse_memory(text: str | None) -> int:

@@ -1,5 +1,6 @@
 """Errors of the API: an HTTP status and the error object of OpenAI's API."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -14,6 +15,7 @@ from localinfer.errors import (
     NotEnoughMemoryError,
     PromptTooLongError,
     UnsupportedError,
+    UnsupportedInputError,
     UsageError,
 )
 from localinfer.escaping import printable
@@ -38,6 +40,7 @@ STATUSES: tuple[tuple[type[LocalInferError], int, str | None], ...] = (
     (InvalidOutputError, 422, "schema_violation"),
     (UsageError, 400, None),
     (ModelNotFoundError, 404, "model_not_found"),
+    (UnsupportedInputError, 400, None),
     (UnsupportedError, 501, None),
     (NotEnoughMemoryError, 503, "not_enough_memory"),
     (LocalInferError, 500, None),  # all others
@@ -93,6 +96,9 @@ def with_field(message: str, field_of: Mapping[str, str]) -> tuple[str, str | No
         if names == name or names.startswith(f"{name} and "):  # the latter if they exclude each other
             fields = " and ".join(field_of.get(each, each) for each in names.split(" and "))
             return fields + separator + problem, its_field
+    input_field = re.match(r"(messages|input|prompt|images)\b.*?: ", message)
+    if input_field:
+        return message, input_field[1]
     return message, next((field for field in ("tools", "tool_choice") if message.startswith(f"{field}: ")), None)
 
 
@@ -112,7 +118,7 @@ def to_api_error(error: Exception, field_of: Mapping[str, str] = MappingProxyTyp
     for kind, status, code in STATUSES:
         if isinstance(error, kind):
             message, param = without_directory(str(error)), None
-            if isinstance(error, CONSTRAINT_ERRORS):
+            if isinstance(error, (*CONSTRAINT_ERRORS, UnsupportedInputError)):
                 message, param = with_field(message, field_of)
             return APIError(status, message, param, code)
     return APIError(500, f"unexpected {type(error).__name__}")

@@ -82,7 +82,10 @@ class Dispatcher:
             if self.observer:
                 self.observer.on_slot_acquired(perf_counter() - arrival)
             with self._in_use(model.concurrent(slot.number) if model.parallel > 1 else model, slot, served.name) as own:
-                yield Lease(slot, own, served.name, deadline, arrival, self.observer, self.prompts, self.answers)
+                yield Lease(
+                    slot, own, served.name, deadline, arrival, self.observer, self.prompts, self.answers,
+                    self.settings.media_access,
+                )  # fmt: skip
 
     @asynccontextmanager
     async def using(self, name: str | None) -> "AsyncIterator[tuple[ServedModel, Model]]":

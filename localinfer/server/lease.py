@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
 
 from localinfer.errors import ContextOverflowError, IncompleteOutputError
+from localinfer.multimodal.access import INLINE_ONLY, MediaAccess
 from localinfer.server.answer_memory import AnswerMemory
 from localinfer.server.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
 from localinfer.server.prefill_reports import PrefillReport, PrefillReports
@@ -66,7 +67,7 @@ class Lease:
 
     `arrival` is in seconds of `perf_counter`, `deadline` in seconds of the event loop's clock. With `prompts`, the log
     and the slot say where a prompt diverges from an earlier one. With `answers`, chats repeat the token ids of earlier
-    answers.
+    answers. `access` limits the files and addresses that messages may name as images and sounds.
     """
 
     slot: Slot
@@ -77,6 +78,7 @@ class Lease:
     observer: Observer | None = None
     prompts: PromptHistory | None = None
     answers: AnswerMemory | None = None
+    access: MediaAccess = INLINE_ONLY
 
     @asynccontextmanager
     async def generate(
@@ -117,6 +119,8 @@ class Lease:
 
     def _begin(self, prompt: Prompt, options: Options, client: str) -> "GenerationStream":
         """Start a generation. Raises SlotStopped if the slot was stopped meanwhile."""
+        if isinstance(prompt, ChatPrompt):
+            prompt = replace(prompt, access=self.access)
         if self.answers and isinstance(prompt, ChatPrompt):
             prompt = replace(prompt, messages=self.answers.with_token_ids(self.name, prompt.messages))
         generation = prompt.begin(self.model, with_token_biases(options, self.model))

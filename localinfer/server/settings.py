@@ -1,7 +1,9 @@
 """Settings of the server. Options of models and generation are in `localinfer.options`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from localinfer.multimodal.access import MediaAccess
 from localinfer.version import VERSION
 
 LOOPBACK = "127.0.0.1"
@@ -37,8 +39,15 @@ class Settings:
     tags: tuple[str, ...] = ()  # of the models, for clients
     is_verbose: bool = False  # whether responses contain `__verbose`
     pooling: str = ""  # of embeddings; empty: that of the model file
-    body_limit: int = 16 << 20  # largest request body
+    media_path: str = ""  # folder of images and sounds that requests may name as file:// URLs; empty: none
+    allows_media_urls: bool = False  # whether images and sounds are fetched from addresses that requests name
+    body_limit: int = 32 << 20  # largest request body
     body_timeout: float = 30.0  # for the whole request body to arrive
+
+    @property
+    def media_access(self) -> MediaAccess:
+        """Which files and addresses requests may name as images and sounds."""
+        return MediaAccess(folder=Path(self.media_path) if self.media_path else None, urls=self.allows_media_urls)
 
     @property
     def hosts(self) -> tuple[str, ...]:

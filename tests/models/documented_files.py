@@ -21,6 +21,7 @@ import reference_models
 from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
 from locations import DATA, TESTS
 from lora_adapter import lora_adapter
+from seeing_model import picture, write_seeing_model
 from split_files import split
 from tiny import Field, tiny_gemma3, tiny_llama, tiny_qwen2
 
@@ -59,6 +60,16 @@ def split_model(path: Path) -> None:
     whole = text_model(path.with_name(path.name.replace("-00001-of-00003", "")))
     assert len(split(whole, 7)) == 3
     whole.unlink()
+
+
+def seeing_model(path: Path) -> None:
+    """Write a model and its projector."""
+    write_seeing_model(path.parent, n_ctx=N_CTX).rename(path)
+    (path.parent / "mmproj-gemma3.gguf").rename(path.with_name(f"mmproj-{path.name}"))
+
+
+def image(path: Path) -> None:
+    path.write_bytes(picture())
 
 
 def encoder(path: Path) -> Path:
@@ -130,6 +141,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
+    "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
     "manual-and-question.txt": partial(text, content=TEXT[:120]),
     "text.txt": text, "calibration.txt": text, "wiki.test.raw": text,

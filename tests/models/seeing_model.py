@@ -19,8 +19,8 @@ TEMPLATE = (
 def write_seeing_model(folder: Path, **changes: Any) -> Path:
     """Write the model and its projector into a folder. Return the path of the model."""
     projectors.write("gemma3", folder)
-    template = {"tokenizer.chat_template": Field("STRING", TEMPLATE)}
-    return tiny_gemma3(folder / "gemma3.gguf", n_embd=64, n_ff=128, n_ctx=2048, **(template | changes))
+    sizes = {"n_embd": 64, "n_ff": 128, "n_ctx": 2048, "tokenizer.chat_template": Field("STRING", TEMPLATE)}
+    return tiny_gemma3(folder / "gemma3.gguf", **(sizes | changes))
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (40, 30)) -> bytes:

@@ -76,24 +76,46 @@ def convert_message(message: Block, field: str, tool_names: dict[str, str]) -> I
 
 
 def convert_user_message(content: object, field: str, tool_names: dict[str, str]) -> Iterator[Message]:
-    texts = []
+    parts = []
     blocks = list(content_blocks(content, field))
     for block, where in blocks:
         if block.get("type") != "tool_result":
-            texts.append(text_of(block, where))
+            parts.append(content_part(block, where))
             continue
         id = str(block.get("tool_use_id") or "")
         name = {"name": tool_names[id]} if id in tool_names else {}
-        yield {"role": "tool", "tool_call_id": id, **name, "content": tool_result_text(block, where)}
-    if texts or not blocks:
-        yield {"role": "user", "content": "\n".join(texts)}
+        yield {"role": "tool", "tool_call_id": id, **name, "content": tool_result_content(block, where)}
+    if parts or not blocks:
+        yield {"role": "user", "content": joined(parts)}
 
 
-def tool_result_text(block: Block, field: str) -> str:
+def tool_result_content(block: Block, field: str) -> str | list[Block]:
     """Return the result of a call. Chat templates have no field for errors, so that the text tells them."""
     blocks = content_blocks(block.get("content") or "", f"{field}.content")
-    text = "\n".join(text_of(part, where) for part, where in blocks)
-    return f"Error: {text}" if block.get("is_error") else text
+    parts = [content_part(part, where) for part, where in blocks]
+    if block.get("is_error"):
+        first = str(parts.pop(0)["text"]) if parts and parts[0]["type"] == "text" else ""
+        parts.insert(0, {"type": "text", "text": f"Error: {first}"})
+    return joined(parts)
+
+
+def content_part(block: Block, field: str) -> Block:
+    """Return the part of a message that a block is: an image or a text. Raises APIError (400) for other blocks."""
+    match block:
+        case {"type": "image", "source": {"type": "base64", "data": str(data)}}:
+            return {"type": "image_url", "image_url": f"data:;base64,{data}", "field": f"{field}.source.data"}
+        case {"type": "image", "source": {"type": "url", "url": str(url)}}:
+            return {"type": "image_url", "image_url": url, "field": f"{field}.source"}
+        case {"type": "image"}:
+            raise field_error(f"{field}.source", "must have the type base64 with data, or url")
+    return {"type": "text", "text": text_of(block, field)}
+
+
+def joined(parts: list[Block]) -> str | list[Block]:
+    """Return the parts, or their text if they are only texts."""
+    if any(part["type"] != "text" for part in parts):
+        return parts
+    return "\n".join(str(part["text"]) for part in parts)
 
 
 def convert_assistant_message(content: object, field: str, tool_names: dict[str, str]) -> Message:
@@ -148,7 +170,7 @@ def text_of(block: Block, field: str) -> str:
             texts = (text_of(part, where) for part, where in content_blocks(block.get("content"), f"{field}.content"))
             return "\n".join([require_text(block, "title", field), require_text(block, "source", field), *texts])
         case {"type": "image"}:
-            raise field_error(field, "image input is not supported")
+            raise field_error(field, "images are supported in messages of the user and in results of tools")
         case {"type": "document"}:
             raise field_error(field, "document input is not supported, except as plain text")
     kind = printable(str(block.get("type")), 40)

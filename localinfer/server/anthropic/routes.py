@@ -1,5 +1,7 @@
 """The HTTP endpoints of Anthropic's API. The modules that build the responses do not depend on HTTP."""
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,6 +30,7 @@ async def count_tokens(request: Request) -> Response:
     message_request = await parse_fields(parse_message_request, await read_json_object(request))
     dispatcher: Dispatcher = request.app.state.dispatcher
     async with dispatcher.using(message_request.model_name) as (_, model):
-        prompt, options = message_request.prompt, message_request.options_for(model)
+        prompt = replace(message_request.prompt, access=dispatcher.settings.media_access)
+        options = message_request.options_for(model)
         rendered = await dispatcher.run_in_background(lambda _: prompt.render(model, options))
     return JSONResponse({"input_tokens": len(rendered.ids)})

@@ -88,7 +88,8 @@ class LineRules:
 def parse_completion_request(fields: Fields) -> CompletionRequest:
     """Parse the fields of `/completion`. Raises APIError (400) that names the first invalid field."""
     prompt = fields.get("prompt")
-    return parse_common_request(fields, parse_prompts(prompt, "prompt"), is_list=not is_single(prompt))
+    prompts = parse_prompts(prompt, "prompt", allows_media=True)
+    return parse_common_request(fields, prompts, is_list=not is_single(prompt))
 
 
 def parse_common_request(fields: Fields, prompts: Sequence[IdPrompt], *, is_list: bool) -> CompletionRequest:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localinfer.chat_template.placeholders import MEDIA_MARKER
 from localinfer.options import FLAGS
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
@@ -65,7 +66,8 @@ def describe(served: ServedModel, model: "Model", dispatcher: Dispatcher) -> dic
         "total_slots": len(dispatcher.slots.all),
         "model_alias": served.name,
         "model_path": str(model.file.path),
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": "image" in model.media_kinds, "audio": "audio" in model.media_kinds},
+        "media_marker": MEDIA_MARKER,
         "endpoint_slots": dispatcher.settings.has_slots,
         "endpoint_metrics": dispatcher.settings.has_metrics,
         "endpoint_props": True,

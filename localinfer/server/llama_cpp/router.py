@@ -20,7 +20,6 @@ from localinfer.server.openai.models import model_object
 from localinfer.server.request_fields import read_json_object
 from localinfer.server.streaming import JSONResponse
 
-TEXT_ONLY = {"input_modalities": ["text"], "output_modalities": ["text"]}
 RUNNING = ("loading", "loaded", "sleeping")
 SUCCESS = {"success": True}
 
@@ -55,7 +54,6 @@ def describe(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:
         status |= {"failed": True, "exit_code": exit_code(state.error), "error": to_api_error(state.error).message}
     return {
         "status": status,
-        "architecture": TEXT_ONLY,
         "source": served.origin,
         "can_remove": served.origin == "cache",
     }

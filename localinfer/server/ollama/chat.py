@@ -75,8 +75,7 @@ async def generate(request: Request) -> Response:
     fields = await read_json_object(request)
     text, system = get(fields, "prompt", str, ""), get(fields, "system", str, "")
     suffix = get(fields, "suffix", str, "")
-    if fields.get("images"):
-        raise field_error("images", "images are not supported")
+    images = parse_images(fields, "images")
     prompt: Prompt | None = None
     if text and suffix:
         suffix_first = request.app.state.dispatcher.settings.suffix_first
@@ -84,10 +83,11 @@ async def generate(request: Request) -> Response:
             MixedPrompt((text,)), MixedPrompt((suffix,)), suffix_first=suffix_first, field_of=FIELD_OF
         )
     elif text and get(fields, "raw", bool, False):
-        prompt = TextPrompt(text, field_of=FIELD_OF)
+        prompt = TextPrompt(text, field_of=FIELD_OF, images=images)
     elif text:
         system_messages = [{"role": "system", "content": system}] if system else []
-        messages = [*system_messages, {"role": "user", "content": text}]
+        messages: list[Mapping[str, object]] = [*system_messages]
+        messages.append({"role": "user", "content": with_images(text, images, "images")})
         prompt = ChatPrompt(messages, template_kwargs=reasoning_kwargs(fields), field_of=FIELD_OF)
     return await respond(request, parse_request(fields, prompt, response_chunk))
 
@@ -137,17 +137,36 @@ def constraint_options(fields: Fields) -> Layer:
 
 
 def parse_messages(fields: Fields) -> list[Mapping[str, Any]]:
-    return [parse_message(each) for each in get(fields, "messages", list, [])]
+    return [parse_message(each, f"messages[{n}]") for n, each in enumerate(get(fields, "messages", list, []))]
 
 
-def parse_message(message: object) -> Mapping[str, Any]:
+def parse_message(message: object, where: str) -> Mapping[str, Any]:
     """Convert a message to the format of chat templates. Raises APIError (400) if it is invalid."""
     if not isinstance(message, Mapping):
         raise field_error("messages", "must be a list of objects with role and content")
-    if message.get("images"):
-        raise field_error("messages", "images are not supported")
+    images = parse_images(message, f"{where}.images")
+    content = {"content": with_images(message.get("content") or "", images, f"{where}.images")} if images else {}
     named = {"name": message["tool_name"]} if "tool_name" in message else {}
-    return {key: value for key, value in message.items() if key not in ("images", "tool_name")} | named
+    return {key: value for key, value in message.items() if key not in ("images", "tool_name")} | named | content
+
+
+def parse_images(fields: Fields, where: str) -> list[str]:
+    """Return the images of a request or a message, which are base64. Raises APIError (400) for anything else."""
+    images = fields.get("images") or []
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        raise field_error(where, "must be a list of images in base64")
+    return images
+
+
+def with_images(text: object, images: Sequence[str], where: str) -> object:
+    """Return the content of a message with images before its text; only the text without images."""
+    if not images or not isinstance(text, str):
+        return text
+    parts: list[Mapping[str, str]] = [
+        {"type": "image_url", "image_url": f"data:;base64,{image}", "field": f"{where}[{index}]"}
+        for index, image in enumerate(images)
+    ]
+    return [*parts, {"type": "text", "text": text}]
 
 
 # --- response ---

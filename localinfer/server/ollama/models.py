@@ -13,6 +13,7 @@ from starlette.responses import Response
 from localinfer.escaping import printable
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub.model_description import describe
+from localinfer.hub.projectors import find_projector, media_kinds
 from localinfer.hub.resolve import default_options
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
@@ -24,6 +25,7 @@ from localinfer.server.streaming import JSONResponse
 OLLAMA_VERSION = "0.12.6"  # the version of Ollama whose API this server implements; clients check it
 FOREVER = datetime(2200, 1, 1, tzinfo=UTC)  # expiry time of a model without keep_alive
 MAX_LIST_LENGTH = 64  # longer metadata arrays are left out unless the request is verbose
+CAPABILITIES = {"image": "vision", "audio": "audio"}  # what a model reads -> as Ollama calls it
 
 
 async def version(_: Request) -> Response:
@@ -68,6 +70,7 @@ def model_details(served: ServedModel, verbose: bool) -> dict[str, Any]:
     metadata = {key: value for key, value in f.metadata.items() if verbose or is_short(value)}
     template = str(default_options(served.source).get("chat_template", info.template))
     description = describe(served.source, f, template)
+    kinds = media_kinds(find_projector(served.source, file))
     return {
         "modelfile": description.modelfile(),
         "parameters": "\n".join(description.parameter_lines()),
@@ -77,7 +80,7 @@ def model_details(served: ServedModel, verbose: bool) -> dict[str, Any]:
         "details": format_details(info),
         "model_info": {key: to_json_value(value) for key, value in metadata.items()}
         | {"general.parameter_count": info.n_parameters},
-        "capabilities": capabilities(info),
+        "capabilities": [*capabilities(info), *(CAPABILITIES[kind] for kind in sorted(kinds, reverse=True))],
         "modified_at": info.modified.isoformat(),
     }
 

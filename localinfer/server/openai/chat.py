@@ -210,14 +210,15 @@ async def completion(chat_request: ChatRequest, dispatcher: Dispatcher) -> dict[
         choices = [choice async for choice in run_choices(generators, lease, dispatcher)]
         counts = {"usage": usage(all_stats), "timings": timings(all_stats[-1])}
         if chat_request.common.is_verbose or dispatcher.settings.is_verbose:
-            ids = (await render(chat_request.prompt, lease)).ids
+            ids = (await render(chat_request.prompt, lease, counts_media=False)).ids
             counts |= {"__verbose": {"prompt": lease.model.detokenize(ids, special=True)}}
         return response_head("chat.completion", lease) | {"choices": sorted(choices, key=itemgetter("index"))} | counts
 
 
-async def render(chat: ChatPrompt, lease: Lease) -> "Prompt":
-    """Return the prompt without generating anything."""
-    return await lease.call(lambda: chat.render(lease.model, {}))
+async def render(chat: ChatPrompt, lease: Lease, *, counts_media: bool = True) -> "Prompt":
+    """Return the prompt without generating anything: see `ChatPrompt.render`."""
+    allowed = replace(chat, access=lease.access)
+    return await lease.call(lambda: allowed.render(lease.model, {}, counts_media=counts_media))
 
 
 def build_message(pieces: "list[Piece]") -> dict[str, Any]:

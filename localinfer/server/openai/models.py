@@ -5,6 +5,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localinfer.hub.projectors import find_projector, media_kinds
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.model_cache import ServedModel, model_file
 from localinfer.server.streaming import JSONResponse
@@ -17,11 +18,16 @@ async def retrieve_model(request: Request) -> Response:
 
 
 def model_object(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:
-    """Return OpenAI's model object, with llama.cpp's `meta` if the model is loaded."""
+    """Return OpenAI's model object, with llama.cpp's `meta` if the model is loaded, and what it reads."""
     file = model_file(served)
     created = int(file.stat().st_mtime) if file else 0
     result: dict[str, Any] = {"id": served.name, "object": "model", "created": created, "owned_by": "localinfer"}
     result |= {"aliases": list(served.aliases), "tags": list(served.tags or dispatcher.settings.tags)}
-    if model := dispatcher.model_cache.loaded.get(served.name):
+    model = dispatcher.model_cache.loaded.get(served.name)
+    kinds = model.media_kinds if model else media_kinds(find_projector(served.source, file)) if file else ()
+    inputs = [each for each in ("image", "audio") if each in kinds]
+    result["architecture"] = {"input_modalities": ["text", *inputs], "output_modalities": ["text"]}
+    result["capabilities"] = ["completion", *(["multimodal"] if inputs else [])]
+    if model:
         result["meta"] = {"n_ctx": model.n_ctx, "n_vocab": model.n_vocab}
     return result

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localinfer.escaping import printable
+from localinfer.multimodal.parts import is_media_part
 from localinfer.server.api_errors import field_error
 from localinfer.server.prompts import ChatPrompt
 from localinfer.server.request_fields import (
@@ -109,13 +110,13 @@ def convert_item(item: object, field: str, tool_names: dict[object, str]) -> Ite
             yield call_message(id, name, {"input": text})
         case {"type": "function_call_output" | "custom_tool_call_output", "call_id": id, "output": output}:
             name_field = {"name": tool_names[id]} if id in tool_names else {}
-            yield {"role": "tool", "tool_call_id": id, **name_field, "content": text_of(output, f"{field}.output")}
+            yield {"role": "tool", "tool_call_id": id, **name_field, "content": content_of(output, f"{field}.output")}
         case {"type": "reasoning", "content": list(parts)}:
             yield {"role": "assistant", "content": "", "reasoning_content": text_of(parts, f"{field}.content")}
         case {"type": "reasoning"}:
             pass  # encrypted: only the server that wrote it can read it
         case {"role": str(role), "content": content}:
-            yield {"role": ROLES.get(role, role), "content": text_of(content, f"{field}.content")}
+            yield {"role": ROLES.get(role, role), "content": content_of(content, f"{field}.content")}
         case {"type": str(kind)} if kind in SKIPPED:
             warnings.warn(f"{field}: skipped, items of type {kind} are not supported", stacklevel=2)
         case {"type": str(kind)}:
@@ -138,6 +139,16 @@ def parse_arguments(text: str) -> object:
     return arguments if isinstance(arguments, dict) else text
 
 
+def content_of(content: object, field: str) -> str | list[Message]:
+    """Return the text of a content, or its parts if it has images or sounds. Raises APIError (400) for other parts."""
+    if not isinstance(content, list) or not any(map(is_media_part, content)):
+        return text_of(content, field)
+    return [
+        {**part, "field": f"{field}[{index}]"} if is_media_part(part) else {"type": "text", "text": part_text(part)}
+        for index, part in enumerate(content)
+    ]
+
+
 def text_of(content: object, field: str) -> str:
     """Return the text of a content, which is a string or a list of parts. Raises APIError (400) for other parts."""
     if isinstance(content, str):
@@ -153,4 +164,4 @@ def part_text(part: object) -> str:
             return text
         case {"type": "refusal", "refusal": str(text)}:
             return text
-    raise field_error("input", "only text content is supported")
+    raise field_error("input", "content must be text, images or audio")

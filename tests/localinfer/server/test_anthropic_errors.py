@@ -30,9 +30,9 @@ def problem_of(reply: Response) -> tuple[int, str, str]:
     ({"messages": [{"role": "user"}]}, "messages[0].content: must be a string or a list"),
     ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]: must be a content block"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-     "messages[0].content[0]: image input is not supported"),
+     "messages[0].content[0].source: must have the type base64 with data, or url"),
     ({"messages": [{"role": "user", "content": [RESULT | {"content": [{"type": "image", "source": {}}]}]}]},
-     "messages[0].content[0].content[0]: image input is not supported"),
+     "messages[0].content[0].content[0].source: must have the type base64 with data, or url"),
     ({"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "base64"}}]}]},
      "messages[0].content[0]: document input is not supported"),
     ({"messages": [{"role": "user", "content": [{"type": "video"}]}]},
@@ -80,7 +80,7 @@ def test_other_errors(tiny: Path, tmp_path: Path) -> None:
         assert problem_of(server.post(f"{URL}/batches", {}, **keys))[:2] == (404, "not_found_error")
         assert problem_of(server.get(URL, **keys))[:2] == (405, "invalid_request_error")
         assert problem_of(server.post(URL, REQUEST, host="evil.example", **keys))[:2] == (403, "permission_error")
-        too_large = server.post(URL, b'"' + b"a" * (17 << 20) + b'"', **keys)
+        too_large = server.post(URL, b'"' + b"a" * (33 << 20) + b'"', **keys)
         assert problem_of(too_large)[:2] == (413, "request_too_large")
         assert problem_of(server.post(URL, b"{", **keys))[:2] == (400, "invalid_request_error")
 

@@ -58,7 +58,7 @@ def test_prompts_in_every_form(server: ServerProcess) -> None:
     assert [each["index"] for each in complete(server, n_cmpl=2)] == [0, 1]
     for wrong in ([], [[]], 5, [1.5], [True], {"content": "x"}, [10**6]):
         assert server.post("/completion", REQUEST | {"prompt": wrong}).status == 400, wrong
-    assert server.post("/completion", {"prompt": {"prompt_string": "x", "multimodal_data": ["AA=="]}}).status == 501
+    assert server.post("/completion", {"prompt": {"prompt_string": "x", "multimodal_data": ["AA=="]}}).status == 400
 
 
 def test_texts_of_control_tokens_become_tokens(server: ServerProcess) -> None:

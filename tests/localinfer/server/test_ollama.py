@@ -115,7 +115,7 @@ class TestGeneration:
 
     def test_errors_before_the_endpoint_are_strings(self, server: ServerProcess) -> None:
         foreign = server.get("/api/tags", host="evil.example")
-        too_large = server.post("/api/chat", b'"' + b"a" * (17 << 20) + b'"')
+        too_large = server.post("/api/chat", b'"' + b"a" * (33 << 20) + b'"')
         assert (foreign.status, too_large.status) == (403, 413)
         assert isinstance(foreign.body["error"], str)
         assert isinstance(too_large.body["error"], str)
