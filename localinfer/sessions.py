@@ -28,6 +28,7 @@ from pathlib import Path
 from localinfer import paths
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable, terminal_text
+from localinfer.session_media import content_text, digests, remove_unused
 
 FORMAT = 1
 SUFFIX = ".jsonl"
@@ -105,7 +106,8 @@ class Session(History):
     @property
     def title(self) -> str:
         """The beginning of the first user message, in one short line."""
-        return shortened(next((str(each["content"]) for each in self.messages if each["role"] == "user"), ""))
+        questions = (content_text(each["content"]) for each in self.messages if each["role"] == "user")
+        return shortened(next(questions, ""))
 
     def append(self, message: Message) -> None:
         """Append a message to the list and the file. Raises LocalInferError if the file cannot be written."""
@@ -125,9 +127,14 @@ class Session(History):
         return terminal_text((head + "".join(sections)).replace("\r\n", "\n"))
 
     def remove(self) -> None:
-        """Delete the file of the session."""
+        """Delete the file of the session, and the images and sounds that no other session has."""
+        all_messages = [*self.messages, *(each for _, tail in self.discarded for each in tail)]
         try:
             self.path.unlink(missing_ok=True)
+            if own := set(digests(all_messages)):
+                others = (paths.sessions_dir() / (name + SUFFIX) for name in list_names())
+                used = {digest for path in others for digest in own if digest.encode() in path.read_bytes()}
+                remove_unused(own, used)
         except OSError as error:
             raise LocalInferError(f"{self.path}: cannot be removed: {error.strerror}") from None
 
@@ -218,7 +225,7 @@ def message_text(message: Message) -> str:
     """Return the text of a message as Markdown; tool calls become code blocks."""
     calls = message.get("tool_calls")
     entries = [json.dumps(call, ensure_ascii=False) for call in calls] if isinstance(calls, list) else []
-    return "\n\n".join(filter(None, [str(message["content"] or ""), *(f"```json\n{each}\n```" for each in entries)]))
+    return "\n\n".join(filter(None, [content_text(message["content"]), *(f"```json\n{each}\n```" for each in entries)]))
 
 
 def shortened(text: str) -> str:

@@ -265,7 +265,6 @@ REFUSED = (
         "",
     ),
     ("there is no video in a prompt; --image sends single frames", "--video", ""),
-    ("images and sounds are input of `localinfer chat`, `generate`, `serve` and `batch`", "--image --audio", ""),
     (
         "RoPE parameters are those of the model file; `localinfer quantize MODEL OUT COPY --override-kv ...` sets them",
         (

@@ -15,6 +15,7 @@ from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOp
 from cli.chat.tools import create_toolbox
 from cli.chat.tools_of_servers import wait_for_servers, with_servers
 from cli.chat.transcript import Transcript
+from cli.files.media_input import MediaInput
 from cli.files.output_files import writable_path
 from cli.files.text_input import read_text_file, unescape_options
 from cli.generation.generate import as_object, collect
@@ -38,6 +39,7 @@ def chat_command(
     session: SessionOptions,
     tools: ToolOptions,
     output: ChatOutput,
+    media: MediaInput,
     choose: Annotated[bool, typer.Option("--choose", help="Choose the default model again.")] = False,
 ) -> None:
     """Start an interactive chat, or answer one question.
@@ -61,7 +63,9 @@ def chat_command(
       localinfer chat qwen.gguf --mcp servers.json
       localinfer chat smollm2 "Why is the sky blue?" > answer.txt
       localinfer chat smollm2 "What is this program good for?" < program.py
+      localinfer chat vision.gguf --image cat.jpg "What is this?"
     """
+    files = media.read()
     resumed = session_state.select_session(session)
     model, words = split_model(model, question.question, has_model=resumed is not None)
     if (message := question.read(words)) is None:
@@ -88,6 +92,8 @@ def chat_command(
         chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in given:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
+        for file in files:
+            chat.attach(file, quiet=output.as_json or output.quiet)
         converse(chat, message, interactive=interactive, once=question.single_turn)
 
 
@@ -162,7 +168,7 @@ def context_summary(model: "Model") -> str:
 
 
 def answer_as_json(chat: "Chat", message: str) -> None:
-    pieces, problem = collect(chat.conversation.ask(message))
+    pieces, problem = collect(chat.conversation.ask(message, attachments=chat.attachments))
     screen.write(as_object(chat.name, GenerationResult.from_pieces(pieces, chat.conversation.stats)) + "\n")
     if problem:
         raise problem

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cli.chat import model_commands, session_commands, settings
 from cli.chat.answer_scores import answer_tokens
+from cli.chat.attachments import attachments_of
+from cli.files.media_input import MediaFile, read_media_file
 from cli.files.text_input import read_text_file
 from cli.generation.generate import statistics_line
 from cli.terminal import screen
@@ -31,6 +33,8 @@ class Chat(model_commands.Chat, Protocol):
     is_over: bool
 
     def send(self, message: str) -> None: ...
+
+    def attach(self, file: MediaFile, *, waits: bool = False) -> None: ...
 
     def show(self, pieces: Iterator["Piece"]) -> None: ...
 
@@ -91,7 +95,10 @@ def regen(chat: Chat, _: str) -> None:
 
 
 def edit(chat: Chat, _: str) -> None:
+    questions = [message for message in chat.conversation.messages if message["role"] == "user"]
+    attachments = attachments_of(questions[-1], chat.conversation.media) if questions else []
     chat.draft = chat.conversation.undo()
+    chat.attachments[:] = attachments
     if not chat.draft:
         screen.note("there is no message yet")
 
@@ -120,10 +127,18 @@ def file(chat: Chat, argument: str) -> None:
         chat.files.append(entry)
 
 
-def split_path(argument: str) -> tuple[str, str]:
+def image(chat: Chat, argument: str) -> None:
+    """Attach an image or a sound to the next message. If a question follows the path, ask it at once."""
+    path, question = split_path(argument, "/image")
+    chat.attach(read_media_file(path, "/image"), waits=not question)
+    if question:
+        chat.send(question)
+
+
+def split_path(argument: str, command: str = "/file") -> tuple[str, str]:
     """Split the argument into a path and a question. A path with spaces is quoted, or is the whole argument."""
     if not argument:
-        raise UsageError("/file: missing path: /file PATH")
+        raise UsageError(f"{command}: missing path: {command} PATH")
     if Path(argument).expanduser().exists():
         return argument, ""
     if argument[0] not in "\"'":
@@ -132,7 +147,7 @@ def split_path(argument: str) -> tuple[str, str]:
     elif argument[0] in argument[1:]:
         path, question = argument[1:].split(argument[0], 1)
     else:
-        raise UsageError(f"/file: missing {argument[0]} behind the path")
+        raise UsageError(f"{command}: missing {argument[0]} behind the path")
     return path, question.strip()
 
 
@@ -231,6 +246,7 @@ COMMANDS = [
     Command(("/tokens",), "[TEXT]", "show the used context, or count the tokens of TEXT", tokens),
     Command(("/stats",), "", "show the statistics of the last answer", stats),
     Command(("/file", "/read"), "PATH [QUESTION]", "add a file to the next message", file),
+    Command(("/image", "/audio"), "PATH [QUESTION]", "add an image or a sound to the next message", image),
     Command(("/save",), "NAME", "save the conversation as session NAME", session_commands.save),
     Command(("/load",), "SESSION", "switch to another session", session_commands.load),
     Command(("/sessions",), "[TEXT]", "list the saved sessions, or those with TEXT", session_commands.sessions_),

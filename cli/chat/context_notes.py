@@ -7,6 +7,7 @@ from cli.chat.prompt_window import Message
 from cli.chat.session_commands import beginning
 from cli.terminal import screen
 from localinfer import Model
+from localinfer.session_media import content_text
 
 LARGER_CONTEXT = "/set ctx_size N makes it larger"
 SHOWN_DROPPED = 3  # questions
@@ -20,7 +21,7 @@ def note_dropped(n_ctx: int, messages: Sequence[Message]) -> None:
         f"from here on; {LARGER_CONTEXT}."
     )
     for message in questions[:SHOWN_DROPPED]:
-        screen.note_dim(f"  left out: {beginning(str(message['content']))}")
+        screen.note_dim(f"  left out: {beginning(content_text(message['content']))}")
     if len(questions) > SHOWN_DROPPED:
         screen.note_dim(f"  and {len(questions) - SHOWN_DROPPED} more questions, with their answers")
 

@@ -8,11 +8,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cli.chat.answer_scores import AnswerScores
+from cli.chat.attachments import Attachment
 from cli.chat.prompt_window import Message, PromptWindow
 from cli.terminal.interrupts import deferred_interrupts
 from localinfer.errors import LocalInferError
 from localinfer.generation.pieces import Stats
 from localinfer.generation.result import GenerationResult
+from localinfer.session_media import content_text, for_model, plain_text, store
 from localinfer.sessions import History
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class Conversation:
     messages, and to the `session` if there is one, even if it is interrupted. `window` tells which messages are left
     out of the prompt. `stats` are the statistics of the last answer. `tool_results` are results of the pending tool
     calls that the user has typed. If the session cannot be written, the conversation continues without it, and
-    `unsaved` is the error; every later change saves what is missing.
+    `unsaved` is the error; every later change saves what is missing. `media` has the contents of images and sounds that
+    were added since the program began.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Conversation:
         self.stats = Stats()
         self.previous: Previous | None = None
         self.unsaved: LocalInferError | None = None
+        self.media: dict[str, bytes] = {}  # contents of images and sounds, by hash
         self._scores = AnswerScores()
         self.session: Session | None
         self.tool_results: list[str]
@@ -67,6 +71,8 @@ class Conversation:
         if self.session and not self.session.messages:
             self.session.system = self.system
         try:
+            if self.session:
+                store(messages, self.media)
             self.history.replace_messages(messages)
         except LocalInferError as error:
             self.unsaved = error
@@ -84,7 +90,7 @@ class Conversation:
     @property
     def answer(self) -> str:
         """The last answer, or "" if there is none."""
-        return str(self.messages[-1]["content"]) if self.messages else ""
+        return content_text(self.messages[-1]["content"]) if self.messages else ""
 
     @property
     def pending_tool_calls(self) -> list[dict[str, Any]]:
@@ -92,12 +98,18 @@ class Conversation:
         calls = self.messages[-1].get("tool_calls") if self.messages else None
         return [call for call in calls if is_tool_call(call)] if isinstance(calls, list) else []
 
-    def ask(self, text: str, prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
-        """Send a message and yield the pieces of the answer, which starts with the tokens `prefix_ids`.
+    def ask(
+        self, text: str, prefix_ids: Sequence[int] = (), attachments: Sequence[Attachment] = ()
+    ) -> Iterator["Piece"]:
+        """Send a message and yield the pieces of the answer, which starts with the tokens `prefix_ids`. `attachments`
+        are images and sounds before the text.
 
         Close the iterator to stop the answer. Raises the errors of `Model.chat`.
         """
-        return self._answer([{"role": "user", "content": text}], prefix_ids)
+        self.media |= {each.digest: each.content for each in attachments}
+        parts = [each.part for each in attachments]
+        content = [*parts, {"type": "text", "text": text}] if parts else text
+        return self._answer([{"role": "user", "content": content}], prefix_ids)
 
     def send_tool_results(self, results: list[str]) -> Iterator["Piece"]:
         """Send the results of the pending tool calls, in their order, and yield the answer like `ask`."""
@@ -118,7 +130,7 @@ class Conversation:
         stores_early = before is None
         before = answered(self.messages) if before is None else before
         pieces: list[Piece] = []
-        messages = self.window.select([*before, *new])
+        messages = for_model(self.window.select([*before, *new]), self.media)
         stream = self.model.stream_chat(messages, tools=self.tools, prefix_ids=prefix_ids, **self.settings)
         self.stats = stream.stats
         try:
@@ -139,7 +151,8 @@ class Conversation:
         """Return how many of the messages do not fit in the context."""
         if self.model.options.ctx_policy != "drop-turns":
             return 0
-        return len(messages) - len(self.model.truncate_messages(messages, tools=self.tools, **self.settings))
+        given = for_model(messages, self.media)
+        return len(given) - len(self.model.truncate_messages(given, tools=self.tools, **self.settings))
 
     def score_answer(self, alternatives: int) -> list["Piece"]:
         """Return the tokens of the last answer with their probabilities and `alternatives` other candidates each.
@@ -147,7 +160,8 @@ class Conversation:
         The result is empty if the tokens are not known. It is computed on the first call.
         """
         settings = {**self.settings, "tools": self.tools}
-        return self._scores.score(self.model, self.messages[self.window.n_dropped :], settings, alternatives)
+        messages = for_model(self.messages[self.window.n_dropped :], self.media)
+        return self._scores.score(self.model, messages, settings, alternatives)
 
     def undo(self) -> str:
         """Remove the last question and everything after it. Return the question, or "" if there was none."""
@@ -156,7 +170,7 @@ class Conversation:
             return ""
         question = self.messages[questions[-1]]
         self.messages = self.messages[: questions[-1]]
-        return str(question["content"])
+        return plain_text(question["content"])
 
     def regenerate(self, prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
         """Yield another answer to the last question, which starts with the tokens `prefix_ids`.
@@ -174,6 +188,7 @@ class Conversation:
     def save_as(self, session: "Session") -> None:
         """Copy the conversation to a new session and continue there."""
         session.system = self.system
+        store(self.messages, self.media)
         session.replace_messages(self.messages)
         self.session = self.history = session
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cli.chat import answer, commands, resumed
+from cli.chat.attachments import Attachment, attach
 from cli.chat.context_notes import context_full_note, note_dropped, overflow_hint
 from cli.chat.conversation import Conversation
 from cli.chat.message_input import LineInput, MessageInput
@@ -18,12 +19,14 @@ from cli.chat.options import ChatOutput
 from cli.chat.status import status_line, used_context
 from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
+from cli.files.media_input import MediaFile, read_media_file, split_paths
 from cli.generation.generate import statistics_line, with_control_tokens
 from cli.terminal import screen
 from cli.terminal.interrupts import deferred_interrupts
 from cli.terminal.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, LocalInferError, UsageError
 from localinfer.options import Layer
+from localinfer.session_media import content_text
 
 if TYPE_CHECKING:
     from localinfer import Piece
@@ -66,6 +69,7 @@ class Chat:
         if self.painter:
             self.conversation.settings["logprobs"] = max(1, model.options.logprobs)
         self.files: list[str] = []  # content of files to prepend to the next message
+        self.attachments: list[Attachment] = []  # images and sounds of the next message
         self.draft = ""  # initial text of the next message
         self.is_over = False
         self.is_interactive = False
@@ -132,8 +136,32 @@ class Chat:
             self.is_over = True
         elif typed.startswith("/") and commands.try_command(self, typed):
             pass
-        elif typed.strip():
-            self.try_send(typed)
+        elif typed.strip() and (message := self._attach_paths(typed)):
+            self.try_send(message)
+
+    def _attach_paths(self, typed: str) -> str:
+        """Attach the images and sounds whose paths the message has, as from files that were dropped on the terminal.
+        Return the message without them.
+
+        A model that reads text only gets the message as it is.
+        """
+        message, paths = split_paths(typed) if self.model.media_kinds else (typed, [])
+        before = self.attachments.copy()
+        try:
+            for path in paths:
+                self.attach(read_media_file(str(path), "path"), waits=not message)
+        except LocalInferError as error:
+            screen.error(str(error), error.exit_code)
+            self.attachments, self.draft = before, typed
+            return ""
+        return message
+
+    def attach(self, file: MediaFile, *, waits: bool = False, quiet: bool = False) -> None:
+        """Attach an image or a sound to the next message. Raises UnsupportedError, UsageError."""
+        attachment, about = attach(file, self.model)
+        self.attachments.append(attachment)
+        if not quiet:
+            screen.note_dim(screen.one_line(about) + (", with your next message" if waits else ""))
 
     def try_send(self, message: str) -> None:
         """Send a message. An error is printed and ends neither the program nor the conversation."""
@@ -148,7 +176,7 @@ class Chat:
     def send(self, message: str) -> None:
         """Send a message and show the answer. Raises the errors of `Model.chat`."""
         self._update_tools()
-        files = self.files.copy()
+        files, attachments = self.files.copy(), self.attachments.copy()
         text = "\n".join([*files, message])
         self.files.clear()
         n_messages, n_results = len(self.conversation.messages), len(self.conversation.tool_results)
@@ -158,8 +186,11 @@ class Chat:
             has_answer = len(self.conversation.messages) > n_messages
             if not has_answer and len(self.conversation.tool_results) <= n_results:
                 self.files[:0] = files
+            elif has_answer:
+                self.attachments = self.attachments[len(attachments) :]
         if self.transcript and has_answer:
-            self.transcript.add(text, self.conversation.answer)
+            names = [content_text([each.part]) for each in attachments]
+            self.transcript.add("\n".join([*names, text]), self.conversation.answer)
 
     def _send_text(self, text: str) -> None:
         """Send a message, or the result of a tool call if one is pending, and show the answer."""
@@ -174,7 +205,7 @@ class Chat:
             self.conversation.tool_results = results[:-1]  # if no answer begins, the last one is typed again
             self.show(self.conversation.send_tool_results(results))
         else:
-            self.show(self.conversation.ask(text))
+            self.show(self.conversation.ask(text, attachments=self.attachments))
 
     def show(self, pieces: Iterator["Piece"]) -> None:
         """Show a streamed answer, run its tool calls and show the answers to their results."""

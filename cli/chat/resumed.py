@@ -12,6 +12,7 @@ from cli.chat.tools import format_call, format_result
 from cli.terminal import screen
 from localinfer.escaping import terminal_text
 from localinfer.generation.pieces import Piece
+from localinfer.session_media import content_text
 
 Message = Mapping[str, Any]
 
@@ -73,7 +74,7 @@ def write_question(text: str) -> None:
 
 
 def text_of(message: Message) -> str:
-    return str(message["content"] or "")
+    return content_text(message["content"])
 
 
 def count_lines(text: str, columns: int) -> int:

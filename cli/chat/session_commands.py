@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from cli.chat import session_state
+from cli.chat.attachments import Attachment
 from cli.files.output_files import writable_path, write_atomically
 from cli.terminal import screen
 from localinfer.errors import UsageError
@@ -26,6 +27,7 @@ class Chat(Protocol):
     model: "Model"
     conversation: "Conversation"
     files: list[str]  # content of files to prepend to the next message
+    attachments: list[Attachment]  # images and sounds of the next message
     used: int  # tokens in the context
 
     def show_last_turns(self) -> None: ...
@@ -73,6 +75,7 @@ def load(chat: Chat, name: str) -> None:
 def leave_session(chat: Chat) -> None:
     """Forget what belongs to the current conversation only."""
     chat.files.clear()
+    chat.attachments.clear()
     chat.used = 0
 
 
@@ -81,6 +84,7 @@ def clear(chat: Chat, _: str) -> None:
     session = chat.conversation.session
     if not chat.conversation.messages:
         chat.files.clear()
+        chat.attachments.clear()
         screen.note_dim("started a new conversation")
         return
     leave_session(chat)

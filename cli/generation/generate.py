@@ -12,6 +12,7 @@ import typer
 
 from cli.arguments.flags import OptionalModelArgument, OutputOptions, PromptOption, PromptSource, with_options
 from cli.arguments.questions import split_model
+from cli.files.media_input import MediaInput, contents
 from cli.files.output_files import writable_path
 from cli.files.text_input import prompt_texts, unescape_options
 from cli.models.loading import default_model, missing_model_first, open_model
@@ -75,27 +76,31 @@ def generate_command(
     ] = False,
     output: GenerateOutput,
     cache: PromptCacheOptions,
+    media: MediaInput,
 ) -> None:
     """Generate text from a prompt.
 
     The model continues the prompt; no chat template is applied. The prompt consists of PROMPT, -p, -f and stdin, in
     this order, joined by newlines. One trailing newline of a file or of stdin is removed. If there is another source of
     the prompt, stdin is read only if it is a file or a pipe with data; `-f -` always reads it. Only the generated text
-    is written to stdout. Without MODEL, the default model runs.
+    is written to stdout. Without MODEL, the default model runs. Images of --image and sounds of --audio take the places
+    of the markers <__media__> in the prompt; without markers, they come before it.
 
     \b
     Examples:
       localinfer generate "The capital of France is" -n 8
       localinfer generate smollm2 "The capital of France is" -n 64 --temp 0
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
+      localinfer generate vision.gguf --image chart.png "<__media__> This chart shows"
     """
     model, words = split_model(model, words)
     with missing_model_first(model):
         text = source.read_prompt(prompt_texts(words, prompt))
     name = model or default_model()
     cache_path = cache.path
+    files = media.read()
     with open_model(name, unescape_options(given, source.escape), screen.Status()) as opened:
-        tokens = opened.tokenize(text, parse_special=parse_special)
+        tokens = opened.tokenize(text, parse_special=parse_special, media=[*contents(files)])
         n_cached = opened.load_cache(cache_path) if cache_path and cache_path.exists() else 0
         painter = create_painter(output.color_by) if not output.as_json else None
         logprobs = max(1, opened.options.logprobs) if painter else opened.options.logprobs

@@ -22,7 +22,7 @@ from cli.models import inspect
 from localinfer.errors import UnsupportedError, UsageError
 
 OURS = {"llama-cli": ["chat"], "llama-completion": ["generate"], "ollama": []}
-FILES = ("model.gguf", "prompt.txt", "system.txt", "list.gbnf", "template.jinja")
+FILES = ("model.gguf", "prompt.txt", "system.txt", "list.gbnf", "template.jinja", "picture.png")
 ACCEPTED, REFUSED_LINES = (
     [line for line in part.splitlines() if line and not line.startswith("#")]
     for part in (DATA / "command_lines.txt").read_text().split("# --- refused")

@@ -25,9 +25,10 @@ from types import SimpleNamespace
 
 import localinfer
 from cli.__main__ import main
-from localinfer.errors import ContextOverflowError
+from localinfer.errors import ContextOverflowError, UsageError
 from localinfer.generation.pieces import Alternative, Piece, Stats, ToolCall
 from localinfer.generation.result import GenerationStream
+from localinfer.model.media_encoder import MediaInfo
 from localinfer.options import Options
 
 SPECIAL_WORDS = {"wide": "\N{GRINNING FACE}", "escape": "\x1b]0;title\x07"}
@@ -45,6 +46,7 @@ class FakeModel:
             kv_bytes=3 << 20, model_graph=SimpleNamespace(context=SimpleNamespace(causal=True))
         ),
     )
+    media_kinds = frozenset({"image"})
     tokenizer = SimpleNamespace(eog=[102], encode=lambda text, **how: [len(text)])
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:
@@ -67,10 +69,10 @@ class FakeModel:
         pass
 
     def truncate_messages(self, messages: Sequence[Mapping[str, str]], **how: object) -> list[Mapping[str, str]]:
-        return list(messages[-1:] if "forget" in messages[-1]["content"] else messages)
+        return list(messages[-1:] if "forget" in text_of(messages[-1]) else messages)
 
     def render(self, messages: Sequence[Mapping[str, str]], **options: object) -> SimpleNamespace:
-        if "why" in messages[-1]["content"].split():
+        if "why" in text_of(messages[-1]).split():
             time.sleep(5)
         return SimpleNamespace(ids=[len(messages)])
 
@@ -80,8 +82,15 @@ class FakeModel:
         top = tuple(Alternative(f" other {n}", 100 + n, quarter) for n in range(3))
         return [Piece(f" word {id}", id, logprob=quarter, entropy=-quarter, top=top) for id in ids]
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[str]:
-        return [text + (" special" if parse_special else "")]
+    def media_info(self, source: bytes, *, name: str) -> MediaInfo:
+        if not source.startswith(b"\x89PNG"):
+            raise UsageError(f"{name}: not an image")
+        return MediaInfo("image", 16, width=4, height=3)
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False, media: Sequence[bytes] = ()
+    ) -> list[str]:
+        return ["".join(map(shown, media)) + text + (" special" if parse_special else "")]
 
     def stream(self, prompt: Sequence[str], **options: object) -> GenerationStream:
         stats = Stats(seed=42)
@@ -95,7 +104,7 @@ class FakeModel:
         self, messages: Sequence[Mapping[str, str]], stats: Stats, options: Mapping[str, object]
     ) -> Iterator[Piece]:
         system = options.get("system_prompt", self.options.system_prompt)
-        question = messages[-1]["content"].replace("\n", "|")
+        question = text_of(messages[-1]).replace("\n", "|")
         prefix = "".join(f"<{id}> " for id in options.get("prefix_ids", ()))  # type: ignore[attr-defined]
         token_scores = {"logprob": -3.0, "entropy": 0.0} if options.get("logprobs") else {}
         for piece in self.repeat(f"{prefix}{len(messages)}: {question}" + (f" ({system})" if system else ""), stats):
@@ -124,6 +133,18 @@ class FakeModel:
         if "full" in words:
             stats.prompt_tokens = self.n_ctx  # the last token was not evaluated
             raise ContextOverflowError("the context is full")
+
+
+def text_of(message: Mapping[str, object]) -> str:
+    """Return the text of a message, with the sizes of images."""
+    content = message["content"]
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return "".join(str(part["text"]) if "text" in part else shown(part["image"]) for part in parts)
+
+
+def shown(image: bytes | Path) -> str:
+    content = image if isinstance(image, bytes) else image.read_bytes()
+    return f"<image of {len(content)} bytes>"
 
 
 def reasoning_pieces(seconds: float) -> Iterator[Piece]:

@@ -1,0 +1,117 @@
+"""Images and sounds that a command line or a typed message names."""
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+from urllib.parse import unquote
+
+import typer
+
+from localinfer.errors import UsageError
+from localinfer.escaping import printable
+
+SUFFIXES = frozenset((
+    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif",
+    ".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a",
+))  # fmt: skip
+FILE_URL = "file://"
+PATH_START = re.compile(r"/|~|\.{1,2}[/\\]|[A-Za-z]:[/\\]|file://")  # a name alone may be a word of the question
+WORD = re.compile(r"""(?<!\S)(?:"([^"\n]+)"|'([^'\n]+)'|((?:\\.|[^\s"'\\])+))(?!\S)""")
+WINDOWS_WORD = re.compile(r"""(?<!\S)(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"']+))(?!\S)""")  # \ separates folders
+
+
+class MediaFile(NamedTuple):
+    """The content of a file with an image or a sound, and the name of the option or command that names it."""
+
+    path: Path
+    content: bytes
+    option: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaInput:
+    """Images and sounds of a prompt."""
+
+    image: Annotated[
+        list[str] | None,
+        typer.Option("--image", metavar="FILE,...", help="Images of the prompt, before its text; may be repeated."),
+    ] = None
+    audio: Annotated[
+        list[str] | None,
+        typer.Option("--audio", metavar="FILE,...", help="Sounds of the prompt, before its text; may be repeated."),
+    ] = None
+
+    def read(self) -> list[MediaFile]:
+        """Return the files. Raises UsageError for one that cannot be read."""
+        return [
+            read_media_file(name, option)
+            for option, values in (("--image", self.image), ("--audio", self.audio))
+            for value in values or ()
+            for name in split_names(value, option)
+        ]
+
+
+def split_names(value: str, option: str) -> list[str]:
+    """Return the names in a value, which are separated by commas unless the whole value is a file."""
+    if os.path.isfile(os.path.expanduser(value)):  # noqa: PTH111, PTH113  # false for every string that is no path
+        return [value]
+    names = [name.strip() for row in csv.reader([value]) for name in row]
+    if not names or not all(names):
+        raise UsageError(f"{option}: must be names of files, separated by commas")
+    return names
+
+
+def read_media_file(name: str, option: str) -> MediaFile:
+    """Read a file with an image or a sound. Raises UsageError."""
+    from localinfer.multimodal.access import read_bytes
+
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{option}: {printable(name, 200)}: {error}") from None
+    return MediaFile(path, read_bytes(path, option), option)
+
+
+def split_paths(text: str, *, windows: bool = os.name == "nt") -> tuple[str, list[Path]]:
+    """Return a typed message without the paths of images and sounds in it, and these paths.
+
+    A terminal writes the path of a file that is dropped on it with quotes, with escaped spaces, or as a file:// URL.
+    """
+    found: list[Path] = []
+    rest = []
+    end = 0
+    for match in (WINDOWS_WORD if windows else WORD).finditer(text):
+        path = media_path(next(filter(None, match.groups())), unescapes=bool(match[3]) and not windows)
+        if path is not None:
+            found.append(path)
+            rest.append(text[end : match.start()])
+            end = match.end()
+    return joined([*rest, text[end:]]) if found else text, found
+
+
+def joined(pieces: Sequence[str]) -> str:
+    """Return what is left of a text, with one space where paths were."""
+    return " ".join(filter(None, map(str.strip, pieces)))
+
+
+def media_path(word: str, *, unescapes: bool) -> Path | None:
+    """Return the path of an existing image or sound that a word is, or None."""
+    if not PATH_START.match(word):
+        return None
+    name = unquote(word.removeprefix(FILE_URL)) if word.startswith(FILE_URL) else word
+    name = re.sub(r"\\(.)", r"\1", name) if unescapes else name
+    if Path(name).suffix.lower() not in SUFFIXES:
+        return None
+    try:
+        path = Path(name).expanduser()
+        return path if path.is_file() else None
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
+def contents(files: Sequence[MediaFile]) -> Iterator[bytes]:
+    return (file.content for file in files)
