@@ -55,6 +55,13 @@ class InputOptions:
     ] = None
     raw: Annotated[bool, typer.Option("--raw", help="Complete prompts without a chat template.")] = False
     any_model: Annotated[bool, typer.Option("--any-model", help="Accept requests that name another model.")] = False
+    media_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--media-path", metavar="DIR", help="Folder of images and sounds that requests may name as file:// URLs, "
+            "relative to it.",
+        ),
+    ] = None  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +127,16 @@ def batch_command(
       localinfer batch smollm2 questions.txt -o answers.jsonl -sys "Answer in one word." --temp 0
       cat prompts.jsonl | localinfer batch smollm2 -n 100 > answers.jsonl
       localinfer batch smollm2 prompts.jsonl -o answers.jsonl --json-schema-file book.json
+      localinfer batch vision.gguf photos.jsonl -o captions.jsonl --media-path photos/
     """
+    if source.media_path is not None and not source.media_path.is_dir():
+        raise UsageError(f"--media-path: {screen.one_line(str(source.media_path))}: is not a folder")
     if cluster.ray is not None:
         from localinfer.batch.ray_cluster import require_extra
 
         require_extra()
+        if source.media_path is not None:
+            raise UsageError("--media-path: cannot be combined with --ray; send images as data: URLs")
     path = output_path(output, source.file, requires_file=cluster.ray is not None)
     name, content = read_requests(source.file)
     from localinfer.batch import input_file, job, output_file
@@ -142,7 +154,9 @@ def batch_command(
         unit = "lines of text" if format == "text" else "requests"
         progress = Progress(len(requests), len(pending), unit, output.quiet)
         if pending:
-            with report_interruption(work, opened), create_backend(model, options, cluster, work.digest) as backend:
+            with report_interruption(work, opened), create_backend(
+                model, options, cluster, work.digest, str(source.media_path or "")
+            ) as backend:
                 run_job(work, backend, progress, opened)
         if opened:
             sort_output(work, opened)
@@ -224,7 +238,9 @@ def resume_job(work: "Job", output: "OutputFile", *, retry_failed: bool) -> None
         screen.note(f"{screen.one_line(str(output.path))}: {len(work.locations):,} of {len(work.requests):,} are done")
 
 
-def create_backend(model: str, options: "Options", cluster: RayOptions, digest: str) -> "Runner | RayCluster":
+def create_backend(
+    model: str, options: "Options", cluster: RayOptions, digest: str, media_path: str
+) -> "Runner | RayCluster":
     """Return the backend that runs requests: the model on this machine, or a Ray cluster."""
     if cluster.ray is not None:
         from localinfer.batch.ray_cluster import RayCluster
@@ -232,7 +248,7 @@ def create_backend(model: str, options: "Options", cluster: RayOptions, digest: 
         return RayCluster(cluster.ray, model, options, digest, cluster.ray_workers)
     from localinfer.batch.runner import Runner
 
-    return Runner(model_loader(asdict(options)), model)
+    return Runner(model_loader(asdict(options)), model, media_path)
 
 
 def record_response(work: "Job", response: "Response", output: "OutputFile | None") -> None:

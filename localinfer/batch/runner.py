@@ -32,14 +32,17 @@ T = TypeVar("T")
 
 
 class Runner:
-    """Runs requests with one model. The constructor loads it and raises what `localinfer.load` raises."""
+    """Runs requests with one model. The constructor loads it and raises what `localinfer.load` raises. `media_path` is
+    the folder of images and sounds that requests may name.
+    """
 
-    def __init__(self, load: Load, name: str) -> None:
+    def __init__(self, load: Load, name: str, media_path: str = "") -> None:
         self._model_cache = ModelCache(Catalog.fixed([name]), load)
         model = self._model_cache.get(self._model_cache.resolve(None))
         self._max_tokens = model.options.n_predict
         self._max_running = model.parallel + 1  # one request waits, so that no slot becomes idle
-        self._dispatcher = Dispatcher(self._model_cache, Settings(parallel=model.parallel, queue=1, timeout=math.inf))
+        settings = Settings(parallel=model.parallel, queue=1, timeout=math.inf, media_path=media_path)
+        self._dispatcher = Dispatcher(self._model_cache, settings)
         self._loop, self._thread = asyncio.Runner(), ThreadPoolExecutor(1)
 
     def responses(self, requests: Iterable[Request]) -> Generator[Response, None, None]:

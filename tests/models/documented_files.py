@@ -43,6 +43,9 @@ MCP_SERVERS = {  # its tools are others; a name of --mcp-allow must only have th
     "mcpServers": {"weather": {"command": sys.executable, "args": [str(TESTS / "harness" / "raw_mcp_server.py")]}}
 }
 REQUESTS = [{"custom_id": "a", "messages": [{"role": "user", "content": "Hello"}]}, {"prompt": "Hi", "temperature": 0}]
+ABOUT_A_PHOTO = {"messages": [{"role": "user", "content": [
+    {"type": "image_url", "image_url": {"url": "file://cat.jpg"}}, {"type": "text", "text": "What is this?"},
+]}]}  # fmt: skip
 TEXT = (DATA / "varied.txt").read_text(encoding="utf-8")
 
 
@@ -66,6 +69,11 @@ def seeing_model(path: Path) -> None:
     """Write a model and its projector."""
     write_seeing_model(path.parent, n_ctx=N_CTX).rename(path)
     (path.parent / "mmproj-gemma3.gguf").rename(path.with_name(f"mmproj-{path.name}"))
+
+
+def photos(path: Path) -> None:
+    path.mkdir()
+    image(path / "cat.jpg")
 
 
 def image(path: Path) -> None:
@@ -142,6 +150,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
     "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image,
+    "photos.jsonl": partial(lines, objects=[ABOUT_A_PHOTO]), "photos/": photos,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
     "manual-and-question.txt": partial(text, content=TEXT[:120]),
     "text.txt": text, "calibration.txt": text, "wiki.test.raw": text,

@@ -1,5 +1,6 @@
 """`localinfer batch` end to end: files, messages, exit codes and resumption after interruptions."""
 
+import base64
 import json
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import killed_batch
 import pytest
+from seeing_model import N_TOKENS, picture, write_seeing_model
 from terminal import Terminal
 from tiny import tiny_llama
 
@@ -291,3 +293,24 @@ def test_plain_progress_lines(capsys: pytest.CaptureFixture[str]) -> None:
         progress.report()
     assert capsys.readouterr().err.splitlines() == [
         "5 of 10, 45.5 t/s, 0:11 left", "5 of 10, 21.7 t/s, 0:23 left", "5 of 10, 8.3 t/s, 1:00 left"]  # fmt: skip
+
+
+# --- images ---
+
+
+def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, photos = write_seeing_model(tmp_path), tmp_path / "photos"
+    photos.mkdir()
+    (photos / "cat.png").write_bytes(picture())
+    urls = [f"data:image/png;base64,{base64.b64encode(picture()).decode()}", "file://cat.png", "file://dog.png"]
+    parts = [[{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "the"}] for url in urls]
+    prompts = written(tmp_path, *({"messages": [{"role": "user", "content": each}], "max_tokens": 4} for each in parts))
+    out = tmp_path / "out.jsonl"
+    monkeypatch.setenv("LOCALINFER_THREADS", "1")
+    assert __main__.run(["batch", str(model), str(prompts), "-o", str(out), "--media-path", str(photos)]) == 1
+    first, second, third = (line["response"] for line in lines_of(out.read_text()))
+    assert first["body"]["usage"]["prompt_tokens"] == second["body"]["usage"]["prompt_tokens"] > N_TOKENS
+    assert third["status_code"] == 400
+    assert third["body"]["error"]["message"].startswith("messages[0].content[0].image_url.url: ")
+    refused = __main__.run(["batch", str(model), str(prompts), "-o", str(out), "--media-path", str(photos / "none")])
+    assert refused == 2
