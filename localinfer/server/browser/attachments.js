@@ -1,19 +1,22 @@
-// Files as attachments of a message: { name, size, text } or { name, size, image }, where image is a data URL.
+// Files as attachments of a message: { name, size, text }, { name, size, image } or { name, size, audio }, where image
+// and audio are data URLs.
 
 import { pdfText } from "./pdf_text.js";
 import * as server from "./server.js";
 import { model } from "./state.js";
 
 const MAX_TEXT = 4 << 20; // bytes; the server accepts no longer prompt
-const MAX_BINARY = 32 << 20; // bytes of a PDF or an image
+const MAX_BYTES = { text: MAX_TEXT, pdf: 32 << 20, image: 20 << 20, audio: 20 << 20, video: Infinity }; // a request may have 32 MiB, in base64
+const SENSES = { image: { modality: "vision", name: "see images" }, audio: { modality: "audio", name: "hear audio" } };
 
 /** Read a file. Raises an error whose message is a line for the user. */
 export async function readAttachment(file) {
   const fail = what => { throw new Error(`${file.name}: ${what}`); };
   const made = { name: file.name, size: file.size };
   const kind = kindOf(file);
-  if (file.size > (kind === "text" ? MAX_TEXT : MAX_BINARY)) fail("is too large");
-  if (kind === "image" || kind === "audio" || kind === "video") return { ...made, image: await readImage(file, kind, fail) };
+  if (file.size > MAX_BYTES[kind]) fail("is too large");
+  if (kind === "video") fail("video is not supported");
+  if (kind in SENSES) return { ...made, [kind]: await readMedia(file, SENSES[kind], fail) };
   const text = kind === "pdf" ? await pdfText(await file.arrayBuffer()).catch(error => fail(error.message)) : decode(await file.arrayBuffer());
   if (text === null) fail("is neither text nor a PDF");
   if (!text.trim()) fail(kind === "pdf" ? "contains no text; its pages may be images" : "is empty");
@@ -26,11 +29,10 @@ function kindOf({ type, name }) {
   return /^(image|audio|video)\//.exec(type)?.[1] ?? "text";
 }
 
-async function readImage(file, kind, fail) {
+async function readMedia(file, sense, fail) {
   let modalities;
   try { ({ modalities } = await server.properties(model())); } catch (error) { fail(error.message); }
-  if (kind !== "image") fail(`${kind} is not supported`);
-  if (!modalities?.vision) fail(`the model ${model()} cannot see images`);
+  if (!modalities?.[sense.modality]) fail(`the model ${model()} cannot ${sense.name}`);
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);

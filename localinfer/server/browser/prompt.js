@@ -31,12 +31,17 @@ export function results(nodes) {
   return end < 0 ? nodes : nodes.slice(0, end);
 }
 
-/** The text of a message with its attached files in front, and images as parts of their own. */
+/** The text of a message with its attached files in front, and images and sounds as parts of their own. */
 function userContent(node) {
   const files = node.attachments ?? [];
   const text = [...files.filter(each => each.text !== undefined).map(fenced), node.content].filter(Boolean).join("\n\n");
   const images = files.filter(each => each.image).map(each => ({ type: "image_url", image_url: { url: each.image } }));
-  return images.length ? [...images, { type: "text", text }] : text;
+  const sounds = files.filter(each => each.audio).map(soundPart);
+  return images.length + sounds.length ? [...images, ...sounds, { type: "text", text }] : text;
+}
+
+function soundPart({ audio, name }) {
+  return { type: "input_audio", input_audio: { data: audio.slice(audio.indexOf(",") + 1), format: name.split(".").pop().toLowerCase() } };
 }
 
 /** A file as a code block whose fence is longer than all fences in the file. */

@@ -65,10 +65,11 @@ function message(value) {
 const checked = (list, check) => Array.isArray(list) ? list.map(check) : fail("has a field that is not a list");
 
 function attachment(value) {
-  const { name, size, text, image } = value ?? {};
-  if (typeof name !== "string" || typeof (text ?? image) !== "string") fail("has an invalid attachment");
+  const { name, size, text, image, audio } = value ?? {};
+  if (typeof name !== "string" || typeof (text ?? image ?? audio) !== "string") fail("has an invalid attachment");
   if (image !== undefined && !/^data:image\/[\w.+-]+;base64,[\w+/=]*$/.test(image)) fail("has an invalid image");
-  return { name, size: Number(size) || 0, ...(text === undefined ? { image } : { text }) };
+  if (audio !== undefined && !/^data:audio\/[\w.+-]+;base64,[\w+/=]*$/.test(audio)) fail("has an invalid sound");
+  return { name, size: Number(size) || 0, ...(text !== undefined ? { text } : image !== undefined ? { image } : { audio }) };
 }
 
 function toolCall(value) {

@@ -4,10 +4,15 @@ import base64
 import json
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
+from seeing_model import picture, write_seeing_model
+from server_process import ServerProcess
 from web_page import answer_with, answer_with_deltas, ask, attach, file, press, texts
+
+import localinfer
 
 DROP = """([name, type, content]) => {
     const transfer = new DataTransfer();
@@ -25,6 +30,7 @@ PASTE = """([name, type, content]) => {
 }"""
 
 
+PASTE_BYTES = PASTE.replace("[content]", "[new Uint8Array(content)]")
 LOCKED = f"/Encrypt << /Filter /Standard /V 1 /R 2 /O <{'00' * 32}> /U <{'00' * 32}> /P -4 >> /ID [<00> <00>]"
 
 
@@ -153,7 +159,7 @@ def test_images_need_a_model_that_sees(page: Any) -> None:
     attach(page, file("photo.png", png(), "image/png"), file("talk.mp3", b"x", "audio/mpeg"))
     page.wait_for_selector("#notice:visible")
     assert page.inner_text("#notice span") == (
-        "photo.png: the model tiny cannot see images; talk.mp3: audio is not supported"
+        "photo.png: the model tiny cannot see images; talk.mp3: the model tiny cannot hear audio"
     )
     body = json.dumps({"modalities": {"vision": True}, "default_generation_settings": {"n_ctx": 100}})
     page.route("**/props*", lambda route: route.fulfill(content_type="application/json", body=body))
@@ -167,6 +173,41 @@ def test_images_need_a_model_that_sees(page: Any) -> None:
         {"type": "text", "text": "Which color?"},
     ]
     assert page.locator("#messages canvas").get_attribute("aria-label") == "photo.png"
+
+
+def test_sounds_need_a_model_that_hears(page: Any) -> None:
+    body = json.dumps({"modalities": {"vision": False, "audio": True}, "default_generation_settings": {"n_ctx": 100}})
+    page.route("**/props*", lambda route: route.fulfill(content_type="application/json", body=body))
+    requests = answer_with_deltas(page, [[{"content": "Hello."}]])
+    attach(page, file("talk.wav", b"RIFF", "audio/wav"), file("film.mp4", b"x", "video/mp4"))
+    page.wait_for_selector("#attachments >> text=talk.wav")
+    assert page.inner_text("#notice span") == "film.mp4: video is not supported"
+    ask(page, "What is said?")
+    assert requests[-1]["messages"][-1]["content"] == [
+        {"type": "input_audio", "input_audio": {"data": base64.b64encode(b"RIFF").decode(), "format": "wav"}},
+        {"type": "text", "text": "What is said?"},
+    ]
+    page.reload()
+    assert page.inner_text(".attachments") == "talk.wav"
+
+
+def test_the_model_sees_an_image_that_was_pasted(browser: Any, tmp_path: Path) -> None:
+    """Without mocks: a server with a model that sees."""
+    model = write_seeing_model(tmp_path)
+    with localinfer.load(model) as loaded:  # compiles the kernels
+        loaded.chat([{"role": "user", "content": [{"type": "image", "image": picture()}]}], max_tokens=2)
+    with ServerProcess(model, "-n", "4") as seeing:
+        page = browser.new_page()
+        page.goto(seeing.url)
+        page.wait_for_selector("#model option", state="attached")
+        page.evaluate(PASTE_BYTES, ["cat.png", "image/png", list(picture())])
+        page.wait_for_selector("#attachments canvas")
+        with page.expect_response("**/v1/chat/completions") as response:
+            ask(page, "Who?")
+        assert response.value.status == 200
+        assert page.locator("#messages canvas").get_attribute("aria-label") == "cat.png"
+        assert not page.is_visible("#notice")
+        page.close()
 
 
 def test_attachments_are_found_by_the_search(page: Any) -> None:
