@@ -130,4 +130,5 @@ class SequenceMedia:
 
     def border(self, n: int) -> int:
         """Return the largest number of tokens, at most `n`, that does not end within a bidirectional span."""
-        return next((placed.start for placed in self.bidirectional(n - 1, n) if placed.end > n), n) if n else 0
+        spans = self.bidirectional(n - 1, n) if n and self.spans else ()
+        return next((placed.start for placed in spans if placed.end > n), n)

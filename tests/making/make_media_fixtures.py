@@ -16,12 +16,15 @@ from typing import Any
 import make_reference_models
 import numpy as np
 import torch
+from transformers.models.gemma4 import modeling_gemma4
 
 DATA = Path(__file__).parents[1] / "data" / "media"
 GRIDS = [(3, 5), (4, 2), (1, 3)]  # rows and columns of the merged patches of each image
 IMAGE_ID, START, END = 260, 258, 259
-MODELS = ["qwen2vl", "qwen3vl", "qwen3vlmoe", "paddleocr", "gemma3-vision"]
+MODELS = ["qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35-vision", "paddleocr", "gemma3-vision", "gemma4", "gemma4-dense"]
+BIDIRECTIONAL = ["gemma3-vision", "gemma4-dense"]
 MERGE = 2
+PADDING_ID = 0  # whose per-layer embeddings rows of images get
 
 
 def random_pixels(*shape: int) -> Any:
@@ -58,7 +61,36 @@ def gemma_inputs(model: Any) -> tuple[dict[str, Any], Any]:
     return {"pixel_values": pixels}, rows.reshape(-1, rows.shape[-1])
 
 
+def gemma4_logits(model: Any, ids: Any, rows: Any, *, bidirectional: bool) -> Any:
+    """Return the logits of a text model of Gemma 4 after `ids` with these rows, as the whole model computes them."""
+    is_row, text = ids == IMAGE_ID, model.model
+    padded = torch.where(is_row, PADDING_ID, ids)
+    embedded = text.embed_tokens(padded).masked_scatter(is_row[..., None], rows)
+    per_layer = text.get_per_layer_inputs(padded, None) if text.config.hidden_size_per_layer_input else None
+    masks = None
+    if bidirectional:
+        groups = modeling_gemma4.get_block_sequence_ids_for_mask(is_row.int(), ids.device)
+        arguments = {"config": text.config, "inputs_embeds": embedded, "block_sequence_ids": groups}
+        masks = modeling_gemma4.create_masks_for_vision_model(
+            **arguments, attention_mask=None, cache=None, position_ids=torch.arange(ids.shape[1])[None]
+        )
+    return model(inputs_embeds=embedded, per_layer_inputs=per_layer, attention_mask=masks, use_cache=False).logits
+
+
+def make_gemma4(name: str) -> None:
+    model = make_reference_models.write_and_load(name, make_reference_models.MODELS[name])
+    grids = [(5, 6), (2, 3), (4, 4)]  # the first one is larger than the window
+    lengths = [height * width for height, width in grids]
+    ids, rows = torch.tensor([text_with_images(lengths)]), 2 * random_pixels(sum(lengths), 96)
+    with torch.no_grad():
+        logits = gemma4_logits(model, ids, rows, bidirectional=name in BIDIRECTIONAL)[0].numpy()
+    write(name, ids[0].numpy(), rows.numpy(), grids, logits)
+
+
 def make(name: str) -> None:
+    if name.startswith("gemma4"):
+        make_gemma4(name)
+        return
     model = make_reference_models.write_and_load(name, make_reference_models.MODELS[name])
     is_gemma = name.startswith("gemma3")
     with torch.no_grad():
@@ -67,14 +99,18 @@ def make(name: str) -> None:
         ids = torch.tensor([text_with_images([height * width for height, width in grids])])
         kinds = {"token_type_ids" if is_gemma else "mm_token_type_ids": (ids == IMAGE_ID).int()}
         logits = model(ids, **inputs, **kinds, use_cache=False).logits[0].numpy()
-    is_row = ids[0].numpy() == IMAGE_ID
-    positions = np.array([*range(5, len(is_row), 4), len(is_row) - 1])
+    write(name, ids[0].numpy(), rows.numpy(), grids, logits)
+
+
+def write(name: str, ids: Any, rows: Any, grids: Sequence[tuple[int, int]], logits: Any) -> None:
+    is_row = ids == IMAGE_ID
+    positions = np.array([*range(5, len(ids), 4), len(ids) - 1])
     DATA.mkdir(exist_ok=True)
     np.savez_compressed(
-        DATA / f"{name}.npz", ids=np.where(is_row, -1, ids[0].numpy()).astype(np.int16), rows=rows.numpy(),
+        DATA / f"{name}.npz", ids=np.where(is_row, -1, ids).astype(np.int16), rows=rows,
         grids=np.array(grids, np.int16), positions=positions, logits=logits[positions],
     )  # fmt: skip
-    print(f"{name:20} {len(ids[0])} tokens, rows {tuple(rows.shape)}, standard deviation of rows {rows.std():.2f}")
+    print(f"{name:20} {len(ids)} tokens, rows {rows.shape}, standard deviation of rows {rows.std():.2f}")
 
 
 if __name__ == "__main__":

@@ -1074,6 +1074,16 @@ MODELS = {
         computed=QWEN3VLMOE[1],
         config=T.Qwen3VLMoeConfig(**IMAGE_IDS, text_config=QWEN3VL_TEXT | QWEN3MOE, vision_config=DEEPSTACK_VISION),
     ),
+    "qwen35-vision": Spec(
+        architecture="qwen35", norm=0.0, model=T.Qwen3_5ForConditionalGeneration,
+        config=T.Qwen3_5Config(
+            **IMAGE_IDS,
+            text_config=sizes(3, 1, 4, head_dim=64) | DELTA_NET | rope(
+                theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2], mrope_interleaved=True
+            ),
+            vision_config=VISION | {"num_position_embeddings": 16},
+        ),
+    ),
     "paddleocr": Spec(
         architecture="paddleocr", model=T.PaddleOCRVLForConditionalGeneration,
         config=T.PaddleOCRVLConfig(

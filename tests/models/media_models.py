@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from localinfer.runtime.media_embeddings import MediaEmbeddings
 
 DATA = Path(__file__).parents[1] / "data" / "media"
+BIDIRECTIONAL = ["gemma3-vision", "gemma4-dense"]  # rows of an image attend to later ones
 NAMES = sorted(path.stem for path in DATA.glob("*.npz"))
 
 
@@ -34,8 +35,8 @@ def expected(name: str) -> MediaReference:
         for height, width in file["grids"].tolist():
             count, fields = height * width, dict[str, Any](n_positions=max(height, width))
             fields |= {"coordinates": grid(height, width)}
-            if name.startswith("gemma3"):
-                fields = {"n_positions": count, "bidirectional": True}
+            if name.startswith("gemma"):
+                fields = {"n_positions": count, "bidirectional": name in BIDIRECTIONAL}
             images.append(MediaEmbeddings(f"{name} {len(images)}".encode(), rows[:count], **fields))
             rows = rows[count:]
         ids[ids < 0] = -1 - np.arange((ids < 0).sum())

@@ -78,6 +78,7 @@ OTHER = {
     "nemotron_h_moe": {"blk.{}.ssm_a"},
     "nemotron_h_moe-latent": {"blk.{}.ssm_a"},
     "qwen35": {"blk.{}.ssm_a"},
+    "qwen35-vision": {"blk.{}.ssm_a"},
     "qwen35moe": {"blk.{}.ssm_a"},
     "qwen3next": {"blk.{}.ssm_a"},
 }
