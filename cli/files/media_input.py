@@ -1,6 +1,5 @@
 """Images and sounds that a command line or a typed message names."""
 
-import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -59,6 +58,8 @@ def split_names(value: str, option: str) -> list[str]:
     """Return the names in a value, which are separated by commas unless the whole value is a file."""
     if os.path.isfile(os.path.expanduser(value)):  # noqa: PTH111, PTH113  # false for every string that is no path
         return [value]
+    import csv  # few command lines name several files
+
     names = [name.strip() for row in csv.reader([value]) for name in row]
     if not names or not all(names):
         raise UsageError(f"{option}: must be names of files, separated by commas")

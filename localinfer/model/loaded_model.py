@@ -80,6 +80,8 @@ class LoadedModel(Model):
         f = weight_loading.load_weights(f, options, progress)
         file_tokenizer = tokenizer.from_gguf(f)  # before the engine: its library aborts if memory runs out
         self._projector_path = projector_of(name or f.path, f.path, options)
+        if options.mmproj:
+            require_pair(f, self._projector_path)
         draft = open_draft_model(f, options)
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
         media = self._projector_path is not None
@@ -185,6 +187,14 @@ def open_prefix_store(options: Options) -> "PrefixStore | None":
     from localinfer.prefix_store.store import PrefixStore
 
     return PrefixStore(paths.prefixes_dir(), int(options.prefix_store_size * 2**30), options)
+
+
+def require_pair(f: GGUF, projector: Path | None) -> None:
+    """Raise UsageError, UnsupportedError or LocalInferError unless a projector that the user names fits the model."""
+    from localinfer.multimodal.projector_file import open_projector
+
+    if projector is not None:
+        open_projector(projector, f)
 
 
 def open_draft_model(f: GGUF, options: Options) -> GGUF | None:

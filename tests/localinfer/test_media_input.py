@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import projectors
 import pytest
 from seeing_model import N_TOKENS, picture, write_seeing_model
 from tiny import tiny_llama
 
 import localinfer
 from localinfer import Model, UsageError
-from localinfer.errors import PromptTooLongError, UnsupportedError
+from localinfer.errors import ModelNotFoundError, PromptTooLongError, UnsupportedError
 from localinfer.multimodal.access import INLINE_ONLY, MediaAccess
 from localinfer.multimodal.media import Image, Sound
 from localinfer.multimodal.reading import read_image
@@ -199,6 +200,19 @@ def test_models_that_do_not_see_or_hear(model: Model, blind: Model, folder: Path
         pytest.raises(UnsupportedError, match=r"the model reads text only, because of --no-mmproj$"),
     ):
         text_only.chat(asked({"type": "image", "image": picture()}))
+
+
+def test_projectors_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
+    model = str(folder / "gemma3.gguf")
+    with pytest.raises(UsageError, match=r"gemma3\.gguf: general\.architecture: is 'gemma3'; the file of a projector"):
+        localinfer.load(model, mmproj=model)
+    other = projectors.write("idefics3", tmp_path)
+    with pytest.raises(UsageError, match="idefics3 belongs to llama or smollm3 models, not to gemma3"):
+        localinfer.load(model, mmproj=str(other))
+    with pytest.raises(ModelNotFoundError, match="missing"):
+        localinfer.load(model, mmproj=str(tmp_path / "missing.gguf"))
+    with localinfer.load(model, mmproj=str(folder / "mmproj-gemma3.gguf"), mmproj_auto=False, threads=1) as loaded:
+        assert loaded.media_kinds == {"image"}
 
 
 def test_too_many_images_for_the_context(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
