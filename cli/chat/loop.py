@@ -23,6 +23,7 @@ from cli.files.media_input import MediaFile, read_media_file, split_paths
 from cli.generation.generate import statistics_line, with_control_tokens
 from cli.terminal import screen
 from cli.terminal.interrupts import deferred_interrupts
+from cli.terminal.pictures import show_picture
 from cli.terminal.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, LocalInferError, UsageError
 from localinfer.options import Layer
@@ -161,6 +162,8 @@ class Chat:
         attachment, about = attach(file, self.model)
         self.attachments.append(attachment)
         if not quiet:
+            if attachment.part["type"] == "image" and self.is_interactive:
+                show_picture(attachment.content)
             screen.note_dim(screen.one_line(about) + (", with your next message" if waits else ""))
 
     def try_send(self, message: str) -> None:
