@@ -1,6 +1,7 @@
 """Pictures in terminals that can draw them (kitty's protocol or sixel), with the package of the extra `pictures`."""
 
 import sys
+from contextlib import suppress
 
 from cli.terminal import screen
 
@@ -24,4 +25,6 @@ def show_picture(content: bytes) -> None:
 
     from localinfer.multimodal.reading import read_image
 
-    Console().print(Image(PillowImage.fromarray(read_image(content, "image").pixels), width="auto", height=ROWS))
+    image = PillowImage.fromarray(read_image(content, "image").pixels)
+    with suppress(Exception):  # of the package, such as for a terminal without a size; the chat goes on
+        Console().print(Image(image, width="auto", height=ROWS))

@@ -25,8 +25,7 @@ class Other:
     """Another way to draw pictures."""
 
 
-@pytest.fixture
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def pass_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in sys.stdin, sys.stdout:
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(screen, "is_redrawable", lambda: True)
@@ -40,17 +39,24 @@ def install(monkeypatch: pytest.MonkeyPatch, chosen: type) -> None:
     monkeypatch.setitem(sys.modules, "textual_image.renderable", module)
 
 
-@pytest.mark.usefixtures("on_a_terminal")
 def test_a_terminal_that_draws_pictures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pass_for_a_terminal(monkeypatch)
     install(monkeypatch, Drawn)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     pictures.show_picture(picture())
     assert Drawn.sizes == [(40, 30)]
     assert "drawn" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("on_a_terminal")
+def test_a_picture_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pass_for_a_terminal(monkeypatch)
+    install(monkeypatch, Drawn)
+    monkeypatch.setattr(Drawn, "__rich__", lambda _: 1 // 0)
+    pictures.show_picture(picture())
+    assert (len(Drawn.sizes), capsys.readouterr().out) == (1, "")
+
+
 def test_terminals_that_draw_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pass_for_a_terminal(monkeypatch)
     install(monkeypatch, type("Blocks", (Drawn,), {}))
     pictures.show_picture(picture())
     monkeypatch.setitem(sys.modules, "textual_image", None)
