@@ -40,6 +40,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "chat": ("cli.chat.command", "Start an interactive chat, or answer one question."),
     "generate": ("cli.generation.generate", "Generate text from a prompt."),
     "batch": ("cli.generation.batch", "Run a file of requests and write the responses to a file."),
+    "transcribe": ("cli.generation.transcribe", "Transcribe speech: audio to text."),
     "embed": ("cli.generation.embed", "Compute text embeddings."),
     "rerank": ("cli.generation.embed", "Rank documents by relevance to a query."),
     "retrieve": ("cli.generation.retrieve", "Find the passages of files that are most similar to a query."),

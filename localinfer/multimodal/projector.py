@@ -75,6 +75,11 @@ class Projector:
         encoders = {"image": self._file.encoder, "audio": self._file.sound}
         return frozenset(kind for kind, encoder in encoders.items() if encoder)
 
+    @property
+    def sound_type(self) -> str:
+        """The projector type of the encoder of sounds. Raises UnsupportedError if there is none."""
+        return self._file.sound_encoder.projector_type
+
     def encode(self, media: Image | Sound) -> list[Part]:
         """Return the rows that take the place of an image or a sound in the prompt, and the text around them.
 

@@ -18,7 +18,9 @@ from pathlib import Path
 import eagle3_heads
 import projector_checkpoints
 import reference_models
+import sound_projectors
 from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
+from hearing_model import speech, wav, write_hearing_model
 from locations import DATA, TESTS
 from lora_adapter import lora_adapter
 from seeing_model import picture, write_seeing_model
@@ -132,6 +134,14 @@ def vision_checkpoint(path: Path) -> None:
     projector_checkpoints.write_checkpoint(path, projector_checkpoints.descriptions()["gemma3"])
 
 
+def hearing_model(path: Path) -> None:
+    write_hearing_model(path.parent).rename(path)
+
+
+def sound(path: Path) -> None:
+    path.write_bytes(wav(speech(6.0)))
+
+
 def models_directory(path: Path) -> None:
     path.mkdir()
     text_model(path / "small.gguf")
@@ -148,6 +158,9 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
     "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
+    "voxtral.gguf": hearing_model,
+    "mmproj.gguf": lambda path: sound_projectors.write("ultravox", path.parent).rename(path),
+    **dict.fromkeys(("meeting.mp3", "interview.wav", "monday.flac", "tuesday.flac", "talk.wav"), sound),
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
     "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image,
     "photos.jsonl": partial(lines, objects=[ABOUT_A_PHOTO]), "photos/": photos,

@@ -1,0 +1,182 @@
+"""The command `localinfer transcribe`: speech to text with a language model that reads sounds."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.arguments.flags import ModelArgument, with_options
+from cli.files.output_files import writable_path, write_atomically
+from cli.models.loading import open_model, require_known_model
+from cli.terminal import screen
+from localinfer.errors import LocalInferError, UsageError
+from localinfer.escaping import printable
+from localinfer.options import Layer, from_environment
+
+if TYPE_CHECKING:
+    from localinfer import Model
+    from localinfer.multimodal.media import Sound
+    from localinfer.transcription.transcriber import Segment
+
+DEFAULTS: Layer = {"temp": 0.0}
+SAMPLING = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "n_predict")
+OF_IMAGES = ("image_min_tokens", "image_max_tokens")
+SHORTEST_CHUNK, LONGEST_CHUNK = 5.0, 30.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscriptFiles:
+    """The files that are written beside each sound, with the options of whisper.cpp."""
+
+    txt: Annotated[bool, typer.Option("-otxt", "--output-txt", help="Write FILE.txt: the text.")] = False
+    srt: Annotated[bool, typer.Option("-osrt", "--output-srt", help="Write FILE.srt: subtitles.")] = False
+    vtt: Annotated[bool, typer.Option("-ovtt", "--output-vtt", help="Write FILE.vtt: subtitles for web pages.")] = False
+    json: Annotated[bool, typer.Option("-oj", "--output-json", help="Write FILE.json: texts with times.")] = False
+
+    def paths(self, sound: str) -> dict[str, Path]:
+        """Return the files of a sound by their kind. Raises UsageError if one cannot be written."""
+        kinds = [each.name for each in fields(self) if getattr(self, each.name)]
+        return {kind: writable_path(f"--output-{kind}", f"{sound}.{kind}") for kind in kinds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechOptions:
+    """What is known of the speech, and how it is cut."""
+
+    language: Annotated[
+        str, typer.Option("-l", "--language", metavar="LANG", help="Language of the speech: en, German, ..., or auto.")
+    ] = "auto"
+    chunk: Annotated[
+        float,
+        typer.Option(
+            "--chunk", metavar="SECONDS", min=SHORTEST_CHUNK, max=LONGEST_CHUNK,
+            help="Length of a chunk at most. Times are those of chunks, so shorter ones give finer times.",
+        ),
+    ] = LONGEST_CHUNK  # fmt: skip
+
+
+class UnreadableSoundError(LocalInferError):
+    """A file that cannot be read or decoded. The others are transcribed nevertheless."""
+
+
+@with_options("model", "media", names=SAMPLING, without=OF_IMAGES, defaults=DEFAULTS)
+def transcribe_command(
+    model: ModelArgument,
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Sounds: WAV, FLAC, MP3 or Ogg.")],
+    given: Layer,
+    *,
+    speech: SpeechOptions,
+    output: TranscriptFiles,
+) -> None:
+    """Transcribe speech: audio to text.
+
+    MODEL reads sounds with its projector (mmproj), as Voxtral, Qwen2-Audio and Ultravox do. A sound is cut at quiet
+    places into chunks of at most 30 seconds. The text is written to stdout, a line for each chunk; files are written
+    when a sound is finished. If a sound cannot be read, the others are transcribed, and the exit code is not 0.
+
+    \b
+    Examples:
+      localinfer transcribe hf:ggml-org/Voxtral-Mini-3B-2507-GGUF:Q4_K_M meeting.mp3 > meeting.txt
+      localinfer transcribe voxtral.gguf --mmproj mmproj.gguf -l de -osrt interview.wav
+      localinfer transcribe voxtral.gguf -otxt -ovtt --chunk 10 monday.flac tuesday.flac
+    """
+    from localinfer.transcription.languages import language_code
+
+    language = language_code(speech.language)
+    require_known_model(model)
+    for name in files:
+        require_file(name)
+    paths, status = {name: output.paths(name) for name in files}, screen.Status()
+    with closing(open_model(model, {**DEFAULTS, **from_environment(os.environ), **given}, status)) as opened:
+        _ = opened.projector.sound_type  # raises an error if the model reads no sounds
+        problems = []
+        for name in files:
+            try:
+                sound = read(name)
+            except UnreadableSoundError as error:
+                problems.append(error)
+                continue
+            write_files(paths[name], transcribe(opened, name, sound, language, speech.chunk), model, language)
+    for problem in problems[:-1]:
+        screen.error(str(problem), problem.exit_code)
+    if problems:
+        raise problems[-1]
+
+
+def require_file(name: str) -> None:
+    """Raise UsageError unless a file exists."""
+    try:
+        if not Path(name).is_file():
+            raise UsageError(f"{printable(name)}: no such file")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{printable(name)}: {error}") from None
+
+
+def read(name: str) -> "Sound":
+    """Return the sound in a file. Raises UnreadableSoundError."""
+    from localinfer.multimodal.reading import read_sound
+
+    try:
+        return read_sound(Path(name).read_bytes(), name)
+    except LocalInferError as error:
+        raise UnreadableSoundError(str(error)) from None
+    except OSError as error:
+        raise UnreadableSoundError(f"{printable(name)}: {error.strerror}") from None
+
+
+def transcribe(opened: "Model", name: str, sound: "Sound", language: str, chunk: float) -> "list[Segment]":
+    """Return the segments of a sound, each of which is printed as soon as it is known."""
+    from localinfer.transcription import transcriber
+    from localinfer.transcription.formats import as_text, time_stamp
+
+    progress, segments = SoundProgress(name), []
+    limit = max(0, opened.options.n_predict)
+    found = transcriber.transcribe(
+        opened, sound, language=language, chunk_seconds=chunk, max_tokens=limit, on_progress=progress
+    )
+    for segment in found:
+        progress.status.erase()
+        screen.write(as_text([segment]))
+        sys.stdout.flush()
+        if not segment.is_complete:
+            at = time_stamp(segment.start, ".")
+            screen.warn(f"{name}: the text from {at} on may be cut; -n N allows more tokens, --chunk fewer seconds")
+        segments.append(segment)
+    return segments
+
+
+class SoundProgress:
+    """Shows how much of a sound is transcribed, and the time that is left."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.status = name, screen.Status()
+        self.start_time = time.monotonic()
+
+    def __call__(self, done: float, total: float) -> None:
+        if done >= total:
+            self.status.erase()
+            return
+        shown = f"{screen.one_line(self.name)}: {screen.clock(done)} of {screen.clock(total)} transcribed"
+        if done:
+            shown += f", {screen.time_left(int(1000 * done), int(1000 * total), time.monotonic() - self.start_time)}"
+        self.status.show(shown)
+
+
+def write_files(paths: Mapping[str, Path], segments: "list[Segment]", model: str, language: str) -> None:
+    """Write the files of a sound, each atomically."""
+    from localinfer.transcription.formats import as_json, as_srt, as_text, as_vtt
+
+    contents: dict[str, Callable[[], str]] = {
+        "txt": lambda: as_text(segments),
+        "srt": lambda: as_srt(segments),
+        "vtt": lambda: as_vtt(segments),
+        "json": lambda: as_json(segments, model, language),
+    }
+    for kind, path in paths.items():
+        write_atomically(path, contents[kind]().encode())
