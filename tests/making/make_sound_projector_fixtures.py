@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import silu
 
 DATA = Path(__file__).parents[1] / "data" / "sound_projectors"
@@ -45,12 +45,14 @@ Tensors = Mapping[str, torch.Tensor]
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """A projector. `model` makes the checkpoint's model, `encode` computes the output rows from a spectrogram
-    (1, bands, CHUNK) of which some frames are sound, `config` is what config.json gets beside the model's own."""
+    (1, bands, CHUNK) of which some frames are sound."""
 
     architecture: str  # GGUF's name of the language model's architecture
     model: Callable[[], Any]
     encode: Callable[[Any, torch.Tensor, int], torch.Tensor]
     frames: Sequence[int]  # of each sound
+    renamed: Callable[[Tensors], dict[str, torch.Tensor]] | None = None  # changes the names of the saved tensors
+    written: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # changes config.json
     embedding_length: int = 64
 
 
@@ -127,10 +129,44 @@ def qwen2_audio_rows(model: Any, features: torch.Tensor, frames: int) -> torch.T
     return inner.multi_modal_projector(states)[0, :n_rows]
 
 
+def qwen3_asr() -> Any:
+    audio = {
+        "num_mel_bins": BANDS, "encoder_layers": 4, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "d_model": 32,
+        "output_dim": 64, "downsample_hidden_size": 32,
+    }  # fmt: skip
+    config = transformers.Qwen3ASRConfig(
+        audio_config={"model_type": "qwen3_asr_encoder", **audio}, text_config={"model_type": "qwen3", **TEXT}
+    )
+    return transformers.Qwen3ASRForConditionalGeneration(config)
+
+
+def qwen3_asr_rows(model: Any, features: torch.Tensor, frames: int) -> torch.Tensor:
+    """Return the rows of the sound; zeros follow it to the end of its last second."""
+    seen = features[..., : -(-frames // 100) * 100].clone()
+    seen[..., frames:] = 0
+    mask = (torch.arange(seen.shape[-1]) < frames).long()[None]
+    return model.model.get_audio_features(seen, mask).pooler_output
+
+
+def names_of_qwen3_asr(tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Return the tensors of the encoder with the names of the first checkpoints, which the converter knows."""
+    names = {
+        "model.audio_tower.": "thinker.audio_tower.",
+        "model.multi_modal_projector.linear_": "thinker.audio_tower.proj",
+    }
+    return {
+        name.replace(old, new): tensor for name, tensor in tensors.items() for old, new in names.items() if old in name
+    }
+
+
 SPECS = {
     "ultravox": Spec(architecture="llama", model=Ultravox, encode=ultravox_rows, frames=[CHUNK, 76]),
     "voxtral": Spec(architecture="llama", model=voxtral, encode=voxtral_rows, frames=[CHUNK]),
     "qwen2a": Spec(architecture="qwen2", model=qwen2_audio, encode=qwen2_audio_rows, frames=[1201, 98]),
+    "qwen3a": Spec(
+        architecture="qwen3vl", model=qwen3_asr, encode=qwen3_asr_rows, frames=[930, 98], renamed=names_of_qwen3_asr,
+        written=lambda config: {**TEXT, "architectures": config["architectures"], "thinker_config": config},
+    ),
 }  # fmt: skip
 
 
@@ -147,10 +183,16 @@ def random_weights(model: torch.nn.Module) -> None:
             tensor.copy_(values * scale + float(is_norm))
 
 
-def convert(model: Any, name: str) -> bytes:
+def convert(model: Any, name: str, spec: Spec) -> bytes:
     """Return the projector file that llama.cpp's converter makes of the model."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        if spec.written:
+            path = Path(folder, "config.json")
+            path.write_text(json.dumps(spec.written(json.loads(path.read_text()))))
+        if spec.renamed:
+            path = Path(folder, "model.safetensors")
+            save_file(spec.renamed(load_file(path)), path, {"format": "pt"})
         out = Path(folder, "mmproj.gguf")
         command = [sys.executable, str(CONVERTER), folder, "--mmproj", "--outtype", "f32", "--outfile", str(out)]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -174,7 +216,7 @@ def make(name: str, spec: Spec) -> None:
             rows = spec.encode(model, torch.tensor(levels.T / 2).float()[None], frames)
         arrays |= {f"features_{number}": levels, f"frames_{number}": frames, f"rows_{number}": rows.numpy()}
     DATA.mkdir(exist_ok=True)
-    file = lzma.compress(convert(model, name), preset=9)
+    file = lzma.compress(convert(model, name, spec), preset=9)
     (DATA / f"{name}.gguf.xz").write_bytes(file)
     np.savez_compressed(DATA / f"{name}.npz", **arrays)
     size = (DATA / f"{name}.npz").stat().st_size

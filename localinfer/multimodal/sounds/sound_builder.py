@@ -77,10 +77,15 @@ class SoundBuilder(EncoderBuilder):
         groups = consecutive(-(-count // size), size)
         if count % size == 0:
             return self.gather(x, groups)
-        followed = self.graph.buffer(x.n, self.rows(count + 1))  # its last row stays zero
+        return self.gather(self.with_zero_row(x), np.minimum(groups, count))
+
+    def with_zero_row(self, x: Buffer) -> Buffer:
+        """Return the rows of x and a row of zeros behind them."""
+        count = x.rows.capacity
+        y = self.graph.buffer(x.n, self.rows(count + 1))  # no op writes its last row
         numbers = self.constant(np.arange(count, dtype=np.int32))
-        self.graph.op("copy", GATHER_ROWS, x.rows, x=x, numbers=numbers, n=x.n, y=followed)
-        return self.gather(followed, np.minimum(groups, count))
+        self.graph.op("copy", GATHER_ROWS, x.rows, x=x, numbers=numbers, n=x.n, y=y)
+        return y
 
     def average_pairs(self, x: Buffer, lengths: Sequence[int]) -> Buffer:
         """Return the means of pairs of consecutive rows. Parts with these numbers of rows lose an odd last row."""

@@ -44,6 +44,27 @@ class SoundTensors(EncoderTensors):
 
         return self._once(f"{name} of rows", convert)
 
+    def columns_by_row(self, name: str, n_out: int, n_in: int, count: int) -> Tensor:
+        """Return a matrix whose columns are in the order [row][value], for `count` rows side by side of `n_in` values.
+        In the file they are in the order [value][row]."""
+        weight = self.tensor(f"{name}.weight", n_out, n_in * count)
+
+        def convert() -> Tensor:
+            values = dequantize(weight).reshape(n_out, n_in, count)
+            return constant(weight.name, values.transpose(0, 2, 1).reshape(n_out, -1))
+
+        return self._once(f"{name} by row", convert)
+
+    def n_rows_of_convolution(self, name: str) -> int:
+        """Return the number of output channels of a convolution: a multiple of 32."""
+        tensor = self.f.tensors.get(f"{name}.weight")
+        if tensor is None:
+            raise self.f.error(f"tensor {name}.weight", "is missing")
+        if tensor.shape[0] % 32:
+            what = f"has {tensor.shape[0]} output channels; they must be a multiple of 32"
+            raise self.f.error(f"tensor {name}.weight", what)
+        return tensor.shape[0]
+
     def convolution_bias(self, name: str, n_out: int, n_taps: int) -> Tensor:
         """Return the bias of a convolution, whose shape in the file has a 1 for each dimension of the taps."""
         return replace(self.floats(f"{name}.bias", n_out, *[1] * n_taps), shape=(n_out,))
