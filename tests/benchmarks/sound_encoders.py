@@ -1,0 +1,167 @@
+"""Seconds for encoding 30 s of sound, beside libmtmd with as many threads, in turns; and how much the rows differ.
+
+    python tests/benchmarks/sound_encoders.py                       # the shape of Whisper large v3 (1.3 GB, F16)
+    python tests/benchmarks/sound_encoders.py --layers 4 --rounds 5
+    python tests/benchmarks/sound_encoders.py --fixture ultravox    # a tiny projector of the tests, for the rows alone
+
+The weights are random numbers in a projector file of Ultravox. The preprocessing is not timed.
+"""
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import gguf
+import numpy as np
+
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "models"), str(TESTS / "oracles"), str(TESTS / "harness")]
+
+import sound_projectors  # noqa: E402
+from tiny import tiny_llama, tiny_qwen2  # noqa: E402
+
+from localinfer.gguf.reader import open_gguf  # noqa: E402
+from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder  # noqa: E402
+from localinfer.multimodal.media import Sound  # noqa: E402
+from localinfer.multimodal.projector_file import open_projector  # noqa: E402
+from localinfer.multimodal.sounds.mel import MelProcessor  # noqa: E402
+from localinfer.options import Options  # noqa: E402
+
+BANDS, STACK, OUTPUT, HIDDEN = 128, 8, 64, 128  # mel bands; rows that become one; sizes of the network behind them
+FRAMES = 3000
+
+
+def write_projector(path: Path, n: int, layers: int, heads: int) -> None:
+    """Write a projector file of Ultravox with random weights: matrices in F16, vectors in F32."""
+    random = np.random.default_rng(20)
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_type("mmproj")
+    writer.add_string("clip.projector_type", "ultravox")
+    writer.add_bool("clip.has_audio_encoder", True)
+    writer.add_bool("clip.use_gelu", True)
+    writer.add_float32("clip.audio.attention.layer_norm_epsilon", 1e-5)
+    counts = {
+        "projection_dim": OUTPUT, "embedding_length": n, "feed_forward_length": 4 * n, "block_count": layers,
+        "attention.head_count": heads, "num_mel_bins": BANDS, "projector.stack_factor": STACK,
+    }  # fmt: skip
+    for key, count in counts.items():
+        writer.add_uint32(f"clip.audio.{key}", count)
+
+    def matrix(name: str, *shape: int) -> None:
+        deviation = np.prod(shape[1:]) ** -0.5
+        writer.add_tensor(name, (random.standard_normal(shape, np.float32) * deviation).astype(np.float16))
+
+    def vector(name: str, *shape: int, around: float = 0.0) -> None:
+        writer.add_tensor(name, random.standard_normal(shape, np.float32) * np.float32(0.02) + np.float32(around))
+
+    for number, n_in in ((1, BANDS), (2, n)):
+        matrix(f"a.conv1d.{number}.weight", n, n_in, 3)
+        vector(f"a.conv1d.{number}.bias", n, 1)
+    vector("a.position_embd.weight", FRAMES // 2, n)
+    for number in range(layers):
+        blk = f"a.blk.{number}"
+        for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            matrix(f"{blk}.{name}.weight", n, n)
+            if name != "attn_k":
+                vector(f"{blk}.{name}.bias", n)
+        for name, n_out, n_in in (("ffn_up", 4 * n, n), ("ffn_down", n, 4 * n)):
+            matrix(f"{blk}.{name}.weight", n_out, n_in)
+            vector(f"{blk}.{name}.bias", n_out)
+        for name in ("ln1", "ln2"):
+            vector(f"{blk}.{name}.weight", n, around=1.0)
+            vector(f"{blk}.{name}.bias", n)
+    vector("a.post_ln.weight", n, around=1.0)
+    vector("a.post_ln.bias", n)
+    vector("mm.a.norm_pre.weight", n * STACK, around=1.0)
+    vector("mm.a.norm_mid.weight", HIDDEN // 2, around=1.0)
+    matrix("mm.a.mlp.1.weight", HIDDEN, n * STACK)
+    matrix("mm.a.mlp.2.weight", OUTPUT, HIDDEN // 2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--width", type=int, default=1280)
+    parser.add_argument("--heads", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--fixture", choices=sound_projectors.NAMES)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        projector = Path(folder) / "mmproj.gguf"
+        if given.fixture:
+            projector = sound_projectors.write(given.fixture, Path(folder))
+        else:
+            write_projector(projector, given.width, given.layers, given.heads)
+        make = tiny_qwen2 if given.fixture == "qwen2a" else tiny_llama
+        model = make(Path(folder) / "model.gguf", n_embd=OUTPUT, n_ff=128, n_head=1, n_head_kv=1)
+        compare(model, projector, Path(folder), given.threads, given.rounds)
+
+
+class Peer:
+    """libmtmd in a subprocess, which does not run if the package llama_cpp has no libmtmd."""
+
+    def __init__(self, *arguments: object) -> None:
+        script = str(Path(__file__).with_name("llama_cpp_sound.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, script, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert self._process.stdin
+        assert self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
+        self.runs = self._output.readline() == "ready\n"
+
+    def seconds(self) -> float:
+        """Encode the sound and return the seconds."""
+        self._input.write("\n")
+        self._input.flush()
+        return float(self._output.readline())
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._input.close()
+        self._process.wait()
+
+
+def compare(model: Path, projector: Path, folder: Path, threads: int, rounds: int) -> None:
+    """Print the seconds of both, and the largest difference of their rows."""
+    t = np.arange(FRAMES * 160) / 16_000
+    samples = (0.3 * np.sin(2 * np.pi * (200 + 90 * np.sin(t)) * t) * (np.sin(3 * t) > -0.5)).astype(np.float32)
+    np.save(folder / "samples.npy", samples)
+    peer = Peer(model, projector, folder / "samples.npy", folder / "rows.npy", threads)
+    encoder = open_projector(projector, open_gguf(model)).sound_encoder
+    features = MelProcessor(encoder.n_bands)(Sound(samples)).features
+    inputs = encoder.family.prepare(features, encoder.framing.lengths(FRAMES))
+    times: dict[str, list[float]] = {"localinfer": [], "libmtmd": []}
+    with CompiledEncoder(*encoder.build(FRAMES, Options(threads=threads))) as compiled, contextlib.closing(peer):
+        rows = compiled.run(inputs)
+        if peer.runs:
+            theirs = np.load(folder / "rows.npy")
+            difference = np.abs(rows - theirs[: len(rows)]).max() / np.abs(theirs).max()
+            print(f"{len(rows)} and {len(theirs)} rows; largest difference {difference:.1e} of the largest value")
+        else:
+            print("libmtmd does not run")
+        for _ in range(rounds):
+            start = time.perf_counter()
+            compiled.run(inputs)
+            times["localinfer"].append(time.perf_counter() - start)
+            if peer.runs:
+                times["libmtmd"].append(peer.seconds())
+    for name, seconds in times.items():
+        if seconds:
+            spread = f"median of {rounds}; {min(seconds):.3f} to {max(seconds):.3f} s"
+            print(f"{name:10} {median(seconds):8.3f} s ({spread})")
+
+
+if __name__ == "__main__":
+    main()
