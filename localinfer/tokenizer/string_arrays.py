@@ -17,9 +17,14 @@ def decode_strings(f: GGUF, key: str, array: StringArray) -> list[str]:
     return texts if len(texts) == len(array) else [text.decode() for text in array]
 
 
-def require_utf8(f: GGUF, key: str, array: StringArray) -> None:
-    """Raise LocalInferError, naming the key, if a string is not UTF-8."""
-    _decode(f, key, with_zeros_for_lengths(array))
+def copy_texts(f: GGUF, key: str, array: StringArray) -> StringArray:
+    """Return a copy of the strings in memory, where nobody changes them. Raises LocalInferError, naming the key, if one
+    is not UTF-8.
+    """
+    stored = with_zeros_for_lengths(array)
+    _decode(f, key, stored)
+    starts = array.offsets - array.offsets[:1] + LENGTH_BYTES
+    return StringArray(stored, np.append(starts, len(stored) + LENGTH_BYTES))
 
 
 def _decode(f: GGUF, key: str, stored: NDArray[np.uint8]) -> str:

@@ -3,8 +3,8 @@
 As in llama.cpp, merges combine texts, not tokens. A text that is no token is split into bytes after merging. Text never
 becomes a control token.
 
-Kernels do the work (`localinfer.kernels.bpe`). They find tokens and merges where these are in the file, and other
-threads can run meanwhile.
+Kernels do the work (`localinfer.kernels.bpe`), and other threads can run meanwhile. They find tokens and merges in a
+copy of the file's strings, which stays valid if the file changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.kernels.bpe_signatures import INDEX_STRINGS, KERNELS, MERGE_WORDS, NO_TOKEN, NOTHING
 from localinfer.tokenizer.known_special_tokens import find_tokens
-from localinfer.tokenizer.string_arrays import LENGTH_BYTES, has_duplicates, require_utf8, with_zeros_for_lengths
+from localinfer.tokenizer.string_arrays import copy_texts, has_duplicates
 from localinfer.tokenizer.vocabulary import CONTROL, TOKENS, UNKNOWN, Vocabulary, duplicate_token_error
 from localinfer.tokenizer.word_splitter import WordSplitter
 from quant.jit import loader
@@ -55,10 +55,9 @@ class BPEMerger:
         alphabet: Sequence[str] = (),
         unmerged: int = NOTHING,
     ) -> None:
-        self._f, self._vocabulary, self._unmerged = f, vocabulary, unmerged
+        self._f, self._unmerged = f, unmerged
         self._splitter = WordSplitter(pre_tokenizer)
-        check_tokens(f, vocabulary.tokens)
-        self._merges = read_merges(f)
+        self._tokens, self._merges = read_tokens(f, vocabulary), read_merges(f)
         self._mergeable = ~np.isin(vocabulary.types, (CONTROL, UNKNOWN))
         known = find_tokens(vocabulary.tokens, [*filter(None, byte_tokens)])
         ids = [known.get(text, NO_TOKEN) for text in byte_tokens]
@@ -93,7 +92,7 @@ class BPEMerger:
 
     @cached_property
     def _token_table(self) -> "StringTable":
-        return StringTable(self._f, TOKENS, self._vocabulary.tokens, gap=0)
+        return StringTable(self._f, TOKENS, self._tokens, gap=0)
 
     @cached_property
     def _merge_table(self) -> "StringTable":
@@ -138,27 +137,26 @@ def batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def check_tokens(f: GGUF, tokens: StringArray) -> None:
-    """Raise LocalInferError if a token is not UTF-8, or if two have the same text."""
-    require_utf8(f, TOKENS, tokens)
+def read_tokens(f: GGUF, vocabulary: Vocabulary) -> StringArray:
+    """Return a copy of the tokens. Raises LocalInferError if one is not UTF-8, or if two have the same text."""
+    tokens = copy_texts(f, TOKENS, vocabulary.tokens)
     if has_duplicates(tokens):
         raise duplicate_token_error(f, tokens)
+    return tokens
 
 
 def read_merges(f: GGUF) -> StringArray:
-    """Return the merges. Raises LocalInferError unless each consists of two parts, in UTF-8."""
-    merges = f.get(MERGES, StringArray)
-    stored = with_zeros_for_lengths(merges)
-    spaces = np.flatnonzero(stored == SPACE) + (merges.offsets[:1] - LENGTH_BYTES)
+    """Return a copy of the merges. Raises LocalInferError unless each consists of two parts, in UTF-8."""
+    merges = copy_texts(f, MERGES, f.get(MERGES, StringArray))
+    spaces = np.flatnonzero(merges.data == SPACE)
     if (
         len(spaces) != len(merges)
         or (spaces < merges.offsets).any()
         or (spaces >= merges.offsets + merges.lengths).any()
-        or np.count_nonzero(stored) != merges.lengths.sum()
+        or np.count_nonzero(merges.data) != merges.lengths.sum()
     ):
         invalid = (index for index, merge in enumerate(merges) if merge.count(b" ") != 1 or b"\0" in merge)
         index = next(invalid)
         shown = printable(repr(merges[index]), 80)
         raise f.error(MERGES, f"merge {index} is {shown}, not two parts with a space between")
-    require_utf8(f, MERGES, merges)
     return merges

@@ -2,6 +2,8 @@
 
 import random
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from locations import CHECKOUT
 from naive_bpe import ids_of, merge
 from synthetic_vocabularies import BYTE_TOKENS, TEXT, characters, every_pair, keys_of, mixed_letters, strings, write
 from tiny import byte_level_alphabet
@@ -196,6 +199,29 @@ class TestLongTexts:
             thread.join(0.001)
             turns += 1
         assert turns > 20
+
+
+SHORTENED = """
+import os, sys
+from pathlib import Path
+from localinfer.gguf.reader import open_gguf
+from localinfer.tokenizer import from_gguf
+
+path = Path(sys.argv[1])
+tokenizer = from_gguf(open_gguf(path))
+tokenizer.encode("ab")
+os.truncate(path, 0)
+print(tokenizer.encode("a b abc"))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be shortened there")
+def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
+    """Reading the mapped file would end the process."""
+    expected = load(tmp_path, ["a b"], [*ALPHABET, "ab"]).encode("a b abc")
+    command = [sys.executable, "-c", SHORTENED, str(tmp_path / "model.gguf")]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    assert done.stdout == f"{expected}\n", done.stderr
 
 
 def texts_of_one_slot(n: int) -> list[str]:
