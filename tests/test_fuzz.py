@@ -40,7 +40,7 @@ def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
     assert not findings.exists()
 
 
-@pytest.mark.parametrize("target", ["", "SnapshotFile"])
+@pytest.mark.parametrize("target", ["", "SnapshotFile", "ImageFile", "SoundFile"])
 def test_mutants_of_other_files(target: str, tmp_path: Path) -> None:
     options = ["--files", "-n", "300", "--findings", tmp_path / "findings", *(["--like", target] if target else [])]
     done = subprocess.run([sys.executable, TESTS / "fuzz", *options], capture_output=True, text=True)

@@ -19,6 +19,7 @@ import numpy as np
 from cli.arguments.flags import JsonOption, ModelArgument, with_options
 from cli.models.loading import find_or_fetch
 from cli.models.parts import PartOptions, show_part
+from cli.models.projector_report import is_projector, projector_rows
 from cli.terminal import screen
 from cli.terminal.tables import table
 from localinfer.chat_template.template_selection import template_keys
@@ -47,6 +48,7 @@ def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_js
       localinfer inspect smollm2
       localinfer inspect model.gguf -c 8192 -ctk q8_0 -ctv q8_0
       localinfer inspect model.gguf --json
+      localinfer inspect mmproj.gguf
       localinfer show smollm2 --modelfile > Modelfile
     """
     wanted = part.wanted(as_json=as_json)
@@ -83,6 +85,7 @@ class MemoryEstimate:
     sizes: dict[str, int]
     active_weights: int = 0
     problem: str = ""
+    is_encoder: bool = False
 
     @property
     def minimum(self) -> int:
@@ -97,6 +100,9 @@ def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
     from localinfer.graph.mixture_of_experts import active_parameters
     from localinfer.runtime.compiled_graph import memory_requirements
 
+    if is_projector(f):
+        weights = sum(tensor.nbytes for tensor in f.tensors.values())
+        return MemoryEstimate(0, {"weights": weights}, weights, is_encoder=True)
     try:
         needed = memory_requirements(f, options)
         return MemoryEstimate(options.ctx_size, needed, active_parameters(f)[1] if options.mmap else needed["weights"])
@@ -154,6 +160,8 @@ def as_text(f: GGUF, memory: MemoryEstimate, projector: Path | None = None) -> I
     yield from table(
         "metadata", "<<", [(printable(key, SHOWN_CHARACTERS), format_value(f.metadata[key])) for key in f.metadata]
     )
+    if is_projector(f):
+        yield from table("encoder", "<>", list(projector_rows(f)))
     yield from table("tensors", "<<<>", map(tensor_row, f.tensors.values()))
     yield from table("types", "<>>>", map(type_row, type_summaries(f)))
     yield from table("parameters", "<>", [(name, f"{number:,}") for name, number in parameters(f).items()])
@@ -189,6 +197,8 @@ def type_row(summary: TypeSummary) -> Sequence[str]:
 
 
 def memory_title(memory: MemoryEstimate) -> str:
+    if memory.is_encoder:
+        return "memory of the encoder"
     tokens = f"a context of {memory.ctx_size:,} tokens" if memory.ctx_size else "the default context"
     return f"memory for {tokens}"
 
@@ -237,6 +247,7 @@ def as_object(f: GGUF, memory: MemoryEstimate) -> dict[str, Json]:
         "tensors": [tensor_object(tensor) for tensor in f.tensors.values()],
         "types": {summary.type_name: type_object(summary) for summary in type_summaries(f)},
         "parameters": {**parameters(f)},
+        **({"encoder": encoder_object(f)} if is_projector(f) else {}),
         "memory": None if memory.problem else memory_object(memory),
         "memory_problem": memory.problem or None,
     }
@@ -245,6 +256,10 @@ def as_object(f: GGUF, memory: MemoryEstimate) -> dict[str, Json]:
 def projector_object(projector: Path | None) -> dict[str, Json]:
     kinds: list[Json] = [*sorted(media_kinds(projector), reverse=True)]
     return {"projector": valid_text(str(projector)) if kinds else None, "reads": kinds}
+
+
+def encoder_object(f: GGUF) -> Json:
+    return {str(label): str(value) for label, value in projector_rows(f)}
 
 
 def memory_object(memory: MemoryEstimate) -> Json:

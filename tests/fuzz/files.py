@@ -429,7 +429,9 @@ def make_targets(folder: Path, like: str) -> list[Target]:
     """Return the targets whose names contain `like`; without it, those that need no kernels."""
     if not like:
         return [target(folder) for target in TARGETS]
+    from fuzz.media import ImageFile, SoundFile
     from fuzz.snapshots import DraftHeads, SnapshotFile
 
-    wanted = [target for target in (*TARGETS, SnapshotFile, DraftHeads) if like.lower() in target.__name__.lower()]
+    others = (SnapshotFile, DraftHeads, ImageFile, SoundFile)
+    wanted = [target for target in (*TARGETS, *others) if like.lower() in target.__name__.lower()]
     return [target(folder) for target in wanted]

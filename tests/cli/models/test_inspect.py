@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import malicious_files
+import projector_checkpoints
 import pytest
+from image_processors import write_keys
 from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from cli.__main__ import dispatch
 from cli.models.inspect import inspect
+from cli.models.projector_report import image_rows
+from localinfer import convert
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
@@ -196,3 +200,28 @@ def test_without_mmap_the_whole_file_takes_memory(file: Path, capsys: Capture) -
     memory = json.loads(capsys.readouterr().out)["memory"]
     assert memory["weights"] == size
     assert memory["least"] == memory["total"]
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "row"),
+    [
+        ("gemma3", "tokens of", "tokens of an image of 56 x 56 1"),
+        ("qwen2vl", "tokens of", "tokens of an image of 560 x 560 400"),
+        ("idefics3", "tokens of", "tokens of an image of 56 x 56 68 in 17 parts"),
+        ("qwen2audio", "mel bands", "mel bands 80"),
+    ],
+)
+def test_encoder(name: str, start: str, row: str, file: Path, capsys: Capture, tmp_path: Path) -> None:
+    description = projector_checkpoints.descriptions()[name]
+    checkpoint = projector_checkpoints.write_checkpoint(tmp_path / "checkpoint", description)
+    out = report(convert(checkpoint, file, mmproj=True), capsys)
+    assert line_of(out, start) == row
+    assert line_of(out, "embedding length of the text model") == "embedding length of the text model 64"
+    found = json_report(file, capsys)
+    assert found["encoder"]["layers"] == "4"
+    assert found["memory"]["weights"] == sum(tensor["bytes"] for tensor in found["tensors"])
+
+
+def test_encoder_with_invalid_keys(file: Path) -> None:
+    f = open_gguf(write_keys(file, "gemma3", patch_size=0))
+    assert list(image_rows(f)) == [("preprocessing", "clip.vision.patch_size: must be from 1 to 256, not 0")]
