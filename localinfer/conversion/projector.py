@@ -6,7 +6,7 @@ The tables are in projectors/. A checkpoint's tensors that no table names belong
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from localinfer.conversion.tensor_formats.values import FLOATS, native_values, t
 from localinfer.conversion.tensors import F32, TYPES
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
+from localinfer.gguf.projector_source import ProjectorSource
 from localinfer.gguf.source import Field, Source, SourceTensor
 
 GGUF_NAME = re.compile(r"(v|a|mm|resampler|adapter)\.[\w.]+")
@@ -42,14 +43,6 @@ SIZES: Mapping[str, tuple[str, ...]] = {  # by GGUF's keys: config.json's keys
     "attention.head_count": ("num_attention_heads", "num_heads"),
 }
 IMAGE_SIZES: Mapping[str, tuple[str, ...]] = {"image_size": ("image_size",), "patch_size": ("patch_size",)}
-
-
-@dataclass(frozen=True)
-class ProjectorSource:
-    """An encoder to write. `fixed_types` are the types of tensors whose type does not depend on the file's type."""
-
-    source: Source
-    fixed_types: Mapping[str, str]
 
 
 def open_projector(path: str | Path) -> ProjectorSource:
@@ -74,7 +67,8 @@ def open_projector(path: str | Path) -> ProjectorSource:
         "clip.projector_type": Field.text(architecture.projector_type),
     }
     fixed = {name: kind for name in tensors if (kind := fixed_type(architecture, name, tensors[name].shape))}
-    return ProjectorSource(Source(folder.path, fields, tensors, folder.files), fixed)
+    convolutions = {name for name in tensors if is_convolution(name)}
+    return ProjectorSource(Source(folder.path, fields, tensors, folder.files), fixed, convolutions)
 
 
 def read_config(folder: CheckpointFolder) -> ProjectorConfig:
