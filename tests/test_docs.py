@@ -16,6 +16,8 @@ from code_examples import PAGES, command_lines
 from locations import CHECKOUT
 
 import localinfer
+from localinfer.multimodal import encoders as image_encoders
+from localinfer.multimodal.sounds import encoders as sound_encoders
 from localinfer.server import request_fields
 
 HEADINGS = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -24,7 +26,7 @@ SEARCH_TERMS = [
     "function calling", "MCP servers", "prefix caching", "prompt caching", "continuous batching",
     "KV cache quantization", "context shift", "attention sink", "sliding window", "reasoning",
     "chat template", "embeddings", "reranking",
-    "OpenAI-compatible server", "importance matrix", "LoRA", "GPU", "Apple Silicon", "Docker",
+    "OpenAI-compatible server", "importance matrix", "LoRA", "GPU", "Apple Silicon", "Docker", "images", "audio",
 ]  # fmt: skip
 
 
@@ -50,6 +52,12 @@ def test_links_to_files_and_headings_exist(page: Path) -> None:
 def slug(heading: str) -> str:
     """Return the anchor of a heading as GitHub and MyST make it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_encoder_is_in_the_list() -> None:
+    page = (CHECKOUT / "docs" / "architectures.md").read_text()
+    for name in [*image_encoders.known(), *sound_encoders.known()]:
+        assert re.search(rf"`{re.escape(name).replace('_', '[._]')}(_merger)?`", page), name
 
 
 def test_readme_is_a_landing_page() -> None:

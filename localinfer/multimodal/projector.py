@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from itertools import groupby
 from math import isqrt
 from operator import itemgetter
@@ -20,7 +19,8 @@ from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoders.arrangement import Part, View
 from localinfer.multimodal.media import Image, Sound, digest_of
-from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW, EncoderInput
+from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW
+from localinfer.multimodal.preprocessing.processors import ImageProcessor, make_image_processor
 from localinfer.multimodal.projector_file import ProjectorFile
 from localinfer.multimodal.sounds.sound_input import Spectrogram
 from localinfer.options import Options
@@ -28,17 +28,6 @@ from localinfer.runtime.media_embeddings import MediaEmbeddings
 from quant.jit.loader import Progress
 
 MAX_KEPT_BYTES = 256 << 20  # of rows of recent images and sounds
-PROCESSORS = "localinfer.multimodal.preprocessing.processors"
-
-
-class ImageProcessor(Protocol):
-    """Makes encoder inputs of an image."""
-
-    def grids(self, height: int, width: int) -> list[tuple[int, int]]:
-        """Return the rows and columns of patches of each encoder input that an image of this size becomes."""
-
-    def __call__(self, image: Image) -> list[EncoderInput]:
-        """Return the encoder inputs of an image."""
 
 
 class SoundProcessor(Protocol):
@@ -192,9 +181,7 @@ def in_memory_if_wanted(file: ProjectorFile, options: Options, progress: Progres
 
 def make_processor(f: GGUF, options: Options) -> ImageProcessor:
     """Return the image processor that the keys of a projector file describe."""
-    limits = (getattr(options, f"image_{end}_tokens", 0) for end in ("min", "max"))
-    processor: ImageProcessor = import_module(PROCESSORS).make_image_processor(f, *limits)
-    return processor
+    return make_image_processor(f, options.image_min_tokens, options.image_max_tokens)
 
 
 def make_sound_processor(file: ProjectorFile) -> SoundProcessor:
