@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cli.files.media_input import MediaFile
+from cli.files.media_input import MediaFile, media_info
 from localinfer.errors import LocalInferError
 from localinfer.session_media import digest_of, new_part, path_of
 
@@ -28,7 +28,7 @@ def attach(file: MediaFile, model: "Model") -> tuple[Attachment, str]:
 
     Raises UnsupportedError if the model cannot read it, UsageError if it is damaged.
     """
-    info = model.media_info(file.content, name=f"{file.option}: {file.path}")
+    info = media_info(file, model)
     return Attachment(new_part(info.kind, file.content, file.path.name), file.content), f"{file.path.name}: {info}"
 
 

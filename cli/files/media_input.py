@@ -2,16 +2,20 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import unquote
 
 import typer
 
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
+
+if TYPE_CHECKING:
+    from localinfer import Model
+    from localinfer.model.media_encoder import MediaInfo
 
 SUFFIXES = frozenset((
     ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif",
@@ -114,5 +118,9 @@ def media_path(word: str, *, unescapes: bool) -> Path | None:
         return None
 
 
-def contents(files: Sequence[MediaFile]) -> Iterator[bytes]:
-    return (file.content for file in files)
+def media_info(file: MediaFile, model: "Model") -> "MediaInfo":
+    """Return the size and the tokens of a file.
+
+    Raises UnsupportedError if the model cannot read it, UsageError if it is damaged.
+    """
+    return model.media_info(file.content, name=f"{file.option}: {file.path}")

@@ -12,7 +12,7 @@ import typer
 
 from cli.arguments.flags import OptionalModelArgument, OutputOptions, PromptOption, PromptSource, with_options
 from cli.arguments.questions import split_model
-from cli.files.media_input import MediaInput, contents
+from cli.files.media_input import MediaInput, media_info
 from cli.files.output_files import writable_path
 from cli.files.text_input import prompt_texts, unescape_options
 from cli.models.loading import default_model, missing_model_first, open_model
@@ -100,7 +100,11 @@ def generate_command(
     cache_path = cache.path
     files = media.read()
     with open_model(name, unescape_options(given, source.escape), screen.Status()) as opened:
-        tokens = opened.tokenize(text, parse_special=parse_special, media=[*contents(files)])
+        for file in files:
+            info = media_info(file, opened)
+            if not output.as_json and not output.quiet:
+                screen.note_dim(screen.one_line(f"{file.path.name}: {info}"))
+        tokens = opened.tokenize(text, parse_special=parse_special, media=[file.content for file in files])
         n_cached = opened.load_cache(cache_path) if cache_path and cache_path.exists() else 0
         painter = create_painter(output.color_by) if not output.as_json else None
         logprobs = max(1, opened.options.logprobs) if painter else opened.options.logprobs

@@ -43,6 +43,7 @@ def test_image_of_a_question(fake_cli: FakeCli, fake_model: str, png: Path, tmp_
 def test_image_of_a_prompt(fake_cli: FakeCli, fake_model: str, png: Path) -> None:
     result = fake_cli("generate", fake_model, "--image", str(png), "This shows")
     assert result.stdout.decode() == f"<image of {SIZE} bytes>This shows"
+    assert "my cat.png: 4 x 3, 16 tokens" in result.stderr.decode()
 
 
 @pytest.mark.parametrize("command", ["chat", "generate"])
@@ -50,11 +51,10 @@ def test_files_that_are_no_images(fake_cli: FakeCli, fake_model: str, tmp_path: 
     missing = fake_cli(command, fake_model, "--image", "missing.png", "What?")
     assert (missing.returncode, missing.stdout) == (2, b"")
     assert missing.stderr.decode().splitlines()[-1] == "error: --image: missing.png: No such file or directory"
-    if command == "chat":
-        (tmp_path / "text.png").write_bytes(b"text")
-        damaged = fake_cli(command, fake_model, "--image", str(tmp_path / "text.png"), "What?")
-        assert damaged.returncode == 2
-        assert damaged.stderr.decode().splitlines()[-1].startswith("error: --image: ")
+    (tmp_path / "text.png").write_bytes(b"text")
+    damaged = fake_cli(command, fake_model, "--image", str(tmp_path / "text.png"), "What?")
+    assert damaged.returncode == 2
+    assert damaged.stderr.decode().splitlines()[-1].startswith("error: --image: ")
 
 
 @on_terminals
