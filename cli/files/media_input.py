@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from localinfer.model.media_encoder import MediaInfo
 
 SUFFIXES = frozenset((
-    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif",
-    ".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a",
+    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif",
+    ".wav", ".mp3", ".flac", ".ogg", ".opus",
 ))  # fmt: skip
 FILE_URL = "file://"
 PATH_START = re.compile(r"/|~|\.{1,2}[/\\]|[A-Za-z]:[/\\]|file://")  # a name alone may be a word of the question
@@ -64,7 +64,10 @@ def split_names(value: str, option: str) -> list[str]:
         return [value]
     import csv  # few command lines name several files
 
-    names = [name.strip() for row in csv.reader([value]) for name in row]
+    try:
+        names = [name.strip() for row in csv.reader([value]) for name in row]
+    except csv.Error:  # a line break
+        names = []
     if not names or not all(names):
         raise UsageError(f"{option}: must be names of files, separated by commas")
     return names

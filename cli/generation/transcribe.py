@@ -121,8 +121,10 @@ def require_file(name: str) -> None:
 def read(name: str) -> "Sound":
     """Return the sound in a file. Raises UnreadableSoundError."""
     from localinfer.multimodal.reading import read_sound
+    from localinfer.multimodal.sound_process import require_readable_size
 
     try:
+        require_readable_size(Path(name).stat().st_size, name)
         return read_sound(Path(name).read_bytes(), name)
     except LocalInferError as error:
         raise UnreadableSoundError(str(error)) from None

@@ -16,7 +16,6 @@ from localinfer.hub.projector_selection import is_projector, select_projector
 from localinfer.options import Options
 
 NOUNS = {"image": "images", "audio": "audio"}
-ENCODER_KEYS = {"image": "clip.has_vision_encoder", "audio": "clip.has_audio_encoder"}
 
 
 def projector_of(name: str | Path, file: Path, options: Options) -> Path | None:
@@ -48,7 +47,8 @@ def find_beside(model: Path) -> Path | None:
 
 
 def media_kinds(projector: Path | None) -> frozenset[str]:
-    """Return what a projector encodes: "image", "audio" or both; nothing for None and for a damaged file."""
+    """Return what a projector encodes: "image", "audio" or both; nothing for None, for a damaged file, and for encoders
+    that are not supported."""
     if projector is None:
         return frozenset()
     try:
@@ -65,5 +65,13 @@ def kinds_text(kinds: Iterable[str]) -> str:
 
 @lru_cache(maxsize=64)
 def _media_kinds(projector: Path, _mtime: int, _size: int) -> frozenset[str]:
+    from localinfer.multimodal.encoders import find_encoder  # few models have a projector
+    from localinfer.multimodal.sounds.encoders import find_family
+
     metadata = open_gguf(projector).metadata
-    return frozenset(kind for kind, key in ENCODER_KEYS.items() if metadata.get(key) is True)
+    kinds = set()
+    for kind, key, find in ("image", "vision", find_encoder), ("audio", "audio", find_family):
+        name = metadata.get(f"clip.{key}.projector_type", metadata.get("clip.projector_type"))
+        if metadata.get(f"clip.has_{key}_encoder") is True and isinstance(name, str) and find(name):
+            kinds.add(kind)
+    return frozenset(kinds)

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
-from localinfer.errors import PromptTooLongError, UnsupportedInputError, UsageError
+from localinfer.errors import LocalInferError, PromptTooLongError, UnsupportedInputError, UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
 from localinfer.hub.projectors import NOUNS, media_kinds
@@ -152,14 +152,16 @@ class MediaEncoder:
         """Return the token ids of each image or sound; zeros without `media_ids`."""
         if len(found) > MAX_MEDIA:
             raise UsageError(f"{found[MAX_MEDIA].field}: more than {MAX_MEDIA} images and sounds")
-        decoded = [self._decode(each) for each in found]
-        projector = self.projector()
-        counts = [self._count(projector, media) for media in decoded]
+        for each in found:
+            self._require(each.kind, each.field)
+        projector, counts = self.projector(), list[int]()
+        for each in found:  # one at a time: a decoded image may take a thousand times as much memory as its file
+            counts.append(self._count(projector, self._decode(each)))
+            if media_ids and n_ctx and sum(counts) > n_ctx:
+                raise PromptTooLongError(sum(counts), n_ctx, TOO_LONG)
         if media_ids is None:
             return [[0] * count for count in counts]
-        if n_ctx and sum(counts) > n_ctx:
-            raise PromptTooLongError(sum(counts), n_ctx, TOO_LONG)
-        return [self._encode(projector, media, media_ids) for media in decoded]
+        return [self._encode(projector, self._decode(each), media_ids) for each in found]
 
     def info(self, source: object, field: str) -> "MediaInfo":
         """Return the size and the tokens of an image or a sound: see `Model.media_info`."""
@@ -173,13 +175,15 @@ class MediaEncoder:
     def _count(self, projector: "Projector", media: Media) -> int:
         """Return the number of tokens of an image or a sound, those of the text around it included."""
         with self._lock:
-            if (known := self._counts.pop(media.digest, None)) is None:
-                parts = projector.layout(media)
-                known = sum(len(self._tokens(part)) if isinstance(part, str) else part for part in parts)
+            known = self._counts.pop(media.digest, None)
+        if known is None:  # without the lock, for which other requests would wait
+            parts = projector.layout(media)
+            known = sum(len(self._tokens(part)) if isinstance(part, str) else part for part in parts)
+        with self._lock:
             self._counts[media.digest] = known
             if len(self._counts) > MAX_COUNTS:
                 self._counts.popitem(last=False)
-            return known
+        return known
 
     def _tokens(self, text: str) -> list[int]:
         """Return the token ids of the text around an image or a sound."""
@@ -204,8 +208,10 @@ class MediaEncoder:
             return media.content
         key = blake2b(media.kind.encode() + media.content, digest_size=16).digest()
         with self._lock:
-            if (known := self._decoded.pop(key, None)) is None:
-                known = decode(media.content, media.kind, media.field)
+            known = self._decoded.pop(key, None)
+        if known is None:  # without the lock, for which other requests would wait
+            known = decode(media.content, media.kind, media.field)
+        with self._lock:
             self._decoded[key] = known
             while sum(map(size_of, self._decoded.values())) > MAX_DECODED_BYTES and len(self._decoded) > 1:
                 self._decoded.popitem(last=False)
@@ -216,7 +222,10 @@ class MediaEncoder:
         """Raise UnsupportedError unless the projector encodes this kind of media, or any if it is ""."""
         kinds = self.kinds
         if not kinds:
-            raise UnsupportedInputError(f"{field}: {self._missing_projector()}")
+            try:
+                self.projector()  # an unsupported one is refused by name
+            except LocalInferError as error:
+                raise UnsupportedInputError(f"{field}: {error}") from None
         if kind and kind not in kinds:
             raise UnsupportedInputError(f"{field}: the model reads {NOUNS[min(kinds)]}, and no {NOUNS[kind]}")
 

@@ -44,13 +44,14 @@ class MediaAccess:
 
     def read_file(self, path: str, field: str) -> bytes:
         """Return the content of a file. Raises UsageError that begins with `field`."""
-        if self.any_file:
-            return read_bytes(Path(path).expanduser(), field)
-        if self.folder is None:
+        if self.folder is None and not self.any_file:
             raise UsageError(f"{field}: files are not read here; send the content as a data: URL")
-        folder = self.folder.resolve()
-        file = (folder / path).resolve()
-        if not file.is_relative_to(folder):
+        folder = None if self.any_file or self.folder is None else self.folder.resolve()
+        try:
+            file = (folder / path).resolve() if folder else Path(path).expanduser()
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL, a loop of links, a user who does not exist
+            raise UsageError(f"{field}: {printable(path, 200)}: {error}") from None
+        if folder and not file.is_relative_to(folder):
             raise UsageError(f"{field}: {printable(path, 200)} is not in the folder of media files")
         return read_bytes(file, field)
 

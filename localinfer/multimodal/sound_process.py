@@ -32,8 +32,7 @@ SOUND, PROBLEM = b"S", b"P"
 
 def decode_in_child(data: bytes, name: str) -> NDArray[np.float32]:
     """Return what `sound_decoding.decode` returns. Raises LocalInferError naming `name`."""
-    if len(data) > MAX_BYTES:
-        raise LocalInferError(f"{printable(name)}: a sound file may have at most {MAX_BYTES >> 20} MiB")
+    require_readable_size(len(data), name)
     try:
         child = start_child(CODE, PACKAGES)
     except OSError as error:
@@ -52,6 +51,12 @@ def decode_in_child(data: bytes, name: str) -> NDArray[np.float32]:
     if reply[:1] == PROBLEM:
         raise LocalInferError(reply[1:].decode("utf-8", "replace"))
     return np.frombuffer(reply[1:], np.float32)
+
+
+def require_readable_size(n_bytes: int, name: str) -> None:
+    """Raise LocalInferError for a file that is larger than what is decoded."""
+    if n_bytes > MAX_BYTES:
+        raise LocalInferError(f"{printable(name)}: a sound file may have at most {MAX_BYTES >> 20} MiB")
 
 
 def main() -> None:
