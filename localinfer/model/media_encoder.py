@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from threading import RLock
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from localinfer.errors import LocalInferError, PromptTooLongError, UnsupportedInputError, UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_DECODED_BYTES = 256 << 20  # of decoded images and sounds that are kept for the next request
 MAX_COUNTS = 1000  # images and sounds whose numbers of tokens are kept
 MAX_FIELD = 100  # characters of the name of a field
-MAX_MEDIA = 1000  # of a prompt
+MAX_MEDIA = 100  # of a prompt
 TOO_LONG = "use fewer or smaller images, or a larger ctx_size (--ctx-size)"
 
 Message = Mapping[str, object]
@@ -79,8 +79,7 @@ class MediaEncoder:
         self._projector: Projector | None = None
         self._decoded: OrderedDict[bytes, Media] = OrderedDict()  # by digest of kind and content, latest last
         self._counts: OrderedDict[bytes, int] = OrderedDict()  # of tokens, by digest, latest last
-        self._lock = RLock()
-        self._encoding = RLock()  # one image is encoded at a time
+        self._lock = Lock()
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -120,6 +119,7 @@ class MediaEncoder:
         parts = list(iter_media_parts(messages))
         if not parts:
             return messages
+        require_few([where for where, _ in parts])
         found = [NamedMedia(where, KINDS[part["type"]], part_content(part, where, access)) for where, part in parts]
         ids = dict(zip((id(part) for _, part in parts), self.ids(found, media_ids, n_ctx), strict=True))
 
@@ -140,6 +140,7 @@ class MediaEncoder:
     ) -> list[list[int]]:
         """Return the token ids of images and sounds that are paths, bytes, data: URLs, `Image` or `Sound`."""
         fields = [f"media[{index}]" for index in range(len(sources))]
+        require_few(fields)
         found = [
             NamedMedia(field, "", source_content(source, field, "", access))
             for field, source in zip(fields, sources, strict=True)
@@ -150,8 +151,6 @@ class MediaEncoder:
 
     def ids(self, found: Sequence[NamedMedia], media_ids: MediaIds | None, n_ctx: int = 0) -> list[list[int]]:
         """Return the token ids of each image or sound; zeros without `media_ids`."""
-        if len(found) > MAX_MEDIA:
-            raise UsageError(f"{found[MAX_MEDIA].field}: more than {MAX_MEDIA} images and sounds")
         for each in found:
             self._require(each.kind, each.field)
         projector, counts = self.projector(), list[int]()
@@ -191,9 +190,7 @@ class MediaEncoder:
 
     def _encode(self, projector: "Projector", media: Media, media_ids: MediaIds) -> list[int]:
         ids: list[int] = []
-        with self._encoding:
-            pieces = projector.encode(media)
-        for piece in pieces:
+        for piece in projector.encode(media):
             if isinstance(piece, str):
                 ids += self._tokens(piece)
             else:
@@ -236,6 +233,12 @@ class MediaEncoder:
         is_of_hub = name.startswith("hf:")
         hint = f"`localinfer pull {name}` downloads it if there is one" if is_of_hub else "--mmproj names one"
         return f"{self._file.path.name} reads text only: there is no projector (mmproj) beside it; {hint}"
+
+
+def require_few(fields: Sequence[str]) -> None:
+    """Raise UsageError for too many images and sounds, before one is read."""
+    if len(fields) > MAX_MEDIA:
+        raise UsageError(f"{fields[MAX_MEDIA]}: more than {MAX_MEDIA} images and sounds")
 
 
 def iter_media_parts(messages: object) -> "list[tuple[str, Mapping[str, str]]]":
