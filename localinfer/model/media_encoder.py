@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_DECODED_BYTES = 256 << 20  # of decoded images and sounds that are kept for the next request
 MAX_COUNTS = 1000  # images and sounds whose numbers of tokens are kept
 MAX_FIELD = 100  # characters of the name of a field
-MAX_MEDIA = 100  # of a prompt
+MAX_MEDIA = 1000  # of a conversation, of which the oldest turns may be left out
 TOO_LONG = "use fewer or smaller images, or a larger ctx_size (--ctx-size)"
 
 Message = Mapping[str, object]

@@ -18,6 +18,7 @@ from localinfer import Model, UsageError
 from localinfer.errors import ModelNotFoundError, PromptTooLongError, UnsupportedError
 from localinfer.multimodal.access import INLINE_ONLY, MediaAccess
 from localinfer.multimodal.media import Image, Sound
+from localinfer.multimodal.parts import decode
 from localinfer.multimodal.reading import read_image
 
 QUESTION = {"type": "text", "text": "the"}
@@ -103,7 +104,7 @@ def test_the_answer_depends_on_the_image(model: Model) -> None:
 def test_an_image_is_encoded_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_twice = asked({"type": "image", "image": picture(7)}, QUESTION)
     first = model.chat(asked_twice, **GREEDY)
-    monkeypatch.setattr(type(model.projector), "_views", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr(type(model.projector), "_image_parts", lambda *_: pytest.fail("encoded again"))
     more = [*asked_twice, first.as_message(), {"role": "user", "content": "and"}]
     second = model.chat(more, **GREEDY)
     ids = model.render(asked_twice).ids
@@ -113,7 +114,7 @@ def test_an_image_is_encoded_once(model: Model, monkeypatch: pytest.MonkeyPatch)
 
 def test_truncation_counts_images_without_encoding_them(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     image = {"type": "image", "image": picture(11)}
-    monkeypatch.setattr(type(model.projector), "_views", lambda *_: pytest.fail("encoded"))
+    monkeypatch.setattr(type(model.projector), "_image_parts", lambda *_: pytest.fail("encoded"))
     turn = [*asked(image, image, QUESTION), {"role": "assistant", "content": "and"}]
     messages = [*turn * 60, *asked(image, QUESTION)]
     kept = model.truncate_messages(messages)
@@ -216,10 +217,25 @@ def test_projectors_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
 
 
 def test_too_many_images_for_the_context(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(model.projector), "_views", lambda *_: pytest.fail("encoded"))
-    image = {"type": "image", "image": picture(23)}
+    monkeypatch.setattr(type(model.projector), "_image_parts", lambda *_: pytest.fail("encoded"))
+    n_decoded = 0
+
+    def count_and_decode(*arguments: Any) -> Any:
+        nonlocal n_decoded
+        n_decoded += 1
+        return decode(*arguments)
+
+    monkeypatch.setattr("localinfer.model.media_encoder.decode", count_and_decode)
+    images = [{"type": "image", "image": picture(100 + number)} for number in range(100)]
     with pytest.raises(PromptTooLongError, match="use fewer or smaller images"):
-        model.chat(asked(*[image] * (model.n_ctx // N_TOKENS + 1)))
+        model.chat(asked(*images))
+    assert n_decoded < 60  # no more than fit
+
+
+def test_too_many_images(model: Model, tmp_path: Path) -> None:
+    missing = {"type": "image", "image": str(tmp_path / "missing.png")}
+    with pytest.raises(UsageError, match=r"^messages\[0\]\.content\[1000\].*: more than 1000 images and sounds$"):
+        model.chat(asked(*[missing] * 1001))  # before one is read
 
 
 def test_unknown_media_ids(model: Model) -> None:
@@ -242,6 +258,9 @@ def test_access_of_clients(model: Model, tmp_path: Path, png: Path) -> None:
     for refused in f"file://{png}", "file://../cat.png", "file://link.png":
         with pytest.raises(UsageError, match=r"image_url: .*is not in the folder of media files$"):
             ids_of(model, {"type": "image_url", "image_url": refused}, media_access=some)
+    for damaged in "file://a%00b", "file://~nobody/a.png":
+        with pytest.raises(UsageError, match=r"image_url: "):
+            ids_of(model, {"type": "image_url", "image_url": damaged}, media_access=some)
     for part in {"type": "image", "image": str(png)}, {"type": "image_url", "image_url": png.as_uri()}:
         with pytest.raises(UsageError, match="files are not read here; send the content as a data: URL"):
             ids_of(model, part, media_access=INLINE_ONLY)

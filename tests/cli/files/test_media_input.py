@@ -51,7 +51,7 @@ def test_names_separated_by_commas(folder: Path) -> None:
     assert split_names("cat.jpg,other.png", "--image") == ["cat.jpg", "other.png"]
     assert split_names('"x,y.png",cat.jpg', "--image") == ["x,y.png", "cat.jpg"]
     assert split_names("a,b.png", "--image") == ["a,b.png"]  # a file
-    for wrong in "", ",", "cat.jpg,,b":
+    for wrong in "", ",", "cat.jpg,,b", "x\ny.png":
         with pytest.raises(UsageError, match=r"^--image: must be names of files, separated by commas$"):
             split_names(wrong, "--image")
 
