@@ -34,6 +34,8 @@ class Chat(model_commands.Chat, Protocol):
 
     def send(self, message: str) -> None: ...
 
+    def try_send(self, message: str) -> None: ...
+
     def attach(self, file: MediaFile, *, waits: bool = False) -> None: ...
 
     def show(self, pieces: Iterator["Piece"]) -> None: ...
@@ -128,11 +130,19 @@ def file(chat: Chat, argument: str) -> None:
 
 
 def image(chat: Chat, argument: str) -> None:
-    """Attach an image or a sound to the next message. If a question follows the path, ask it at once."""
+    """Attach an image or a sound to the next message. If a question follows the path, ask it at once.
+
+    Without a path, remove what is attached.
+    """
+    if not argument and chat.attachments:
+        names = ", ".join(str(each.part["name"]) for each in chat.attachments)
+        chat.attachments.clear()
+        screen.note_dim(f"removed from your next message: {screen.one_line(names)}")
+        return
     path, question = split_path(argument, "/image")
     chat.attach(read_media_file(path, "/image"), waits=not question)
     if question:
-        chat.send(question)
+        chat.try_send(question)
 
 
 def split_path(argument: str, command: str = "/file") -> tuple[str, str]:
@@ -246,7 +256,8 @@ COMMANDS = [
     Command(("/tokens",), "[TEXT]", "show the used context, or count the tokens of TEXT", tokens),
     Command(("/stats",), "", "show the statistics of the last answer", stats),
     Command(("/file", "/read"), "PATH [QUESTION]", "add a file to the next message", file),
-    Command(("/image", "/audio"), "PATH [QUESTION]", "add an image or a sound to the next message", image),
+    Command(("/image", "/audio"), "[PATH [QUESTION]]", "add an image or a sound to the next message, or remove all",
+            image),
     Command(("/save",), "NAME", "save the conversation as session NAME", session_commands.save),
     Command(("/load",), "SESSION", "switch to another session", session_commands.load),
     Command(("/sessions",), "[TEXT]", "list the saved sessions, or those with TEXT", session_commands.sessions_),

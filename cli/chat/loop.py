@@ -38,6 +38,7 @@ STOPPED = "Stopped."
 STOPPED_EARLY = "Stopped before the answer began. The conversation is as it was; the Up key brings the message back."
 REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
 FILES_KEPT = "The files of /file are kept for your next message; /clear removes them."
+MEDIA_KEPT = "Attached images and sounds are kept for your next message; /image without a path removes them."
 UNSAVED = "{}; the conversation continues, and the next message saves it if that is possible; /export FILE copies it"
 TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
 TOOL_CANCELLED = "The tool call was cancelled."
@@ -175,11 +176,14 @@ class Chat:
             screen.error(f"{error}{hint}", error.exit_code)
             if self.files:
                 screen.note_dim(FILES_KEPT)
+            if self.attachments:
+                screen.note_dim(MEDIA_KEPT)
 
     def send(self, message: str) -> None:
         """Send a message and show the answer. Raises the errors of `Model.chat`."""
         self._update_tools()
-        files, attachments = self.files.copy(), self.attachments.copy()
+        files = self.files.copy()
+        attachments = [] if self.conversation.pending_tool_calls else self.attachments.copy()
         text = "\n".join([*files, message])
         self.files.clear()
         n_messages, n_results = len(self.conversation.messages), len(self.conversation.tool_results)
@@ -199,11 +203,13 @@ class Chat:
         """Send a message, or the result of a tool call if one is pending, and show the answer."""
         if calls := self.conversation.pending_tool_calls:
             if not self.is_interactive:
-                note_tool_result(calls)
+                note_tool_result(calls, has_attachments=bool(self.attachments))
             self.conversation.tool_results.append(text)
             if len(self.conversation.tool_results) < len(calls):
                 self.request_tool_results()
                 return
+            if self.attachments:
+                screen.note_dim(MEDIA_KEPT)
             results = self.conversation.tool_results
             self.conversation.tool_results = results[:-1]  # if no answer begins, the last one is typed again
             self.show(self.conversation.send_tool_results(results))
@@ -306,10 +312,14 @@ class Chat:
             screen.note_dim(statistics_line(stats))
 
 
-def note_tool_result(calls: list[dict[str, Any]]) -> None:
-    """Tell that a message is the result of a tool call. Raises UsageError if several calls have no results."""
+def note_tool_result(calls: list[dict[str, Any]], *, has_attachments: bool) -> None:
+    """Tell that a message is the result of a tool call. Raises UsageError if several calls have no results, or if there
+    are images or sounds, which no result has.
+    """
     if len(calls) > 1:
         raise UsageError(f"the session waits for results of {len(calls)} tool calls; continue it without a question")
+    if has_attachments:
+        raise UsageError("the session waits for the result of a tool call; give it without images and sounds")
     screen.note_dim(TOOL_RESULT_NOTE.format(calls[0]["function"]["name"]))
 
 

@@ -111,6 +111,56 @@ def test_image_in_an_interactive_chat(terminal: OpenTerminal, fake_model: str, p
 
 
 @on_terminals
+def test_an_image_is_kept_until_it_is_sent(
+    terminal: OpenTerminal, fake_cli: FakeCli, fake_model: str, png: Path, tmp_path: Path
+) -> None:
+    own = {"LOCALINFER_DATA_DIR": str(tmp_path / "data")}
+    (tmp_path / "tools.json").write_text('[{"name": "echo"}]')
+    t = terminal("chat", fake_model, "--tools", str(tmp_path / "tools.json"), "--session", "cats", columns=200, **own)
+    t.expect("> ")
+    t.type("call\n")
+    t.expect("echo was not run; type its result as the next message.")
+    t.expect("> ")
+    t.type(f"/image '{png}'\n")
+    t.expect("with your next message")
+    t.expect("> ")
+    t.type("result\n")  # a result has no images
+    t.expect("Attached images and sounds are kept for your next message; /image without a path removes them.")
+    t.expect("3: result")
+    t.expect("t/s")
+    t.expect("> ")
+    t.type("Who is it?\n")
+    t.expect(f"5: <image of {SIZE} bytes>Who is it?")
+    t.expect("t/s")
+    t.expect("> ")
+    t.type("call\n")
+    t.expect("echo was not run")
+    t.ctrl("D")
+    assert t.wait() == 0
+    done = fake_cli("chat", fake_model, "--session", "cats", "--image", str(png), "result", **own)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"waits for the result of a tool call; give it without images and sounds" in done.stderr
+
+
+@on_terminals
+def test_a_kept_image_can_be_removed(terminal: OpenTerminal, fake_model: str, png: Path) -> None:
+    t = terminal("chat", fake_model, "--no-save", columns=200)
+    t.expect("> ")
+    t.type(f"/image '{png}' an overflow\n")
+    t.expect("error: context is full")
+    t.expect("Attached images and sounds are kept for your next message; /image without a path removes them.")
+    t.expect("> ")
+    t.type("/image\n")
+    t.expect("removed from your next message: my cat.png")
+    t.expect("> ")
+    t.type("/image\n")
+    t.expect("error: /image: missing path")
+    t.expect("> ")
+    t.type("Who?\n")
+    t.expect("1: Who?")
+
+
+@on_terminals
 def test_an_unsaved_chat_keeps_its_images_in_memory(
     terminal: OpenTerminal, fake_model: str, png: Path, tmp_path: Path
 ) -> None:
