@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from cli.terminal import screen
 from localinfer.errors import UsageError
-from localinfer.options import FLAGS, Layer
+from localinfer.options import Layer, from_environment, from_keywords, merge
 
 if TYPE_CHECKING:
     from localinfer import Model
@@ -97,10 +97,10 @@ def find_or_fetch_with_projector(name: str, given: Layer, status: screen.Status)
     except resolve.NotDownloadedError:
         is_here = False
     find_or_fetch(name, status)
-    projector = given.get("mmproj") or os.environ.get(FLAGS["mmproj"].environment_variable)
-    if projector:
-        find_or_fetch(str(projector), status)
-    elif not is_here and given.get("mmproj_auto", True):
+    options = merge(from_keywords(given), from_environment(os.environ), resolve.default_options(name))
+    if options.mmproj:
+        find_or_fetch(options.mmproj, status)
+    elif not is_here and options.mmproj_auto:
         fetch_projector(name, status)
 
 

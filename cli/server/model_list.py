@@ -12,7 +12,7 @@ from cli.server.presets import NO_PRESETS, PresetFile
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
 from localinfer.hub import resolve
-from localinfer.options import FLAGS, Layer, Value, from_environment
+from localinfer.options import FLAGS, Layer, Value, combine, from_environment
 from localinfer.server.catalog import (
     HUB,
     Catalog,
@@ -112,7 +112,7 @@ class ModelList:
         aliases = aliases or (preset.aliases or () if preset is not common else ())
         return ServedModel(
             name, source, aliases, self.tags if preset.tags is None else preset.tags, origin,
-            arguments=(source, *option_words({**preset.options, **self.given})),
+            arguments=(source, *option_words(combine(self.given, preset.options))),
             sleep_idle_seconds=preset.sleep_idle_seconds, stop_timeout=preset.stop_timeout,
             load_on_startup=preset.load_on_startup, load=model_loader(options), required_bytes=required_bytes(options),
         )  # fmt: skip
@@ -134,7 +134,7 @@ def models_of(directory: Path) -> list[FoundModel]:
 
 def with_defaults(given: Layer, preset: Layer | None = None) -> Layer:
     """Return the options of a model. Precedence, highest first: flags, the preset, environment variables, defaults."""
-    return {**DEFAULTS, **from_environment(os.environ), **(preset or {}), **given}
+    return combine(given, preset or {}, from_environment(os.environ), DEFAULTS)
 
 
 def required_bytes(options: Layer) -> Callable[[str], int]:

@@ -21,6 +21,7 @@ NOUNS = {"image": "images", "audio": "audio"}
 def projector_of(name: str | Path, file: Path, options: Options) -> Path | None:
     """Return the projector that the options name, or else the one that belongs to the model; None without one.
 
+    A name counts more than `mmproj_auto`; the merge of layers drops it if a stronger layer sets `mmproj_auto`.
     Raises ModelNotFoundError if the options name a missing file.
     """
     if options.mmproj:

@@ -20,6 +20,7 @@ from localinfer.options.layers import (
     Layer,
     check_values,
     chosen_samplers,
+    combine,
     from_environment,
     from_flags,
     from_keywords,
@@ -43,7 +44,7 @@ from localinfer.options.table import CHUNK_SIZE, CONSTRAINT_OPTIONS, FLAGS, RAND
 __all__ = [
     "CHUNK_SIZE", "CONSTRAINT_OPTIONS", "DEFAULT_SAMPLERS", "FLAGS", "METADATA_KEYS", "RANDOM_SEED", "SAMPLERS",
     "SPECULATION_TYPES", "CacheType", "Flag", "Layer", "Options", "Precision", "Section", "Value", "check_values",
-    "chosen_samplers", "format_value", "from_environment", "from_flags", "from_keywords", "from_metadata",
-    "from_registry", "merge", "parse_logit_bias", "parse_sampler_sequence", "parse_samplers",
+    "chosen_samplers", "combine", "format_value", "from_environment", "from_flags", "from_keywords",
+    "from_metadata", "from_registry", "merge", "parse_logit_bias", "parse_sampler_sequence", "parse_samplers",
     "parse_speculation_types", "unknown_option_message", "validate",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from localinfer.options.table import CONSTRAINT_OPTIONS, FLAGS, Options
 Layer = dict[str, Value]
 
 # A layer that sets one option of a group overrides the whole group in weaker layers.
-EXCLUSIVE_OPTIONS = (("samplers", "sampler_seq"), CONSTRAINT_OPTIONS)
+EXCLUSIVE_OPTIONS = (("samplers", "sampler_seq"), ("mmproj", "mmproj_auto"), CONSTRAINT_OPTIONS)
 # Names of the same options in transformers, vLLM, mlx-lm and llama-cpp-python.
 KEYWORD_ALIASES = {
     "max_tokens": "n_predict",
@@ -39,11 +39,8 @@ METADATA_KEYS = {
 }
 
 
-def merge(*layers: Mapping[str, Value]) -> Options:
-    """Merge checked layers into one `Options`; if two layers set the same option, the earlier layer wins.
-
-    Raises UsageError if two values contradict each other.
-    """
+def combine(*layers: Mapping[str, Value]) -> Layer:
+    """Combine layers into one; if two layers set the same option, or options of a group, the earlier layer wins."""
     values: Layer = {}
     for layer in reversed(layers):
         for group in EXCLUSIVE_OPTIONS:
@@ -51,7 +48,15 @@ def merge(*layers: Mapping[str, Value]) -> Options:
                 for name in group:
                     values.pop(name, None)
         values.update(layer)
-    options = Options(**values)  # type: ignore[arg-type]  # each layer was checked when it was made
+    return values
+
+
+def merge(*layers: Mapping[str, Value]) -> Options:
+    """Merge checked layers into one `Options`, as `combine` does.
+
+    Raises UsageError if two values contradict each other.
+    """
+    options = Options(**combine(*layers))  # type: ignore[arg-type]  # each layer was checked when it was made
     n_min, n_max = options.spec_draft_n_min, options.spec_draft_n_max
     if n_min > n_max:
         raise UsageError(f"spec_draft_n_min: {n_min} is larger than spec_draft_n_max, which is {n_max}")

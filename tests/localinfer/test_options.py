@@ -163,6 +163,9 @@ def test_exclusive_options_of_the_strongest_layer_win() -> None:
     grammar, regex = options.from_flags({"grammar": "g"}), options.from_flags({"regex": "r"})
     assert options.merge(grammar, regex) == Options(grammar="g")
     assert options.merge(options.from_keywords({"json_mode": False}), regex) == Options()
+    named = options.from_environment({"LOCALINFER_MMPROJ": "p.gguf"})
+    assert options.merge(options.from_flags({"mmproj_auto": False}), named) == Options(mmproj_auto=False)
+    assert options.merge(named, options.from_flags({"mmproj_auto": False})) == Options(mmproj="p.gguf")
 
 
 def test_sampling_metadata_of_a_file() -> None:

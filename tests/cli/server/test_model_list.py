@@ -49,6 +49,18 @@ def test_presets_set_options_of_models_by_name(make: Make, folder: Path) -> None
     assert models["own"].source == "b.gguf"
 
 
+def test_the_projector_of_a_preset_is_turned_off(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALINFER_MMPROJ", "p.gguf")
+    assert model_list.with_defaults({})["mmproj"] == "p.gguf"
+    assert "mmproj" not in model_list.with_defaults({}, {"mmproj_auto": False})
+    [served] = make(
+        Preset("a", options={"mmproj": "q.gguf"}), sources=[str(folder / "a.gguf")], given={"mmproj_auto": False}
+    )()
+    assert served.arguments[1:] == ("--no-mmproj",)
+
+
 def test_downloads_that_presets_stand_for_are_hidden(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"hf:O/R": "weights", "hf:O/R:Q8_0": "weights", "smollm2": "other", "hf:O/D": "other"}
     monkeypatch.setattr(model_list, "model_file", lambda served: files.get(served.source))

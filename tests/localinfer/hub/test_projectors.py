@@ -10,6 +10,8 @@ from projector_files import write_projector_header
 from tiny import tiny_llama
 
 from cli import __main__
+from cli.models.loading import find_or_fetch_with_projector
+from cli.terminal.screen import Status
 from localinfer.errors import ModelNotFoundError
 from localinfer.hub import resolve
 from localinfer.hub.projector_selection import select_projector
@@ -108,6 +110,27 @@ def test_projector_of_the_hub(repo: dict[str, bytes]) -> None:
     assert projector.read_bytes() == repo["mmproj-F16.gguf"]
     assert find_projector(f"hf:{REPO}", path) == projector
     assert find_projector("", path) == projector  # beside the file, too
+
+
+def test_options_tell_which_projector_is_downloaded(
+    repo: dict[str, bytes], hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALINFER_MMPROJ_AUTO", "0")
+    find_or_fetch_with_projector(f"hf:{REPO}", {}, Status())
+    path = resolve.find(f"hf:{REPO}")
+    assert find_projector(f"hf:{REPO}", path) is None
+    hub.repos["owner/encoders"] = {"mmproj-F16.gguf": repo["mmproj-F16.gguf"]}
+    other = "hf:owner/encoders/mmproj-F16.gguf"
+    (tmp_path / "models.toml").write_text(f'[models.mine]\nsource = "hf:{REPO}"\noptions = {{ mmproj = "{other}" }}\n')
+    monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
+    find_or_fetch_with_projector("mine", {"mmproj_auto": False}, Status())
+    find_or_fetch_with_projector("mine", {}, Status())  # the variable counts more than models.toml
+    with pytest.raises(resolve.NotDownloadedError):
+        resolve.find(other)
+    monkeypatch.delenv("LOCALINFER_MMPROJ_AUTO")
+    find_or_fetch_with_projector("mine", {}, Status())
+    assert resolve.find(other).read_bytes() == repo["mmproj-F16.gguf"]
+    assert find_projector(f"hf:{REPO}", path) is None
 
 
 def test_repository_without_a_projector(hub: Hub, model_bytes: bytes) -> None:
