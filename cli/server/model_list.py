@@ -112,7 +112,7 @@ class ModelList:
         aliases = aliases or (preset.aliases or () if preset is not common else ())
         return ServedModel(
             name, source, aliases, self.tags if preset.tags is None else preset.tags, origin,
-            arguments=(source, *option_words(combine(self.given, preset.options))),
+            arguments=(source, *option_words(combine(self.given, preset.options))), options=options,
             sleep_idle_seconds=preset.sleep_idle_seconds, stop_timeout=preset.stop_timeout,
             load_on_startup=preset.load_on_startup, load=model_loader(options), required_bytes=required_bytes(options),
         )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
 from localinfer.hub import resolve
+from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer.model import Model
@@ -24,7 +25,8 @@ HUB = "hf:"  # names of llama.cpp lack this prefix
 class ServedModel:
     """A model that clients can request as `name` or by an alias; `source` is the name or path it is loaded from.
 
-    `arguments` are the options that are its own, as words of a command line. `load` loads it, unless the model cache
+    `arguments` are the options that are its own, as words of a command line; `options` are all that it is loaded with,
+    besides those of models.toml. `load` loads it, unless the model cache
     has one function for all models; `required_bytes` returns the memory that it will need. A time that is None is that
     of the server. A hidden model can be requested, but is not listed.
     """
@@ -35,6 +37,7 @@ class ServedModel:
     tags: tuple[str, ...] = ()
     origin: Origin = "preset"
     arguments: tuple[str, ...] = ()
+    options: Layer = field(default_factory=dict, compare=False)
     sleep_idle_seconds: float | None = None
     stop_timeout: float | None = None  # seconds that running answers have when a client unloads the model
     load_on_startup: bool = False

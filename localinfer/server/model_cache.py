@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localinfer.errors import NotEnoughMemoryError
+from localinfer.errors import LocalInferError, NotEnoughMemoryError
 from localinfer.escaping import printable
+from localinfer.hub import resolve
+from localinfer.hub.projectors import media_kinds, projector_of
+from localinfer.options import merge
 from localinfer.server.api_errors import APIError
 from localinfer.server.catalog import (
     Catalog,
@@ -25,7 +28,9 @@ GIB = 2**30
 
 
 class ModelCache:
-    """The loaded models by name. Only `open` may be called by several threads."""
+    """The loaded models by name. Several threads may call `open`, `media_kinds`, `served_models`, and `resolve` with
+    a name, and nothing else.
+    """
 
     def __init__(self, catalog: Catalog, load: Load) -> None:
         """`load` loads models that have no function of their own."""
@@ -93,6 +98,18 @@ class ModelCache:
             self.n_batches += model.engine.runner.n_batches
             self.n_batched += model.engine.runner.n_batched
         return model
+
+    def media_kinds(self, served: ServedModel) -> frozenset[str]:
+        """Return what a model reads beside text: "image", "audio", both or nothing. If it is not loaded, its options
+        tell, and reading them takes time: call this in a thread.
+        """
+        if model := self.loaded.get(served.name):
+            return model.media_kinds
+        try:
+            options = merge(served.options, resolve.default_options(served.source))
+            return media_kinds(projector_of(served.source, resolve.find(served.source), options))
+        except LocalInferError:  # a file is missing; loading the model tells which
+            return frozenset()
 
     def required_bytes(self, served: ServedModel, limit: int) -> int:
         """Return the memory that a model will need; 0 if its function cannot tell, or if there is no limit (0).

@@ -1,5 +1,6 @@
 """`/v1/models` for clients of Anthropic's API, which send the header `anthropic-version`."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,8 @@ from localinfer.server.streaming import JSONResponse
 async def list_models(request: Request) -> Response:
     """`/v1/models`: all models, on one page."""
     dispatcher: Dispatcher = request.app.state.dispatcher
-    data = [model_object(each, dispatcher) for each in dispatcher.model_cache.served_models()]
+    list_all = dispatcher.model_cache.served_models  # it may read directories
+    data = await asyncio.to_thread(lambda: [model_object(each, dispatcher) for each in list_all()])
     ids = [each["id"] for each in data] or [None]
     return JSONResponse({"data": data, "has_more": False, "first_id": ids[0], "last_id": ids[-1]})
 
@@ -22,7 +24,9 @@ async def list_models(request: Request) -> Response:
 async def retrieve_model(request: Request) -> Response:
     """`/v1/models/{name}`"""
     dispatcher: Dispatcher = request.app.state.dispatcher
-    return JSONResponse(model_object(dispatcher.model_cache.resolve(request.path_params["name"]), dispatcher))
+    name: str = request.path_params["name"]
+    find = dispatcher.model_cache.resolve
+    return JSONResponse(await asyncio.to_thread(lambda: model_object(find(name), dispatcher)))
 
 
 def model_object(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:

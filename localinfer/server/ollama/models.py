@@ -13,11 +13,10 @@ from starlette.responses import Response
 from localinfer.escaping import printable
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub.model_description import describe
-from localinfer.hub.projectors import find_projector, media_kinds
 from localinfer.hub.resolve import default_options
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.model_cache import ServedModel, model_file
+from localinfer.server.model_cache import ModelCache, ServedModel, model_file
 from localinfer.server.model_info import ModelInfo, read_model_info
 from localinfer.server.request_fields import get, read_json_object
 from localinfer.server.streaming import JSONResponse
@@ -57,10 +56,11 @@ async def show(request: Request) -> Response:
     fields = await read_json_object(request)
     dispatcher: Dispatcher = request.app.state.dispatcher
     served = dispatcher.model_cache.resolve(get(fields, "model", str, "") or get(fields, "name", str, "") or None)
-    return JSONResponse(await asyncio.to_thread(model_details, served, get(fields, "verbose", bool, False)))
+    verbose = get(fields, "verbose", bool, False)
+    return JSONResponse(await asyncio.to_thread(model_details, served, dispatcher.model_cache, verbose))
 
 
-def model_details(served: ServedModel, verbose: bool) -> dict[str, Any]:
+def model_details(served: ServedModel, model_cache: ModelCache, verbose: bool) -> dict[str, Any]:
     file = model_file(served)
     info = read_model_info(file) if file else None
     if file is None or info is None:
@@ -70,7 +70,7 @@ def model_details(served: ServedModel, verbose: bool) -> dict[str, Any]:
     metadata = {key: value for key, value in f.metadata.items() if verbose or is_short(value)}
     template = str(default_options(served.source).get("chat_template", info.template))
     description = describe(served.source, f, template)
-    kinds = media_kinds(find_projector(served.source, file))
+    kinds = model_cache.media_kinds(served)
     return {
         "modelfile": description.modelfile(),
         "parameters": "\n".join(description.parameter_lines()),

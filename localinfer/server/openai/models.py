@@ -1,11 +1,11 @@
 """`/v1/models`: the models that this server serves."""
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.hub.projectors import find_projector, media_kinds
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.model_cache import ServedModel, model_file
 from localinfer.server.streaming import JSONResponse
@@ -14,7 +14,9 @@ from localinfer.server.streaming import JSONResponse
 async def retrieve_model(request: Request) -> Response:
     """`/v1/models/{name}`"""
     dispatcher: Dispatcher = request.app.state.dispatcher
-    return JSONResponse(model_object(dispatcher.model_cache.resolve(request.path_params["name"]), dispatcher))
+    name: str = request.path_params["name"]
+    find = dispatcher.model_cache.resolve  # it may read directories
+    return JSONResponse(await asyncio.to_thread(lambda: model_object(find(name), dispatcher)))
 
 
 def model_object(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def model_object(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:
     result: dict[str, Any] = {"id": served.name, "object": "model", "created": created, "owned_by": "localinfer"}
     result |= {"aliases": list(served.aliases), "tags": list(served.tags or dispatcher.settings.tags)}
     model = dispatcher.model_cache.loaded.get(served.name)
-    kinds = model.media_kinds if model else media_kinds(find_projector(served.source, file)) if file else ()
+    kinds = dispatcher.model_cache.media_kinds(served)
     inputs = [each for each in ("image", "audio") if each in kinds]
     result["architecture"] = {"input_modalities": ["text", *inputs], "output_modalities": ["text"]}
     result["capabilities"] = ["completion", *(["multimodal"] if inputs else [])]

@@ -1,6 +1,7 @@
 """Long responses are encoded beside the event loop, which answers other requests meanwhile."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localinfer.server.anthropic import models as anthropic_models
+from localinfer.server.catalog import Catalog, ServedModel
 from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
+from localinfer.server.model_cache import ModelCache
 from localinfer.server.openai import embeddings as openai_embeddings
+from localinfer.server.openai import models as openai_models
 from localinfer.server.request_fields import parse_json
 from localinfer.server.settings import Settings
 
@@ -75,3 +80,29 @@ def test_long_body() -> None:
     value, seconds, longest = asyncio.run(longest_pause(asyncio.to_thread(parse_json, content)))
     assert value["tokens"] == [12345] * (1 << 20)
     assert longest < seconds / 4
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [openai_models.retrieve_model, anthropic_models.retrieve_model, anthropic_models.list_models],
+    ids=["openai", "anthropic", "anthropic_list"],
+)
+def test_directories_are_read_in_other_threads(endpoint: Callable[[Any], Awaitable[Any]]) -> None:
+    threads = []
+
+    def list_models() -> list[ServedModel]:
+        threads.append(threading.current_thread())
+        return [ServedModel("a", "a.gguf")]
+
+    def load(_: str) -> Any:
+        raise AssertionError("no request loads a model")
+
+    dispatcher = SimpleNamespace(model_cache=ModelCache(Catalog(list_models), load), settings=Settings())
+    app = SimpleNamespace(state=SimpleNamespace(dispatcher=dispatcher))
+
+    async def respond() -> Any:
+        return await endpoint(SimpleNamespace(path_params={"name": "a"}, app=app))
+
+    assert b'"id":"a"' in asyncio.run(respond()).body
+    assert threads
+    assert threading.main_thread() not in threads

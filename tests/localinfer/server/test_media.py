@@ -5,13 +5,23 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from projector_files import write_projector_header
 from seeing_model import N_TOKENS, picture, write_seeing_model
 from server_process import ServerProcess
+from tiny import tiny_llama
 
 import localinfer
+from cli.server.model_list import ModelList
+from cli.server.presets import NO_PRESETS
+from localinfer.options import Layer
+from localinfer.server.model_cache import ModelCache
+from localinfer.server.ollama.models import model_details
+from localinfer.server.openai.models import model_object
+from localinfer.server.settings import Settings
 
 BASE64 = base64.b64encode(picture()).decode()
 OTHER = base64.b64encode(picture(1)).decode()
@@ -66,6 +76,31 @@ def test_what_the_server_says(seeing: ServerProcess, server: ServerProcess) -> N
     assert "vision" in seeing.post("/api/show", {"model": entry["id"]}).body["capabilities"]
     assert server.get("/v1/models").body["data"][0]["capabilities"] == ["completion"]
     assert "vision" not in server.post("/api/show", {"model": "tiny"}).body["capabilities"]
+
+
+@pytest.mark.parametrize(("place", "is_used"), [("beside", True), ("beside", False), ("elsewhere", True)])
+def test_what_the_options_of_the_server_say(tmp_path: Path, place: str, is_used: bool) -> None:
+    """A model that is not loaded, with a projector beside it or elsewhere, or with --no-mmproj."""
+    (tmp_path / "models").mkdir()
+    tiny_llama(tmp_path / "models" / "tiny.gguf")
+    projector = write_projector_header(tmp_path / ("models" if place == "beside" else "") / "mmproj.gguf")
+    given: Layer = {} if is_used else {"mmproj_auto": False}
+    if place == "elsewhere":
+        given = {"mmproj": str(projector)}
+    found = ModelList(
+        sources=[], directories=[tmp_path / "models"], given=given, read_presets=lambda: NO_PRESETS
+    ).catalog()
+    cache = ModelCache(found, lambda _: pytest.fail("loads a model"))
+    [served] = cache.served_models()
+    dispatcher: Any = SimpleNamespace(model_cache=cache, settings=Settings())
+    assert model_object(served, dispatcher)["capabilities"] == ["completion", *["multimodal"] * is_used]
+    assert model_details(served, cache, verbose=False)["capabilities"] == ["completion", *["vision"] * is_used]
+    loaded: Any = SimpleNamespace(
+        media_kinds={"audio"}, file=SimpleNamespace(path=tmp_path / "models" / "tiny.gguf"), n_ctx=1, n_vocab=1
+    )
+    cache.add(served, loaded)
+    assert model_object(served, dispatcher)["architecture"]["input_modalities"] == ["text", "audio"]
+    assert model_details(served, cache, verbose=False)["capabilities"] == ["completion", "audio"]
 
 
 # --- the forms of the APIs ---
