@@ -77,6 +77,8 @@ async def generate(request: Request) -> Response:
     suffix = get(fields, "suffix", str, "")
     images = parse_images(fields, "images")
     prompt: Prompt | None = None
+    if suffix and images:
+        raise field_error("images", "cannot be combined with suffix: a prompt with a gap is text only")
     if text and suffix:
         suffix_first = request.app.state.dispatcher.settings.suffix_first
         prompt = InfillPrompt(
@@ -145,7 +147,10 @@ def parse_message(message: object, where: str) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         raise field_error("messages", "must be a list of objects with role and content")
     images = parse_images(message, f"{where}.images")
-    content = {"content": with_images(message.get("content") or "", images, f"{where}.images")} if images else {}
+    text = message.get("content") or ""
+    if images and not isinstance(text, str):
+        raise field_error(f"{where}.content", "must be a string in a message with images")
+    content = {"content": with_images(text, images, f"{where}.images")} if images else {}
     named = {"name": message["tool_name"]} if "tool_name" in message else {}
     return {key: value for key, value in message.items() if key not in ("images", "tool_name")} | named | content
 
@@ -158,9 +163,9 @@ def parse_images(fields: Fields, where: str) -> list[str]:
     return images
 
 
-def with_images(text: object, images: Sequence[str], where: str) -> object:
+def with_images(text: str, images: Sequence[str], where: str) -> object:
     """Return the content of a message with images before its text; only the text without images."""
-    if not images or not isinstance(text, str):
+    if not images:
         return text
     parts: list[Mapping[str, str]] = [
         {"type": "image_url", "image_url": f"data:;base64,{image}", "field": f"{where}[{index}]"}

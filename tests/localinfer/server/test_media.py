@@ -189,6 +189,18 @@ def test_ollama(seeing: ServerProcess) -> None:
         assert field in refused.body["error"]
 
 
+def test_images_that_ollamas_api_cannot_place(seeing: ServerProcess) -> None:
+    refused = seeing.post("/api/generate", {"prompt": "the", "suffix": "end", "images": [BASE64]})
+    assert (refused.status, refused.body["error"]) == (
+        400, "images: cannot be combined with suffix: a prompt with a gap is text only",
+    )  # fmt: skip
+    message = {"role": "user", "content": [{"type": "text", "text": "the"}], "images": [BASE64]}
+    refused = seeing.post("/api/chat", {"messages": [message]})
+    assert (refused.status, refused.body["error"]) == (
+        400, "messages[0].content: must be a string in a message with images",
+    )  # fmt: skip
+
+
 def test_completion(seeing: ServerProcess) -> None:
     prompt = {"prompt_string": "the <__media__> and <__media__>", "multimodal_data": [BASE64, OTHER]}
     answer = seeing.post("/completion", {"prompt": prompt, "n_predict": 4}).body
