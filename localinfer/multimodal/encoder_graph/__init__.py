@@ -1,6 +1,7 @@
 """Encoders as compute graphs: the builder that families are written with, what the host computes, and their execution.
 
 encoder_builder     records operations on rows of patches as ops, for one size of image
+bounds              checks of sizes before an op is recorded
 transformer         the layers that most encoders share
 positions           position embeddings and rotation angles of a grid of patches
 row_order           index tables: blocks of patches that are merged, windows

@@ -20,6 +20,7 @@ from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.rope_tables import Angles, RopeTable
 from localinfer.kernels.signatures import ADD_BIAS, AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS, LAYER_NORM
+from localinfer.multimodal.encoder_graph.bounds import check_columns, check_product, check_row_numbers
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors, Floats
 from localinfer.multimodal.encoder_graph.row_order import Indices
 
@@ -135,7 +136,8 @@ class EncoderBuilder(GraphBuilder):
         out: Buffer | None = None,
     ) -> Buffer:  # fmt: skip
         """Return weight . x (+ bias), or add it to `add_to`, for a matrix that the host has converted, or whose result
-        has a place: the first rows and columns of `out`."""
+        has a place: the first rows and columns of `out`. Raises LocalInferError unless the matrix fits them."""
+        check_product(self.f, x, weight, add_to, out)
         if bias is not None and add_to is not None:
             self.graph.op(bias.name, ADD_BIAS, x.rows, bias=bias, n=add_to.n, x=add_to)
             bias = None
@@ -168,6 +170,7 @@ class EncoderBuilder(GraphBuilder):
     def gather(self, x: Buffer, numbers: Indices) -> Buffer:
         """Return rows of x side by side: row i is the rows `numbers[i]` of x, one after the other."""
         numbers = np.ascontiguousarray(numbers if numbers.ndim == 2 else numbers[:, None], np.int32)
+        check_row_numbers(self.f, x, numbers)
         count, width = numbers.shape
         y = self.graph.buffer(width * x.n, self.rows(count))
         rows = self.rows(count * width)
@@ -176,6 +179,7 @@ class EncoderBuilder(GraphBuilder):
 
     def average(self, x: Buffer, numbers: Indices) -> Buffer:
         """Return the means of rows of x: row i is the mean of its rows `numbers[i]`."""
+        check_row_numbers(self.f, x, numbers)
         count, width = numbers.shape
         y = self.graph.buffer(x.n, self.rows(count))
         self.graph.op(
@@ -184,7 +188,8 @@ class EncoderBuilder(GraphBuilder):
         return y
 
     def copy_columns(self, x: Buffer, y: Buffer, first: int) -> None:
-        """Copy the rows of x to the columns of y from `first` on."""
+        """Copy the rows of x to the columns of y from `first` on. Raises LocalInferError unless y has them."""
+        check_columns(self.f, x, y, first)
         self.graph.op("copy", COPY, x.rows, x=x, x_n=x.n, x_first=0, n=x.n, y=y, y_n=y.n, y_first=first)
 
     def constant_rows(self, values: Floats) -> Buffer:

@@ -27,9 +27,8 @@ def padded_length(g: EncoderBuilder, name: str, n: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def padded_product(g: EncoderBuilder, x: Buffer, name: str, n: int) -> Buffer:
-    """Return weight . x (+ bias) with columns of zeros up to `n`."""
-    rows = n_rows_of(g, name)
+def padded_product(g: EncoderBuilder, x: Buffer, name: str, rows: int, n: int) -> Buffer:
+    """Return weight . x (+ bias), for a matrix with this number of rows, with columns of zeros up to `n`."""
     if rows == n:
         return g.matmul(x, name, n)
     y = g.graph.buffer(n, x.rows)  # its memory is zeros, and only such products have this number of columns

@@ -54,11 +54,12 @@ def hidden_units(g: EncoderBuilder, h: Buffer, names: Sequence[str], down: str, 
     """Return the hidden units of a feed-forward network, the input of `down`: act(gate . h) * (up . h), or act(up . h),
     with columns of zeros up to the number that kernels read. `names` are up, and gate if there is one."""
     up, *gates = names
-    n = padded_length(g, down, n_rows_of(g, up))
+    rows = n_rows_of(g, up)
+    n = padded_length(g, down, rows)
     if gates:
-        gate = padded_product(g, h, gates[0], n)
-        return g.gate(gate, padded_product(g, h, up, n), act)
-    return g.gate(padded_product(g, h, up, n), None, act)
+        gate = padded_product(g, h, gates[0], rows, n)
+        return g.gate(gate, padded_product(g, h, up, rows, n), act)
+    return g.gate(padded_product(g, h, up, rows, n), None, act)
 
 
 def layer_network(g: EncoderBuilder, x: Buffer, blk: str, act: str) -> None:
@@ -69,8 +70,9 @@ def layer_network(g: EncoderBuilder, x: Buffer, blk: str, act: str) -> None:
 
 
 def two_layers(
-    g: EncoderBuilder, x: Buffer, first: str, second: str, act: str, out: Buffer | None = None
+    g: EncoderBuilder, x: Buffer, first: str, second: str, act: str, *, n_out: int = 0, out: Buffer | None = None
 ) -> Buffer:
-    """Return second . act(first . x), in the first rows of `out` if it is given."""
+    """Return second . act(first . x), rows of `n_out` values, or of as many as the second matrix has rows; in the first
+    rows of `out` if it is given."""
     n_hidden, hidden = n_rows_of(g, first), hidden_units(g, x, [first], second, act)
-    return product_of_padded(g, hidden, second, n_hidden, n_rows_of(g, second), out=out)
+    return product_of_padded(g, hidden, second, n_hidden, n_out or n_rows_of(g, second), out=out)

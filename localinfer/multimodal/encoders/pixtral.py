@@ -43,7 +43,7 @@ def with_breaks(g: EncoderBuilder, x: Buffer, grid: tuple[int, int]) -> Buffer:
     rows, columns = grid
     n, count = g.output_length, rows * columns
     projected = g.graph.buffer(n, g.rows(count + 1))
-    two_layers(g, x, "mm.1", "mm.2", "gelu_erf", projected)
+    two_layers(g, x, "mm.1", "mm.2", "gelu_erf", n_out=n, out=projected)
     g.set_row(projected, count, g.tensors.values(BREAK, n))
     numbers = np.full((rows, columns + 1), count)
     numbers[:, :columns] = np.arange(count).reshape(rows, columns)

@@ -31,10 +31,10 @@ def build(g: EncoderBuilder) -> Buffer:
         if number in deepstack:
             name = f"v.deepstack.{number}"
             merged = g.norm(g.gather(x, rows), f"{name}.norm")
-            added = two_layers(g, merged, f"{name}.fc1", f"{name}.fc2", "gelu_erf")
+            added = two_layers(g, merged, f"{name}.fc1", f"{name}.fc2", "gelu_erf", n_out=n)
             g.copy_columns(added, output, n * (1 + deepstack.index(number)))
 
     transform(g, x, activation(g), AttentionSpec(g.rotation("halves", angles)), on_layer=project)
     x = g.gather(g.norm(x, "v.post_ln"), rows)
-    g.copy_columns(two_layers(g, x, "mm.0", "mm.2", "gelu_erf"), output, 0)
+    g.copy_columns(two_layers(g, x, "mm.0", "mm.2", "gelu_erf", n_out=n), output, 0)
     return output

@@ -12,8 +12,10 @@ from gguf import GGUFReader, GGUFValueType
 
 from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.reader import open_gguf
+from localinfer.multimodal.encoder_graph.encoder_tensors import constant
 from localinfer.multimodal.encoders import find_encoder, known
 from localinfer.multimodal.projector_file import open_projector
+from localinfer.options import Options
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 Keys = dict[str, Any]
@@ -57,6 +59,17 @@ def set_tensor(name: str, shape: tuple[int, ...]) -> Change:
     return change
 
 
+def resize_rows(name: str, rows: int) -> Change:
+    """Give a matrix and its bias another number of rows."""
+
+    def change(tensors: Tensors, _keys: Keys) -> None:
+        tensors[f"{name}.weight"] = np.zeros((rows, tensors[f"{name}.weight"].shape[1]), np.float32)
+        if f"{name}.bias" in tensors:
+            tensors[f"{name}.bias"] = np.zeros(rows, np.float32)
+
+    return change
+
+
 def drop_tensor(name: str) -> Change:
     def change(tensors: Tensors, _keys: Keys) -> None:
         del tensors[name]
@@ -86,6 +99,14 @@ CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
     ("gemma3", set_tensor("v.class_embd", (1, 33)), LocalInferError, r"v\.class_embd"),
     ("qwen2_5vl", set_tensor("v.blk.0.ffn_gate.weight", (43, 32)), LocalInferError, r"v\.blk\.0\.ffn_gate"),
     ("qwen3vl", set_tensor("v.position_embd.weight", (37, 32)), LocalInferError, r"v\.position_embd\.weight"),
+    ("qwen2_5vl", resize_rows("v.blk.0.ffn_gate", 4096), LocalInferError, r"v\.blk\.0\.ffn_gate\.weight: has shape"),
+    ("qwen2_5vl", resize_rows("v.blk.0.ffn_gate", 43), LocalInferError, r"v\.blk\.0\.ffn_gate\.weight: has shape \[43"),
+    ("glm4v", resize_rows("mm.gate", 4096), LocalInferError, r"mm\.gate\.weight: has shape"),
+    ("pixtral", resize_rows("mm.2", 4096), LocalInferError, r"mm\.2\.weight: has shape"),
+    ("qwen3vl", resize_rows("mm.2", 4096), LocalInferError, r"mm\.2\.weight: has shape"),
+    ("qwen3vl", resize_rows("mm.2", 32), LocalInferError, r"mm\.2\.weight: has shape \[32"),
+    ("qwen3vl", resize_rows("v.deepstack.0.fc2", 4096), LocalInferError, r"v\.deepstack\.0\.fc2\.weight: has shape"),
+    ("pixtral", set_key("clip.vision.spatial_merge_size", 2), LocalInferError, r"mm\.2\.weight: makes 256 rows of 64"),
     ("idefics3", set_tensor("mm.model.fc.weight", (64, 64)), LocalInferError, r"mm\.model\.fc\.weight: has shape"),
 ]  # fmt: skip
 
@@ -111,6 +132,25 @@ def test_rows_for_deepstack_must_be_those_of_the_model(tmp_path: Path) -> None:
     model = open_gguf(projectors.language_model(reference, tmp_path, n_deepstack_layers=1))
     with pytest.raises(LocalInferError, match="makes rows of 192 values; the model needs 128"):
         open_projector(projectors.write("qwen3vl", tmp_path), model)
+
+
+def test_ops_do_not_leave_the_memory_of_their_buffers(tmp_path: Path) -> None:
+    model = open_gguf(projectors.language_model(projectors.reference("gemma3"), tmp_path))
+    g, output = open_projector(projectors.write("gemma3", tmp_path), model).build((8, 8), Options(threads=1))
+    wide, narrow, few = g.graph.buffer(64), g.graph.buffer(32), g.graph.buffer(64, g.rows(16))
+    weight = constant("w", np.zeros((64, 64), np.float32))
+    for x, out in ((wide, narrow), (wide, few), (narrow, wide)):
+        with pytest.raises(LocalInferError, match="tensor w: "):
+            g.product(x, weight, out=out)
+    for x, y, first in ((wide, narrow, 0), (narrow, wide, 33), (wide, few, 0)):
+        with pytest.raises(LocalInferError, match="values do not fit into"):
+            g.copy_columns(x, y, first)
+    for numbers in ([0, 16], [-1, 2]):
+        with pytest.raises(LocalInferError, match="an op reads rows"):
+            g.gather(output, np.array(numbers, np.int32))
+        with pytest.raises(LocalInferError, match="an op reads rows"):
+            g.average(output, np.array([numbers], np.int32))
+    assert g.product(wide, weight, out=g.graph.buffer(96)).n == 96
 
 
 def test_names_of_projector_types() -> None:

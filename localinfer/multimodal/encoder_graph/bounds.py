@@ -1,0 +1,31 @@
+"""Checks of the sizes of an op before it is recorded: kernels check no bounds, and a projector file is untrusted."""
+
+from localinfer.gguf.reader import GGUF, Tensor
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.multimodal.encoder_graph.row_order import Indices
+
+TYPE_KEY = "clip.projector_type"  # errors name it where no tensor or other key is the cause
+
+
+def check_product(f: GGUF, x: Buffer, weight: Tensor, add_to: Buffer | None, out: Buffer | None) -> None:
+    """Raise LocalInferError if the product would read or write beyond the memory of x, `add_to` or `out`."""
+    n_out, n_in = weight.shape
+    if n_in != x.n:
+        raise f.error(f"tensor {weight.name}", f"has {n_in} columns; its input has {x.n}")
+    y, count = out or add_to, x.rows.capacity
+    if y and (n_out > y.n or (add_to and n_out < y.n) or count > y.rows.capacity):
+        what = f"makes {count} rows of {n_out} values; there is memory for {y.rows.capacity} rows of {y.n}"
+        raise f.error(f"tensor {weight.name}", what)
+
+
+def check_columns(f: GGUF, x: Buffer, y: Buffer, first: int) -> None:
+    """Raise LocalInferError unless y has room for the rows of x from column `first` on."""
+    if first + x.n > y.n or x.rows.capacity > y.rows.capacity:
+        room = f"{y.rows.capacity} rows, columns {first} to {y.n}"
+        raise f.error(TYPE_KEY, f"{x.rows.capacity} rows of {x.n} values do not fit into {room}")
+
+
+def check_row_numbers(f: GGUF, x: Buffer, numbers: Indices) -> None:
+    """Raise LocalInferError for numbers of rows that x does not have."""
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < x.rows.capacity:
+        raise f.error(TYPE_KEY, f"an op reads rows {numbers.min()} to {numbers.max()} of {x.rows.capacity}")
