@@ -6,6 +6,14 @@ from localinfer.multimodal.encoder_graph.row_order import Indices
 
 TYPE_KEY = "clip.projector_type"  # errors name it where no tensor or other key is the cause
 
+CLASS = "v.class_embd"  # rows beside those of the patches
+
+
+def check_positions(f: GGUF, count: int, rows: int) -> None:
+    """Raise LocalInferError unless as many rows have a position as there are: those of classes may have none."""
+    if count != rows:
+        raise f.error(f"tensor {CLASS}" if CLASS in f.tensors else TYPE_KEY, f"{rows} rows have {count} positions")
+
 
 def check_product(f: GGUF, x: Buffer, weight: Tensor, add_to: Buffer | None, out: Buffer | None) -> None:
     """Raise LocalInferError if the product would read or write beyond the memory of x, `add_to` or `out`."""

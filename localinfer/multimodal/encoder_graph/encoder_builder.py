@@ -20,12 +20,18 @@ from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.rope_tables import Angles, RopeTable
 from localinfer.kernels.signatures import ADD_BIAS, AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS, LAYER_NORM
-from localinfer.multimodal.encoder_graph.bounds import check_columns, check_product, check_row_numbers
+from localinfer.multimodal.encoder_graph.bounds import (
+    CLASS,
+    check_columns,
+    check_positions,
+    check_product,
+    check_row_numbers,
+)
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors, Floats
 from localinfer.multimodal.encoder_graph.row_order import Indices
 
 CHANNELS = 3
-PATCH_EMBEDDING, PATCH_BIAS, CLASS = "v.patch_embd.weight", "v.patch_embd.bias", "v.class_embd"
+PATCH_EMBEDDING, PATCH_BIAS = "v.patch_embd.weight", "v.patch_embd.bias"
 FRAMES = (PATCH_EMBEDDING, f"{PATCH_EMBEDDING}.1")  # of encoders of videos: an image is two equal frames
 DEFAULT_EPSILON = 1e-5
 FULL_ATTENTION = AttentionSpec()
@@ -108,6 +114,7 @@ class EncoderBuilder(GraphBuilder):
         initial, count = np.zeros((self.graph.batch, n), np.float32), len(class_rows)
         first = 0 if class_last else count
         if positions is not None:
+            check_positions(self.f, len(positions), len(initial))
             initial[:] = positions
         if self.tensors.has(PATCH_BIAS):
             initial[first : first + self.n_patches] += self.tensors.values(PATCH_BIAS, n)
@@ -205,14 +212,18 @@ class EncoderBuilder(GraphBuilder):
     # --- attention ---
 
     def rotation(self, pairs: str, angles: NDArray[np.float64]) -> Rope:
-        """Return a rotary embedding with the angles of each row, (rows, pairs)."""
+        """Return a rotary embedding with the angles of each row, (rows, pairs). Raises LocalInferError unless all rows
+        have angles."""
+        check_positions(self.f, len(angles), self.graph.batch)
         rope = Rope(pairs, np.zeros(angles.shape[1]))
         table = np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
         self.model.attention.rope_tables[rope, False] = RopeTable(rope, Angles(rope), self.constant(table), None)
         return rope
 
     def set_windows(self, window: int, lengths: NDArray[np.int64]) -> None:
-        """Let rows attend to those of their window in layers with this `window`: lengths of consecutive windows."""
+        """Let rows attend to those of their window in layers with this `window`: lengths of consecutive windows. Raises
+        LocalInferError unless they cover all rows."""
+        check_positions(self.f, int(lengths.sum()), self.graph.batch)
         starts = np.cumsum(lengths) - lengths
         oldest, end = (np.repeat(each, lengths).astype(np.int32) for each in (starts, starts + lengths))
         self.spans[window] = oldest, end - 1

@@ -107,6 +107,10 @@ CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
     ("qwen3vl", resize_rows("mm.2", 32), LocalInferError, r"mm\.2\.weight: has shape \[32"),
     ("qwen3vl", resize_rows("v.deepstack.0.fc2", 4096), LocalInferError, r"v\.deepstack\.0\.fc2\.weight: has shape"),
     ("pixtral", set_key("clip.vision.spatial_merge_size", 2), LocalInferError, r"mm\.2\.weight: makes 256 rows of 64"),
+    *(
+        (name, set_tensor("v.class_embd", (4, 32)), LocalInferError, r"v\.class_embd: \d+ rows have \d+ positions")
+        for name in ("glm4v", "lfm2", "lightonocr", "paddleocr", "pixtral", "qwen2_5vl", "qwen2vl", "qwen3vl")
+    ),
     ("idefics3", set_tensor("mm.model.fc.weight", (64, 64)), LocalInferError, r"mm\.model\.fc\.weight: has shape"),
 ]  # fmt: skip
 
