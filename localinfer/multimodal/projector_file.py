@@ -11,10 +11,9 @@ from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, read_class_rows
-from localinfer.multimodal.encoder_graph.encoder_model import encoder_model, read_heads
+from localinfer.multimodal.encoder_graph.encoder_model import check_lengths, encoder_model, read_heads
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.multimodal.encoders import Encoder, find_encoder, known
 from localinfer.multimodal.sounds.sound_encoder import SoundEncoder, open_sound_encoder
@@ -145,14 +144,6 @@ def reject_unknown_keys(f: GGUF) -> None:
     for key in f.metadata:
         if key.startswith("clip.") and not key.startswith(ENCODER_KEYS) and key not in OTHER_KEYS:
             raise f.error(key, "is not supported", UnsupportedError)
-
-
-def check_lengths(f: GGUF, graph: ComputeGraph) -> None:
-    """Raise UnsupportedError for rows whose length is not a multiple of what kernels read at a time."""
-    for op in graph.ops:
-        for buffer in op.arguments:
-            if isinstance(buffer, Buffer) and buffer.n % (32 if buffer.bf16.region else 16):
-                raise f.error(f"tensor {op.name}", f"rows of {buffer.n} values are not supported", UnsupportedError)
 
 
 def smallest_grid(f: GGUF) -> tuple[int, int]:

@@ -1,8 +1,10 @@
-"""The empty graph of an encoder, to which a builder adds operations."""
+"""The empty graph of an encoder, to which a builder adds operations, and a check of the graph that results."""
 
 from dataclasses import replace
 
+from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF
+from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.properties.hyperparameters import Hyperparameters
@@ -36,3 +38,11 @@ def read_heads(model: ModelGraph) -> AttentionHeads:
         return heads
     size = model.hparams.count(key, maximum=1 << 12)
     return replace(heads, key=size, value=size)
+
+
+def check_lengths(f: GGUF, graph: ComputeGraph) -> None:
+    """Raise UnsupportedError for rows whose length is not a multiple of what kernels read at a time."""
+    for op in graph.ops:
+        for buffer in op.arguments:
+            if isinstance(buffer, Buffer) and buffer.n % (32 if buffer.bf16.region else 16):
+                raise f.error(f"tensor {op.name}", f"rows of {buffer.n} values are not supported", UnsupportedError)

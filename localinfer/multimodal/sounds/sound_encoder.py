@@ -8,7 +8,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.hyperparameters import Hyperparameters
-from localinfer.multimodal.encoder_graph.encoder_model import encoder_model, read_heads
+from localinfer.multimodal.encoder_graph.encoder_model import check_lengths, encoder_model, read_heads
 from localinfer.multimodal.sounds.encoders import SoundFamily, find_family, known
 from localinfer.multimodal.sounds.framing import Framing
 from localinfer.multimodal.sounds.sound_builder import SoundBuilder
@@ -50,6 +50,7 @@ class SoundEncoder:
         output = self.family.build(g)
         tensors.reject_unused()
         hparams.reject_unused()
+        check_lengths(f, model.graph)
         if output.n != self.embedding_length:
             what = f"{self.projector_type} makes rows of {output.n} values; the model needs {self.embedding_length}"
             raise f.error(f"{PREFIX}.projector_type", what)

@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import projectors
 import pytest
+import sound_projectors
 from gguf import GGUFReader, GGUFValueType
 
 from localinfer.errors import LocalInferError, UnsupportedError
@@ -24,7 +25,7 @@ Change = Callable[[Tensors, Keys], None]
 
 def changed(name: str, folder: Path, change: Change) -> Path:
     """Write a reference projector with other keys or tensors."""
-    reader = GGUFReader(projectors.write(name, folder))
+    reader = GGUFReader((projectors if name in projectors.NAMES else sound_projectors).write(name, folder))
     tensors = {tensor.name: tensor.data for tensor in reader.tensors}
     keys = {key: field for key, field in reader.fields.items() if key.startswith("clip.")}
     change(tensors, keys)
@@ -155,6 +156,21 @@ def test_ops_do_not_leave_the_memory_of_their_buffers(tmp_path: Path) -> None:
         with pytest.raises(LocalInferError, match="an op reads rows"):
             g.average(output, np.array([numbers], np.int32))
     assert g.product(wide, weight, out=g.graph.buffer(96)).n == 96
+
+
+def test_heads_of_sound_encoders_must_have_lengths_that_kernels_read(tmp_path: Path) -> None:
+    def one_head_of_one_value(tensors: Tensors, keys: Keys) -> None:
+        keys |= {"clip.audio.attention.head_count": 1, "clip.audio.attention.head_dim": 1}
+        for name in list(tensors):
+            if name.endswith(("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_q.bias", "attn_v.bias")):
+                tensors[name] = tensors[name][:1]
+            elif name.endswith("attn_out.weight"):
+                tensors[name] = tensors[name][:, :1]
+
+    path = changed("ultravox", tmp_path, one_head_of_one_value)
+    model = open_gguf(sound_projectors.language_model("ultravox", tmp_path))
+    with pytest.raises(UnsupportedError, match=r"tensor a\.blk\.0\.attn_q\.\w+: rows of 1 values are not supported"):
+        open_projector(path, model)
 
 
 def test_names_of_projector_types() -> None:
