@@ -7,14 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import paths
-from localinfer.errors import NotEnoughMemoryError
 from localinfer.graph.cache.ring_buffer import EMPTY
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH
 from localinfer.graph.ops.op import Op
 from localinfer.kernels.layout import PAGE_SIZE
-from localinfer.machine import resources
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
+from localinfer.multimodal.encoder_graph.encoder_model import require_memory
 from localinfer.runtime.compiled_graph import float_rows
 from localinfer.runtime.thread_pool import POOL_KERNELS, OnOp, ThreadPool
 from quant.jit import loader
@@ -32,7 +31,7 @@ class CompiledEncoder:
     def __init__(self, g: EncoderBuilder, output: Buffer, progress: loader.Progress | None = None) -> None:
         assert g.input is not None
         self._g, self._input, self._output, self.graph = g, g.input, output, g.graph
-        require_memory(g)
+        require_memory(g.f, g.input_size, g.graph.nbytes)
         needed = [*POOL_KERNELS, *(kernel_of(op.rows.capacity, op) for op in self.graph.ops)]
         addresses, self.warnings = loader.load_kernels(needed, paths.jit_dir(), progress)
         unused = {kernel: 0 for op in self.graph.ops for kernel in (op.small_batch, op.large_batch)}
@@ -89,11 +88,3 @@ def write_constants(g: EncoderBuilder) -> list[NDArray[np.int32]]:
         tables.append(np.arange(ring.capacity // PAGE_SIZE, dtype=np.int32))
         ring.add_segment(0, n, tables[-1].ctypes.data, n_pages)
     return tables
-
-
-def require_memory(g: EncoderBuilder) -> None:
-    """Raise NotEnoughMemoryError before memory is allocated that the machine does not have."""
-    available, needed = resources.available_memory(), g.graph.nbytes
-    if needed > available:
-        what = f"{g.input_size} needs {needed / 2**30:.1f} GiB"
-        raise g.f.error("memory", f"{what}, {available / 2**30:.1f} GiB are available", NotEnoughMemoryError)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from localinfer.errors import UnsupportedError
+from localinfer.errors import NotEnoughMemoryError, UnsupportedError
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import ComputeGraph
@@ -16,12 +16,18 @@ from localinfer.options import Options
 from localinfer.runtime.compiled_graph import ACTIVATION_PASSES, DEFAULT_PRECISION
 
 CACHE_TYPES = {"fast": "f16", "high": "f32"}  # of keys and values, by precision
+MAX_HEAD_SIZE = 1 << 12
+HOST_BYTES = 24  # of each value of a row, for positions in double precision; the activations of a layer need more
 
 
 def encoder_model(
     f: GGUF, hparams: Hyperparameters, tensors: EncoderTensors, n_rows: int, options: Options
 ) -> ModelGraph:
-    """Return the graph of an encoder whose residual stream has this number of rows, without operations."""
+    """Return the graph of an encoder whose residual stream has this number of rows, without operations. Raises
+    NotEnoughMemoryError if there is too little memory even for what the host computes while operations are added."""
+    key_size = hparams.count("attention.head_dim", 0, minimum=0, maximum=MAX_HEAD_SIZE)
+    length = max(key_size, hparams.count("embedding_length"))
+    require_memory(f, f"the input of {n_rows} rows", HOST_BYTES * n_rows * length)
     precision = DEFAULT_PRECISION[False] if options.precision == "auto" else options.precision
     threads = options.threads or resources.default_threads()
     graph = ComputeGraph(n_rows, 1, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision])
@@ -36,8 +42,16 @@ def read_heads(model: ModelGraph) -> AttentionHeads:
     heads, key = model.attention_heads[0], "attention.head_dim"
     if not model.hparams.has(key):
         return heads
-    size = model.hparams.count(key, maximum=1 << 12)
+    size = model.hparams.count(key, maximum=MAX_HEAD_SIZE)
     return replace(heads, key=size, value=size)
+
+
+def require_memory(f: GGUF, name: str, nbytes: int) -> None:
+    """Raise NotEnoughMemoryError before memory is allocated that the machine does not have. `name` needs it."""
+    available = resources.available_memory()
+    if nbytes > available:
+        what = f"{name} needs {nbytes / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+        raise f.error("memory", what, NotEnoughMemoryError)
 
 
 def check_lengths(f: GGUF, graph: ComputeGraph) -> None:

@@ -12,6 +12,7 @@ from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import ADD, GATHER_ROWS
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, PatchInput
+from localinfer.multimodal.encoder_graph.encoder_model import require_memory
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoder_graph.row_order import Indices
 from localinfer.multimodal.sounds.framing import Framing
@@ -54,6 +55,7 @@ class SoundBuilder(EncoderBuilder):
         weight = self.tensors.convolution(name, n_out, n_in, *taps)
         rows = self.rows(n_rows + 1)
         inputs, x = self.graph.buffer(weight.shape[1], rows), self.graph.buffer(n_out, rows)
+        require_memory(self.f, self.input_size, 2 * 4 * rows.capacity * n_out)
         initial = np.zeros((rows.capacity, n_out), np.float32)
         initial[:n_rows] = self.tensors.convolution_bias(name, n_out, len(taps)).data.view(np.float32)
         self.input = PatchInput(inputs, 0, np.arange(n_rows, dtype=np.int32), x, initial)

@@ -11,8 +11,9 @@ import pytest
 import sound_projectors
 from gguf import GGUFReader, GGUFValueType
 
-from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.errors import LocalInferError, NotEnoughMemoryError, UnsupportedError
 from localinfer.gguf.reader import open_gguf
+from localinfer.machine import resources
 from localinfer.multimodal.encoder_graph.encoder_tensors import constant
 from localinfer.multimodal.encoders import find_encoder, known
 from localinfer.multimodal.projector_file import open_projector
@@ -21,6 +22,7 @@ from localinfer.options import Options
 Tensors = dict[str, np.ndarray[Any, Any]]
 Keys = dict[str, Any]
 Change = Callable[[Tensors, Keys], None]
+LARGE = {"embedding_length": 4096, "patch_size": 1, "image_size": 362}
 
 
 def changed(name: str, folder: Path, change: Change) -> Path:
@@ -171,6 +173,35 @@ def test_heads_of_sound_encoders_must_have_lengths_that_kernels_read(tmp_path: P
     model = open_gguf(sound_projectors.language_model("ultravox", tmp_path))
     with pytest.raises(UnsupportedError, match=r"tensor a\.blk\.0\.attn_q\.\w+: rows of 1 values are not supported"):
         open_projector(path, model)
+
+
+def test_memory_is_checked_before_it_is_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def large_rows(tensors: Tensors, keys: Keys) -> None:
+        keys |= {f"clip.vision.{key}": value for key, value in LARGE.items()}
+        for name in ("v.patch_embd.weight", "v.patch_embd.weight.1"):
+            tensors[name] = np.zeros((LARGE["embedding_length"], 3, 1, 1), np.float16)
+
+    monkeypatch.setattr(resources, "available_memory", lambda: 1 << 28)
+    model = open_gguf(projectors.language_model(projectors.reference("qwen2vl"), tmp_path))
+    with pytest.raises(NotEnoughMemoryError, match=r"memory: the input of 131044 rows needs 12\.0 GiB, 0\.2 GiB are"):
+        open_projector(changed("qwen2vl", tmp_path, large_rows), model)
+
+
+def test_memory_of_heads_is_checked_before_it_is_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "available_memory", lambda: 1 << 28)
+    model = open_gguf(projectors.language_model(projectors.reference("qwen2vl"), tmp_path))
+    path = changed("qwen2vl", tmp_path, set_key("clip.vision.attention.head_dim", 1 << 12))
+    with pytest.raises(NotEnoughMemoryError, match=r"memory: the input of 19600 rows needs 1\.8 GiB"):
+        open_projector(path, model)
+
+
+def test_memory_of_convolutions_is_checked_before_it_is_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "available_memory", lambda: 1 << 20)
+    model = open_gguf(sound_projectors.language_model("qwen3a", tmp_path))
+    with pytest.raises(NotEnoughMemoryError, match="memory: a sound of 8 s needs"):
+        open_projector(sound_projectors.write("qwen3a", tmp_path), model)
 
 
 def test_names_of_projector_types() -> None:
