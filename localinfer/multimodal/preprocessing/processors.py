@@ -133,7 +133,8 @@ def read_image_parameters(f: GGUF, kind: ProcessorKind, min_tokens: int = 0, max
     if fewest < most:
         most = read_count(f, "preproc_max_tiles", most, minimum=1, maximum=MAX_TILES)
         fewest = read_count(f, "preproc_min_tiles", fewest, minimum=1, maximum=most)
-    longest_edge = image_size if kind.make is LongestEdge else 0
+    longest_edge = image_size if kind.make is LongestEdge else 0  # such a file cannot lack a longest edge
+    least = min(longest_edge, 1)
     return ImageParameters(
         image_size=image_size,
         patch_size=patch_size,
@@ -143,7 +144,7 @@ def read_image_parameters(f: GGUF, kind: ProcessorKind, min_tokens: int = 0, max
         filter=kind.filter,
         min_pixels=min_pixels,
         max_pixels=max_pixels,
-        longest_edge=read_count(f, "preproc_image_size", longest_edge, minimum=0, maximum=MAX_IMAGE_SIZE),
+        longest_edge=read_count(f, "preproc_image_size", longest_edge, minimum=least, maximum=MAX_IMAGE_SIZE),
         min_tiles=fewest,
         max_tiles=most,
         resolutions=read_resolutions(f),
@@ -162,7 +163,8 @@ def read_pixel_limits(
         min_pixels = min_tokens * token_pixels
     if max_tokens:
         max_pixels = max_tokens * token_pixels
-    if max_pixels and not token_pixels <= max_pixels <= MAX_PIXELS:
+    is_limited = max_pixels > 0 or kind.tokens is None
+    if is_limited and not token_pixels <= max_pixels <= MAX_PIXELS:
         problem = f"an image may have {max_pixels} pixels; it must be from {token_pixels} to {MAX_PIXELS}"
         raise UsageError(problem) if max_tokens else f.error(PREFIX + "image_max_pixels", problem)
     if max_pixels and min_pixels > max_pixels:
