@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from localinfer.multimodal.media import Image
 from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW, EncoderInput, tile_name
-from localinfer.multimodal.preprocessing.image_parameters import ImageParameters
-from localinfer.multimodal.preprocessing.pixel_operations import resize, round_up, tile, to_patches
+from localinfer.multimodal.preprocessing.image_parameters import MAX_TILES, ImageParameters
+from localinfer.multimodal.preprocessing.pixel_operations import check_tiles, resize, round_up, tile, to_patches
 from localinfer.multimodal.preprocessing.smart_resize import smart_size
 
 MAX_LONGEST_EDGE = 4096
@@ -23,13 +23,17 @@ class Idefics3Tiles:
     parameters: ImageParameters
 
     def sizes(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the size of the image with its longest edge, and the size in whole tiles."""
+        """Return the size of the image with its longest edge, and the size in whole tiles. Raises LocalInferError if
+        they are too many."""
         p = self.parameters
         if p.min_pixels or p.max_pixels or not p.longest_edge:
-            size = smart_size(height, width, p.image_size, p.min_pixels, p.max_pixels or height * width)
-            return size, size
-        first = longest_edge_size(height, width, p.longest_edge)
-        return first, whole_tiles(*first, p.image_size)
+            most = p.max_pixels or min(height * width, MAX_TILES * p.image_size**2)
+            first = tiled = smart_size(height, width, p.image_size, p.min_pixels, most)
+        else:
+            first = longest_edge_size(height, width, p.longest_edge)
+            tiled = whole_tiles(*first, p.image_size)
+        check_tiles(height, width, tiled[0] // p.image_size, tiled[1] // p.image_size)
+        return first, tiled
 
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """Return the rows and columns of patches of each encoder input that an image of this size becomes."""

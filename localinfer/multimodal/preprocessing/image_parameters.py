@@ -12,8 +12,8 @@ PREFIX = "clip.vision."
 MAX_IMAGE_SIZE = 8192  # as llama.cpp
 MAX_PATCH_SIZE = 256
 MAX_MERGE = 64
-MAX_TILES = 64
-MAX_PIXELS = 1 << 27  # of the patches of one image
+MAX_TILES = 64  # of one image; published models have 36 at most
+MAX_PIXELS = 1 << 27  # of one image when it is resized, or of its patches
 
 Filter = Literal["bilinear", "bicubic", "lanczos"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from localinfer.multimodal.media import Image
 from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW, EncoderInput, tile_name
 from localinfer.multimodal.preprocessing.image_parameters import ImageParameters
-from localinfer.multimodal.preprocessing.pixel_operations import Pixels, pad, resize, tile, to_patches
+from localinfer.multimodal.preprocessing.pixel_operations import Pixels, check_tiles, pad, resize, tile, to_patches
 
 Resolution = tuple[int, int]  # width, height
 
@@ -20,7 +20,7 @@ class AnyResolution:
     def grids(self, height: int, width: int) -> list[tuple[int, int]]:
         """Return the rows and columns of patches of each encoder input that an image of this size becomes."""
         size = self.parameters.image_size
-        wide, high = best_resolution(height, width, self.parameters.resolutions)
+        wide, high = self._resolution(height, width)
         side = size // self.parameters.patch_size
         return [(side, side)] * (1 + (wide // size) * (high // size))
 
@@ -28,7 +28,7 @@ class AnyResolution:
         """Return the overview, then the tiles row by row."""
         p = self.parameters
         height, width = image.pixels.shape[:2]
-        wide, high = best_resolution(height, width, p.resolutions)
+        wide, high = self._resolution(height, width)
         canvas = self._padded(image.pixels, high, wide)
         return [
             to_patches(resize(image.pixels, p.image_size, p.image_size, p.filter), p, OVERVIEW),
@@ -38,6 +38,12 @@ class AnyResolution:
                 for column in range(wide // p.image_size)
             ),
         ]
+
+    def _resolution(self, height: int, width: int) -> Resolution:
+        """Return the resolution for an image of this size. Raises LocalInferError if it has too many tiles."""
+        wide, high = best_resolution(height, width, self.parameters.resolutions)
+        check_tiles(height, width, high // self.parameters.image_size, wide // self.parameters.image_size)
+        return wide, high
 
     def _padded(self, pixels: Pixels, height: int, width: int) -> Pixels:
         """Return the image, resized to fit, in the middle of a black canvas."""

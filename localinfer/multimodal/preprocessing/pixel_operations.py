@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
 from localinfer.multimodal.preprocessing.encoder_input import EncoderInput
-from localinfer.multimodal.preprocessing.image_parameters import Filter, ImageParameters
+from localinfer.multimodal.preprocessing.image_parameters import MAX_PIXELS, MAX_TILES, Filter, ImageParameters
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 MAX_SIDE = 1 << 16
@@ -24,8 +24,7 @@ def resize(pixels: Pixels, height: int, width: int, filter_name: Filter) -> Pixe
 
     if pixels.shape[:2] == (height, width):
         return pixels
-    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
-        raise LocalInferError(f"an image cannot be resized to {width} x {height} pixels")
+    check_size(pixels, height, width)
     filters = {
         "bilinear": Image.Resampling.BILINEAR,
         "bicubic": Image.Resampling.BICUBIC,
@@ -38,10 +37,30 @@ def pad(
     pixels: Pixels, height: int, width: int, *, top: int = 0, left: int = 0, color: tuple[int, ...] = BLACK
 ) -> Pixels:
     """Return a canvas of a color with the pixels at a place in it."""
+    check_size(pixels, height, width)
     canvas = np.empty((height, width, 3), np.uint8)
     canvas[:] = color
     canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
     return canvas
+
+
+def check_size(pixels: Pixels, height: int, width: int) -> None:
+    """Raise LocalInferError if an image would become larger than any model needs."""
+    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and height * width <= MAX_PIXELS):
+        what = f"{describe(*pixels.shape[:2])} would become {width} x {height} pixels; the limit is {MAX_PIXELS} in all"
+        raise LocalInferError(what)
+
+
+def check_tiles(height: int, width: int, rows: int, columns: int) -> None:
+    """Raise LocalInferError if an image of this size would become more tiles than any model needs."""
+    if rows * columns > MAX_TILES:
+        what = f"would become {rows * columns} tiles; the limit is {MAX_TILES}"
+        raise LocalInferError(f"{describe(height, width)} {what}")
+
+
+def describe(height: int, width: int) -> str:
+    """Return the name of an image in messages."""
+    return f"an image of {width} x {height} pixels"
 
 
 def tile(pixels: Pixels, size: int, row: int, column: int) -> Pixels:

@@ -15,6 +15,7 @@ from preprocessing_results import STEP, digest_of_inputs, levels_of, pixels_of
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.reader import open_gguf
 from localinfer.multimodal.media import Image
+from localinfer.multimodal.preprocessing.pixel_operations import pad
 from localinfer.multimodal.preprocessing.processors import ImageProcessor, make_image_processor
 
 EXPECTED: Mapping[str, list[dict[str, Any]]] = json.loads((DATA / "preprocessing.json").read_text())
@@ -104,6 +105,37 @@ def test_llava_shrinks_huge_images_before_it_pads_them(tmp_path: Path) -> None:
 def test_invalid_keys(name: str, changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
     with pytest.raises(LocalInferError, match=problem):
         processor(tmp_path, name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "n_tiles"),
+    [
+        ("idefics3", {"preproc_image_size": 4096, "image_size": 48}, 86 * 65),
+        ("idefics3", {"image_max_pixels": 1 << 27, "image_min_pixels": 1 << 26}, "\\d+"),
+        ("llava-1.6", {"image_grid_pinpoints": [8192, 8192]}, 73 * 73),
+    ],
+)
+def test_too_many_tiles_are_refused(name: str, changes: dict[str, Any], n_tiles: object, tmp_path: Path) -> None:
+    process = processor(tmp_path, name, **changes)
+    problem = f"an image of 640 x 480 pixels would become {n_tiles} tiles; the limit is 64"
+    with pytest.raises(LocalInferError, match=problem):
+        process(Image(made_image(SIZES.index((640, 480)))))
+    with pytest.raises(LocalInferError, match=problem):
+        process.grids(480, 640)
+
+
+def test_a_huge_image_of_idefics3_without_a_longest_edge_becomes_smaller(tmp_path: Path) -> None:
+    process = processor(tmp_path, "idefics3", preproc_image_size=None)
+    assert len(process.grids(480, 640)) == 1 + 5 * 6
+    assert 1 + 40 < len(process.grids(12_000, 16_000)) <= 1 + 64
+
+
+def test_canvases_have_a_limit(tmp_path: Path) -> None:
+    process = processor(tmp_path, "internvl", image_size=1456, preproc_min_tiles=64, preproc_max_tiles=64)
+    with pytest.raises(LocalInferError, match="an image of 640 x 480 pixels would become 11648 x 11648 pixels"):
+        process(Image(made_image(SIZES.index((640, 480)))))
+    with pytest.raises(LocalInferError, match="an image of 3 x 2 pixels would become 65536 x 4096 pixels"):
+        pad(np.zeros((2, 3, 3), np.uint8), 4096, 1 << 16)
 
 
 def test_impossible_limits_of_tokens(tmp_path: Path) -> None:
