@@ -86,10 +86,6 @@ class Projector:
             self._kept.move_to_end(media.digest)
             return list(self._kept[media.digest])
 
-    def count_tokens(self, media: Image | Sound) -> int:
-        """Return the number of rows that `encode` makes, without encoding. The text around them is not counted."""
-        return sum(part for part in self.layout(media) if isinstance(part, int))
-
     def layout(self, media: Image | Sound) -> list[str | int]:
         """Return what `encode` returns, without encoding: the number of rows in place of the rows."""
         if isinstance(media, Sound):

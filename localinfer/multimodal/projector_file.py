@@ -16,13 +16,14 @@ from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, 
 from localinfer.multimodal.encoder_graph.encoder_model import check_lengths, encoder_model, read_heads
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.multimodal.encoders import Encoder, find_encoder, known
+from localinfer.multimodal.preprocessing.image_parameters import MAX_IMAGE_SIZE, MAX_PATCH_SIZE
 from localinfer.multimodal.sounds.sound_encoder import SoundEncoder, open_sound_encoder
 from localinfer.multimodal.sounds.sound_tensors import sound_tensors
 from localinfer.options import Options
 
 ARCHITECTURE, PREFIX = "clip", "clip.vision"
 ENCODER_KEYS = (f"{PREFIX}.", "clip.audio.")
-MAX_IMAGE_SIZE, MAX_PATCH_SIZE, MAX_PATCHES = 1 << 14, 1 << 10, 1 << 17
+MAX_PATCHES = 1 << 17
 USED_BY_PREPROCESSORS = (
     "image_mean", "image_std", "image_min_pixels", "image_max_pixels", "preproc_image_size", "preproc_min_tiles",
     "preproc_max_tiles", "image_grid_pinpoints", "image_crop_resolution", "image_aspect_ratio",

@@ -29,6 +29,7 @@ from localinfer.multimodal.encoder_graph.bounds import (
 )
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors, Floats
 from localinfer.multimodal.encoder_graph.row_order import Indices
+from localinfer.multimodal.preprocessing.image_parameters import MAX_PATCH_SIZE
 
 CHANNELS = 3
 PATCH_EMBEDDING, PATCH_BIAS = "v.patch_embd.weight", "v.patch_embd.bias"
@@ -73,7 +74,7 @@ class EncoderBuilder(GraphBuilder):
     @property
     def patch_size(self) -> int:
         """The number of pixels on each side of a patch."""
-        return self.hparams.count("patch_size", maximum=1 << 10)
+        return self.hparams.count("patch_size", maximum=MAX_PATCH_SIZE)
 
     @property
     def output_length(self) -> int:

@@ -3,7 +3,7 @@
 A file is named after the type, with "." replaced by "_" and without "_merger". It has
 
     build(g)            computes the output rows with the operations of an `EncoderBuilder`
-    arrange(parts)      puts text around the rows of an image and of its tiles
+    arrange(views)      returns the rows of an image and of its tiles with text around them
     ARCHITECTURES       the language models that it belongs to (GGUF architectures); any if it is empty
     BIDIRECTIONAL       whether the rows of an image attend to each other in the language model (False if missing)
     GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)

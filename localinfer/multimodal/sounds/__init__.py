@@ -4,6 +4,8 @@ framing         how many frames of a spectrogram are encoded, and which of them 
 sound_tensors   tensors of sound encoders, and convolutions as matrices
 sound_builder   records the operations of a sound encoder
 sound_encoder   the encoder in a projector file: builds its graph for a number of frames
-sound_input     the spectrogram of a sound, cut into what is encoded together
+sound_input     the spectrogram of a sound
+mel             computes the spectrogram
+arrangement     the text around the rows of a sound
 encoders/       one file per projector type
 """

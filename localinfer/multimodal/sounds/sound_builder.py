@@ -11,6 +11,7 @@ from localinfer.graph.ops.buffers import Buffer, Rows
 from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import ADD, GATHER_ROWS
+from localinfer.multimodal.encoder_graph import row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, PatchInput
 from localinfer.multimodal.encoder_graph.encoder_model import require_memory
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
@@ -76,7 +77,7 @@ class SoundBuilder(EncoderBuilder):
     def stack(self, x: Buffer, size: int) -> Buffer:
         """Return each `size` consecutive rows side by side. The last ones are completed by zeros."""
         count = x.rows.capacity
-        groups = consecutive(-(-count // size), size)
+        groups = row_order.consecutive((-(-count // size), size))
         if count % size == 0:
             return self.gather(x, groups)
         return self.gather(self.with_zero_row(x), np.minimum(groups, count))
@@ -92,10 +93,5 @@ class SoundBuilder(EncoderBuilder):
     def average_pairs(self, x: Buffer, lengths: Sequence[int]) -> Buffer:
         """Return the means of pairs of consecutive rows. Parts with these numbers of rows lose an odd last row."""
         firsts = np.cumsum(lengths) - np.asarray(lengths)
-        pairs = [first + consecutive(length // 2, 2) for first, length in zip(firsts, lengths, strict=True)]
+        pairs = [first + row_order.consecutive((length // 2, 2)) for first, length in zip(firsts, lengths, strict=True)]
         return self.average(x, np.concatenate(pairs).astype(np.int32))
-
-
-def consecutive(count: int, size: int) -> Indices:
-    """Return `count` groups of `size` consecutive numbers."""
-    return np.arange(count * size, dtype=np.int32).reshape(count, size)

@@ -3,7 +3,7 @@
 
     prepare(features, lengths)   returns the input rows of the graph, for parts with these numbers of frames
     build(g)                     computes the output rows with the operations of a `SoundBuilder`
-    arrange(parts)               puts text around the rows of a sound
+    arrange(views)               returns the rows of a sound with text around them
     FRAMING                      how many frames are encoded, and which of them the convolutions see together
     ARCHITECTURES                the language models that it belongs to (GGUF architectures); any if it is empty
 

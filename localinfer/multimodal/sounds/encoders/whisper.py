@@ -8,9 +8,9 @@ from localinfer.multimodal.sounds.framing import TAPS, strided_neighbours
 from localinfer.multimodal.sounds.sound_builder import ACTIVATION, SoundBuilder
 
 
-def encode(g: SoundBuilder, *, window: int = 0) -> Buffer:
+def encode(g: SoundBuilder) -> Buffer:
     """Return the residual stream after the last layer: two convolutions over time, the second of stride 2, positions,
-    and the layers of a transformer. With a `window`, rows attend to the rows of their part of the sound."""
+    and the layers of a transformer."""
     g.use_layer_norm()
     n = g.embedding_length
     x = g.enter("a.conv1d.1", n, g.n_bands, (TAPS,), sum(g.lengths))
@@ -18,7 +18,5 @@ def encode(g: SoundBuilder, *, window: int = 0) -> Buffer:
     counts = [g.framing.positions(length) for length in g.lengths]
     table = g.tensors.positions(max(counts), n)
     g.add_positions(x, np.concatenate([table[:count] for count in counts]))
-    if window:
-        g.set_windows(window, np.array(counts))
-    transform(g, x, ACTIVATION, windows=[window] * g.block_count)
+    transform(g, x, ACTIVATION)
     return x
