@@ -59,15 +59,14 @@ def read_qwen3(answer: str) -> Transcript:
     return Transcript(text.strip(), code_of_name(header.strip().removeprefix("language ")) if separator else "")
 
 
-def instructed(with_language: str, without: str, *, sound_first: bool = True, system: str = "") -> SpeechPrompt:
+def instructed(with_language: str, without: str, *, sound_first: bool = True) -> SpeechPrompt:
     """Return the prompt of a chat model: an instruction beside the sound. `with_language` has {language}."""
 
     def start(model: "Model", sound: Sound, language: str, options: dict[str, object]) -> "GenerationStream":
         text = with_language.format(language=LANGUAGES[language]) if language else without
         parts: list[dict[str, object]] = [{"type": "audio", "audio": sound}, {"type": "text", "text": text}]
         messages = [{"role": "user", "content": parts if sound_first else parts[::-1]}]
-        first = [{"role": "system", "content": system}] if system else []
-        return model.stream_chat([*first, *messages], **options)  # type: ignore[arg-type]
+        return model.stream_chat(messages, **options)  # type: ignore[arg-type]
 
     return SpeechPrompt(start, plain)
 
@@ -75,12 +74,8 @@ def instructed(with_language: str, without: str, *, sound_first: bool = True, sy
 PROMPTS = {
     "voxtral": SpeechPrompt(start_voxtral, plain),
     "qwen3a": SpeechPrompt(start_qwen3, read_qwen3),
-    "qwen2.5o": instructed(
-        "Transcribe the {language} audio into text.", "Transcribe the audio into text.",
-        system="You are a speech recognition model.",
-    ),
     "ultravox": instructed("Transcribe the {language} speech\n", "Transcribe\n", sound_first=False),
-}  # fmt: skip
+}
 DEFAULT = instructed(
     "Transcribe this {language} audio. Answer with the transcript only.",
     "Transcribe this audio. Answer with the transcript only.",
