@@ -137,9 +137,9 @@ class PrefixStore:
             with lock:
                 state = sequence_parts.save_state(sequence)
             self._write(directory / state_name(len(tokens), digest), state)
-        if not sequence_parts.other_caches(sequence):  # the tails of earlier answers are in whole blocks by now
+        if not sequence_parts.other_caches(sequence):
             for n_tokens, name in states.items():
-                if n_tokens < len(tokens):
+                if n_tokens <= len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS:  # this tail is in whole blocks by now
                     (directory / name).unlink(missing_ok=True)
 
     def _write(self, path: Path, arrays: Arrays) -> None:

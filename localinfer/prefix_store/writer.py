@@ -57,14 +57,14 @@ class Writer:
 
     def write(self, path: Path, arrays: Arrays) -> None:
         """Write a file after the current answer, or soon."""
-        with self._condition:
+        with self._condition:  # so that a `release` after this one is later than the time
             self._waiting.add(path)
             self._waiting_bytes += nbytes(arrays)
+            self._queue.put((monotonic(), path, arrays))
             self._condition.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="prefix-store", daemon=True)
                 self._thread.start()
-        self._queue.put((monotonic(), path, arrays))
 
     def release(self) -> None:
         """Write what waits for the end of an answer."""

@@ -1,5 +1,6 @@
 """The prefix store: a restored sequence computes the same bits, and a damaged store only costs time."""
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -159,9 +160,22 @@ def test_the_answer_is_stored_too(tmp_path: Path) -> None:
 
 def test_the_tail_of_an_answer_is_removed_when_its_blocks_are_stored(tmp_path: Path) -> None:
     model, ids = llama(tmp_path), IDS[:600]
-    for n_tails in (1, 1, 1):
+    for n_tails in (1, 2, 1):  # after 603, 637 and 671 tokens
         ids = [*ids, *answer(model, ids).ids, *IDS[700:730]]
         assert len(stored(tmp_path, "state")) == n_tails
+
+
+def test_a_tail_remains_until_its_block_is_stored(tmp_path: Path) -> None:
+    n_tail = 8 * BLOCK_TOKENS + 10
+    with localinfer.load(llama(tmp_path), ctx_size=4096, threads=1, tune=False, prefix_store=True) as loaded:
+        store, engine = loaded.prefix_store, loaded.engine
+        n_states = []
+        for first, end, after_answer in ((0, n_tail, True), (n_tail, n_tail + 5, False), (n_tail + 5, 600, False)):
+            engine.evaluate(IDS[first:end])
+            store.save(engine, after_answer=after_answer)
+            store.close()  # writes what waits
+            n_states.append(len(stored(tmp_path, "state")))
+    assert n_states == [1, 1, 0]
 
 
 def test_concurrent_runs_restore_and_save(tmp_path: Path) -> None:
@@ -256,10 +270,34 @@ def test_a_long_answer_does_not_delay_writing(limit: str, tmp_path: Path, monkey
     monkeypatch.setattr(f"localinfer.prefix_store.writer.{limit}", 0)
     writer = Writer(tmp_path, 1 << 30)
     writer.write(tmp_path / block_name(1, "0" * 32), [[np.zeros(100, np.uint8)]])
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*.block")) and time.monotonic() < deadline:
+    assert appears(tmp_path)
+    writer.wait()
+
+
+def appears(folder: Path, suffix: str = "*.block", seconds: float = 60) -> bool:
+    """Wait for a file. Return whether there is one."""
+    deadline = time.monotonic() + seconds
+    while not list(folder.glob(suffix)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert list(tmp_path.glob("*.block"))
+    return bool(list(folder.glob(suffix)))
+
+
+def test_an_answer_that_ends_while_a_file_is_queued_does_not_delay_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localinfer.prefix_store.writer.MAX_DELAY", 600.0)
+    writer, threads = Writer(tmp_path, 1 << 30), list[threading.Thread]()
+
+    def clock() -> float:
+        if not threads:
+            threads.append(threading.Thread(target=writer.release))
+            threads[0].start()
+            threads[0].join(0.2)  # unless it waits for `write`
+        return time.monotonic()
+
+    monkeypatch.setattr("localinfer.prefix_store.writer.monotonic", clock)
+    writer.write(tmp_path / block_name(1, "0" * 32), [[np.zeros(100, np.uint8)]])
+    assert appears(tmp_path, seconds=20)
     writer.wait()
 
 
