@@ -1,6 +1,6 @@
 """Prompts in every form that llama.cpp's server accepts: texts, token ids, both mixed, and objects with a text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from localinfer.model import Model
 
 MAX_PROMPTS = 2048  # per request
+MAX_DIGITS = 20  # of a token id in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,13 @@ def is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def require_vocabulary_ids(value: Sequence[object], field: str) -> None:
+    """Raise APIError (400) for a negative token id: those stand for images and sounds, perhaps of somebody else."""
+    negative = next((each for each in value if isinstance(each, int) and each < 0), None)
+    if negative is not None:
+        raise field_error(field, f"must have token ids of 0 or more, not {str(negative)[:MAX_DIGITS]}")
+
+
 def parse_prompt(value: object, field: str, *, allows_media: bool = False) -> MixedPrompt:
     """Parse one prompt. Raises APIError (400) for another type, and (501) for images and sounds that are not allowed.
     """
@@ -82,6 +90,7 @@ def parse_prompt(value: object, field: str, *, allows_media: bool = False) -> Mi
     if isinstance(value, Mapping):
         return MixedPrompt((object_text(value, field),), media_of(value, field, allows_media=allows_media), field)
     if isinstance(value, list) and value and all(isinstance(part, str) or is_token_id(part) for part in value):
+        require_vocabulary_ids(value, field)
         return MixedPrompt(tuple(value))
     raise field_error(field, "must be a text, or a list of token ids and texts")
 

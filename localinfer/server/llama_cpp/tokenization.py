@@ -9,6 +9,7 @@ from starlette.responses import Response
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.json_output import dump_json
+from localinfer.server.mixed_prompts import require_vocabulary_ids
 from localinfer.server.openai.chat import parse_chat_prompt, render
 from localinfer.server.request_fields import get, parse_fields, read_json_object
 from localinfer.server.streaming import JSONResponse
@@ -74,6 +75,7 @@ async def detokenize(request: Request) -> Response:
     fields = await read_json_object(request)
     tokens = get(fields, "tokens", list, [])
     require_size("tokens", tokens, MAX_DETOKENIZE)
+    require_vocabulary_ids(tokens, "tokens")
     dispatcher: Dispatcher = request.app.state.dispatcher
     async with dispatcher.using(get(fields, "model", str, "")) as (_, model):
 

@@ -12,7 +12,7 @@ from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.infill_prompt import InfillPrompt
 from localinfer.server.json_output import EncodedEvent, EventTemplate
 from localinfer.server.lease import Lease
-from localinfer.server.mixed_prompts import MixedPrompt
+from localinfer.server.mixed_prompts import MixedPrompt, is_token_id, require_vocabulary_ids
 from localinfer.server.openai.chat import MAX_LOGPROBS, MAX_TOKENS_FIELDS, response_head
 from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
 from localinfer.server.openai.logprobs import completion_logprobs
@@ -88,11 +88,9 @@ def parse_prompts(fields: Fields) -> list[TextPrompt]:
     for prompt in prompts:
         if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_token_id, prompt))):
             raise field_error("prompt", "must be a string, a list of token ids, or a list of these")
+        if not isinstance(prompt, str):
+            require_vocabulary_ids(prompt, "prompt")
     return [TextPrompt(prompt, parse_special=True, field_of=constraint_fields(fields)) for prompt in prompts]
-
-
-def is_token_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def prompt_text(prompt: TextPrompt | InfillPrompt, lease: Lease) -> str:

@@ -220,6 +220,31 @@ def test_completion(seeing: ServerProcess) -> None:
 # --- what requests may name ---
 
 
+def test_token_ids_of_images_are_refused(seeing: ServerProcess) -> None:
+    """They would show what another client sent."""
+    assert n_prompt(seeing, image(), text()) > N_TOKENS  # ids from -1 on exist
+    ids = [1, *range(-1, -1 - N_TOKENS, -1), 2]
+    for path, fields, field in (
+        ("/v1/completions", {"prompt": ids}, "prompt"),
+        ("/v1/completions", {"prompt": ["the", ids], "echo": True}, "prompt"),
+        ("/completion", {"prompt": ids}, "prompt"),
+        ("/completion", {"prompt": ["the", *ids]}, "prompt"),
+        ("/infill", {"input_prefix": ids, "input_suffix": "a"}, "input_prefix"),
+        ("/infill", {"input_prefix": "a", "input_suffix": ids}, "input_suffix"),
+        ("/infill", {"input_prefix": "a", "input_suffix": "b", "prompt": ids}, "prompt"),
+        ("/embedding", {"content": ids}, "content"),
+        ("/v1/embeddings", {"input": ids}, "input"),
+        ("/v1/embeddings", {"input": ["a", ids]}, "input"),
+        ("/detokenize", {"tokens": ids}, "tokens"),
+        ("/v1/completions", {"prompt": "a", "logit_bias": [[-1, 5]]}, "logit_bias"),
+    ):
+        refused = seeing.post(path, fields)
+        assert (refused.status, refused.body["error"]["param"]) == (400, field), (path, refused.body)
+        assert refused.body["error"]["message"].startswith(field)
+    refused = seeing.post("/api/embed", {"input": ids})
+    assert (refused.status, refused.body["error"].partition(":")[0]) == (400, "input")
+
+
 def test_files_and_addresses(seeing: ServerProcess, media: Path, server: ServerProcess) -> None:
     assert n_prompt(seeing, image("file://cat.png"), text()) == n_prompt(seeing, image(), text())
     for part, problem in (
