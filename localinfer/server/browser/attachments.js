@@ -2,6 +2,7 @@
 // and audio are data URLs.
 
 import { pdfText } from "./pdf_text.js";
+import { scaledDown } from "./scaled_image.js";
 import * as server from "./server.js";
 import { model } from "./state.js";
 
@@ -16,7 +17,11 @@ export async function readAttachment(file) {
   const kind = kindOf(file);
   if (file.size > MAX_BYTES[kind]) fail("is too large");
   if (kind === "video") fail("video is not supported");
-  if (kind in SENSES) return { ...made, [kind]: await readMedia(file, SENSES[kind], fail) };
+  if (kind in SENSES) {
+    await requireSense(SENSES[kind], fail);
+    const content = kind === "image" ? await scaledDown(file) : file;
+    return { ...made, size: content.size, [kind]: await dataUrl(content, fail) };
+  }
   const text = kind === "pdf" ? await pdfText(await file.arrayBuffer()).catch(error => fail(error.message)) : decode(await file.arrayBuffer());
   if (text === null) fail("is neither text nor a PDF");
   if (!text.trim()) fail(kind === "pdf" ? "contains no text; its pages may be images" : "is empty");
@@ -29,16 +34,20 @@ function kindOf({ type, name }) {
   return /^(image|audio|video)\//.exec(type)?.[1] ?? "text";
 }
 
-async function readMedia(file, sense, fail) {
+async function requireSense(sense, fail) {
   let modalities;
   try { ({ modalities } = await server.properties(model())); } catch (error) { fail(error.message); }
   if (!modalities?.[sense.modality]) fail(`the model ${model()} cannot ${sense.name}`);
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(new Error(`${file.name}: cannot be read`));
-    reader.readAsDataURL(file);
+}
+
+async function dataUrl(content, fail) {
+  const reader = new FileReader();
+  const isRead = await new Promise(resolve => {
+    reader.onload = () => resolve(true);
+    reader.onerror = () => resolve(false);
+    reader.readAsDataURL(content);
   });
+  return isRead ? reader.result : fail("cannot be read");
 }
 
 /** The text of UTF-8 or UTF-16, or null if this is something else. */

@@ -5,10 +5,12 @@ import { at, button, chooseFiles, element, notify } from "./dom.js";
 import { generate } from "./generation.js";
 import { editLast, sends } from "./message_actions.js";
 import { picture } from "./message_list.js";
+import { fits } from "./prompt.js";
 import { isBusy, state } from "./state.js";
-import { add } from "./tree.js";
+import { add, path } from "./tree.js";
 
 const DRAFT = "localinfer.draft";
+const TOO_LARGE = "this conversation with all its attachments would be larger than the 32 MiB that the server accepts";
 
 let attachments = [];
 let nReading = 0; // files that are being read
@@ -32,7 +34,9 @@ function submit(event) {
   event.preventDefault();
   const text = at("question").value;
   if (isBusy() || nReading || (!text.trim() && !attachments.length)) return;
-  add(state.conversation, state.conversation.leaf, { role: "user", content: text, ...(attachments.length ? { attachments } : {}) });
+  const message = messageWith(text, attachments);
+  if (!fits([...path(state.conversation), message])) { notify(TOO_LARGE[0].toUpperCase() + TOO_LARGE.slice(1)); return; }
+  add(state.conversation, state.conversation.leaf, message);
   at("question").value = "";
   attachments = [];
   showAttachments();
@@ -42,13 +46,22 @@ function submit(event) {
   generate();
 }
 
+const messageWith = (content, files) => ({ role: "user", content, ...(files.length ? { attachments: files } : {}) });
+
+/** Read a file and attach it. Raises an error whose message is a line for the user. */
+async function attachOne(file) {
+  const made = await readAttachment(file), message = messageWith(at("question").value, [...attachments, made]);
+  if (!fits([...path(state.conversation), message])) throw new Error(`${file.name}: ${TOO_LARGE}`);
+  attachments.push(made);
+}
+
 /** Read files and attach them. A file that cannot be attached is reported in a line. */
 async function attach(files) {
   const problems = [];
   nReading += files.length;
   showAttachments();
   for (const file of files) {
-    try { attachments.push(await readAttachment(file)); } catch (error) { problems.push(error.message); }
+    try { await attachOne(file); } catch (error) { problems.push(error.message); }
     nReading--;
     showAttachments();
   }

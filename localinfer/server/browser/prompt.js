@@ -4,6 +4,7 @@ import { settings } from "./preferences.js";
 
 export const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens", "seed"];
 const NOT_RUN = "This call was not run.";
+const MAX_BYTES = 31 << 20; // of messages; the server accepts requests of 32 MiB, which have options and tools, too
 
 /** The messages of the nodes of a conversation, in the format of the chat API. */
 export function messages(nodes) {
@@ -18,6 +19,9 @@ export function messages(nodes) {
   });
   return made;
 }
+
+/** Whether a request with the messages of these nodes is small enough for the server. */
+export const fits = nodes => new Blob([JSON.stringify(messages(nodes))]).size <= MAX_BYTES;
 
 /** Results of the calls that have none, because the answer was stopped: chat templates expect one for each. */
 function missingResults(node, later) {

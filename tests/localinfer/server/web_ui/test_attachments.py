@@ -1,6 +1,7 @@
 """Attached files in the web UI: chosen, dropped and pasted; text, source code, PDFs and images."""
 
 import base64
+import io
 import json
 import struct
 import zlib
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from seeing_model import picture, write_seeing_model
 from server_process import ServerProcess
 from web_page import answer_with, answer_with_deltas, ask, attach, file, press, texts
@@ -173,6 +175,52 @@ def test_images_need_a_model_that_sees(page: Any) -> None:
         {"type": "text", "text": "Which color?"},
     ]
     assert page.locator("#messages canvas").get_attribute("aria-label") == "photo.png"
+
+
+def let_model_read(page: Any) -> None:
+    modalities = {"vision": True, "audio": True}
+    body = json.dumps({"modalities": modalities, "default_generation_settings": {"n_ctx": 100}})
+    page.route("**/props*", lambda route: route.fulfill(content_type="application/json", body=body))
+
+
+def test_large_images_are_scaled_down(page: Any) -> None:
+    let_model_read(page)
+    requests = answer_with_deltas(page, [[{"content": "Noise."}]])
+    large = picture(size=(3000, 300))
+    photo = io.BytesIO()
+    Image.open(io.BytesIO(picture(size=(1000, 2500)))).save(photo, "JPEG", quality=95)
+    assert min(len(large), len(photo.getvalue())) > 2 << 20
+    attach(
+        page, file("large.png", large, "image/png"), file("photo.jpg", photo.getvalue(), "image/jpeg"),
+        file("damaged.png", bytes(3 << 20), "image/png"),
+    )  # fmt: skip
+    page.wait_for_selector("#attachments >> text=damaged.png")
+    ask(page, "What is this?")
+    urls = [part["image_url"]["url"] for part in requests[-1]["messages"][-1]["content"][:3]]
+    images = [Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) for url in urls[:2]]
+    assert [(each.format, each.size) for each in images] == [("PNG", (2048, 205)), ("JPEG", (819, 2048))]
+    assert [url.partition(";")[0] for url in urls] == ["data:image/png", "data:image/jpeg", "data:image/png"]
+    assert len(base64.b64decode(urls[2].partition(",")[2])) == 3 << 20  # the server tells what is wrong with it
+
+
+def test_more_attachments_than_a_request_holds(page: Any) -> None:
+    let_model_read(page)
+    requests = answer_with_deltas(page, [[{"content": "Silence."}]])
+    attach(page, file("one.wav", bytes(12 << 20), "audio/wav"))
+    page.wait_for_selector("#attachments >> text=one.wav")
+    ask(page, "What is said?")
+    attach(page, file("two.wav", bytes(12 << 20), "audio/wav"), file("three.wav", bytes(10 << 20), "audio/wav"))
+    page.wait_for_selector("#attachments >> text=three.wav")
+    problem = "this conversation with all its attachments would be larger than the 32 MiB that the server accepts"
+    assert page.inner_text("#notice span") == f"two.wav: {problem}"
+    assert page.locator("#attachments li span").all_inner_texts() == ["three.wav"]
+    page.fill("#question", "x " * (1 << 20))
+    page.press("#question", "Enter")
+    page.wait_for_selector("#notice >> text=This conversation")
+    assert len(requests) == 1
+    assert len(page.input_value("#question")) == 2 << 20
+    ask(page, "And now?")
+    assert len(requests) == 2
 
 
 def test_sounds_need_a_model_that_hears(page: Any) -> None:
