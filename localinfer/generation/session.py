@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from localinfer.generation.speculative.speculative_decoder import SpeculativeDecoder, SpeculativeRun
     from localinfer.generation.structured.constraint import Constraint
     from localinfer.prefix_store.store import PrefixStore
+    from localinfer.runtime.media_embeddings import MediaEmbeddings
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
@@ -61,9 +62,11 @@ class GenerationSession:
         """Return the logits after each token, float32 (len(tokens), n_vocab). Cached tokens are not reused."""
         self._engine.require_open()
         with self._engine.lock:
-            self._current = None
+            self._current, media = None, self._engine.prompt_media.take()
             self._engine.reset()
-            return self._engine.logits(tokens)
+            logits = self._engine.logits(tokens)
+            del media  # whose rows were needed until now
+            return logits
 
     def score(self, prompt: Sequence[int], ids: Sequence[int], n: int) -> list[Piece]:
         """Return the pieces of a given text, each with its log-probability and `n` alternatives. Rows of images and
@@ -75,7 +78,7 @@ class GenerationSession:
         pieces = []
         self._engine.require_open()
         with self._engine.lock:
-            self._current = None
+            self._current, media = None, self._engine.prompt_media.take()
             tokens = [*prompt, *ids[:-1]]  # the logits after the last token are not needed
             n_reused = self._engine.reuse_prefix(tokens, len(prompt) - 1)
             rows = chain.from_iterable(
@@ -87,6 +90,7 @@ class GenerationSession:
                 reasoning.accept(id)
                 piece = with_logprobs(logits, id, n, self._token_text)
                 pieces.append(replace(piece, text=stream.push(id), kind=reasoning.kind))
+            del media  # whose rows were needed until now
         pieces[-1] = replace(pieces[-1], text=pieces[-1].text + stream.flush())
         return pieces
 
@@ -115,6 +119,7 @@ class GenerationSession:
         violates a keyword of its JSON schema that a grammar cannot express.
         """
         self._engine.require_open()
+        media = self._engine.prompt_media.take()
         if not prompt:
             raise UsageError("the prompt is empty, and this model adds no BOS token")
         length = len(prompt) + len(answer_prefix)
@@ -134,6 +139,7 @@ class GenerationSession:
         with_texts = self._checked_pieces(tokens, options, stats, constraint)
         if constraint and constraint.unmasked and not sampler:
             with_texts = self._repaired_pieces(tokens, prompt, len(answer_prefix), options, stats, constraint)
+        with_texts = with_media(with_texts, media) if media else with_texts
         return stats, closing_after(with_texts, constraint) if constraint else with_texts
 
     def _selector(
@@ -388,6 +394,12 @@ class GenerationSession:
 def closing_after(pieces: Iterator[Piece], constraint: "Constraint") -> Iterator[Piece]:
     with closing(constraint):
         yield from pieces
+
+
+def with_media(pieces: Iterator[Piece], media: "Sequence[MediaEmbeddings]") -> Iterator[Piece]:
+    """Yield the pieces, and refer to what the prompt has of images and sounds until then."""
+    yield from pieces
+    del media
 
 
 @contextmanager

@@ -129,7 +129,7 @@ class ModelBase:
         if len(pieces) != len(media) + 1:
             raise UsageError(f"media: {len(media)} for {len(pieces) - 1} markers {MEDIA_MARKER} in the prompt")
         encoder = self._resources.media_encoder()
-        ids_of_media = encoder.encode_sources(media, access or ANY_FILE, self.engine.media_ids, self.n_ctx)
+        ids_of_media = encoder.encode_sources(media, access or ANY_FILE, self.engine.prompt_media.begin(), self.n_ctx)
         ids = self.tokenize(pieces[0], add_special=add_special, parse_special=parse_special, on_wait=on_wait)
         for media_ids, piece in zip(ids_of_media, pieces[1:], strict=True):
             ids += media_ids

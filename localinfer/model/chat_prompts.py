@@ -38,7 +38,7 @@ class ChatPrompts(ModelBase):
         from localinfer.chat_template.conversation import Conversation
 
         access = cast("MediaAccess | None", options.pop("media_access", None))
-        media_ids = None if options.pop("counts_media", False) else self.engine.media_ids
+        media_ids = None if options.pop("counts_media", False) else self.engine.prompt_media.begin()
         messages = self._resources.encode_messages(messages, access, media_ids, self.n_ctx)
         conversation = Conversation(
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},

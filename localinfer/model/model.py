@@ -120,7 +120,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         self.engine.compiled_graph.require_output_layer()
         rest = keywords.copy()
         access = rest.pop("media_access", None)
-        messages = self._resources.encode_messages(messages, access, self.engine.media_ids, self.n_ctx)
+        messages = self._resources.encode_messages(messages, access, self.engine.prompt_media.begin(), self.n_ctx)
         return self._answer(ChatRequest.from_keywords(messages, rest))
 
     def _answer(self, request: "ChatRequest") -> GenerationStream:

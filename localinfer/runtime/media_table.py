@@ -3,7 +3,8 @@
     ids = table.add(embeddings)      # [-1 - first, -2 - first, ...], the same for equal digests
 
 Token id -1 - k is row k of the table. Ids stay valid as long as the model; the rows themselves are dropped when there
-are too many, the least recently added ones first. They are added again with the embeddings of the same digest.
+are too many, the least recently added ones first. They are added again with the embeddings of the same digest. Rows
+that somebody holds are found even so: what `hold` returns keeps them.
 """
 
 from bisect import bisect_right
@@ -13,13 +14,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.runtime.media_embeddings import MediaEmbeddings
 
-MAX_BYTES = 1 << 30  # of rows that are kept
+MAX_BYTES = 1 << 30  # of rows that are kept although nobody holds them
 MAX_ROWS = 1 << 30  # ids are int32
 
 
@@ -68,20 +70,27 @@ class MediaTable:
         self._span_of_digest: dict[bytes, MediaSpan] = {}
         self._embeddings: OrderedDict[bytes, MediaEmbeddings] = OrderedDict()  # least recently added first
         self._n_bytes = 0
+        self._alive: WeakValueDictionary[bytes, MediaEmbeddings] = WeakValueDictionary()  # these, and those held
 
     def add(self, embeddings: MediaEmbeddings) -> list[int]:
         """Keep rows, and return their media ids. Raises UsageError if they do not fit the model."""
+        return self.hold(embeddings)[0]
+
+    def hold(self, embeddings: MediaEmbeddings) -> tuple[list[int], MediaEmbeddings]:
+        """Keep rows as `add` does, and return what the caller must refer to so that the ids have their rows: these
+        embeddings, or those of the same digest that somebody holds already."""
         self._check(embeddings)
         with self._lock:
             span = self._span(
                 embeddings.digest, len(embeddings), embeddings.n_positions, bidirectional=embeddings.bidirectional
             )
+            embeddings = self._alive.setdefault(embeddings.digest, embeddings)
             previous = self._embeddings.pop(embeddings.digest, None)
             self._embeddings[embeddings.digest] = embeddings
             self._n_bytes += embeddings.rows.nbytes - (previous.rows.nbytes if previous else 0)
             while self._n_bytes > MAX_BYTES and len(self._embeddings) > 1:
                 self._n_bytes -= self._embeddings.popitem(last=False)[1].rows.nbytes
-            return span.ids
+            return span.ids, embeddings
 
     def reserve(self, digest: bytes, count: int, n_positions: int, *, bidirectional: bool) -> MediaSpan:
         """Return the span of rows that may be added later. Raises UsageError if those of the digest are others."""
@@ -138,7 +147,7 @@ class MediaTable:
 
     def embeddings_of(self, span: MediaSpan) -> MediaEmbeddings:
         """Return the embeddings of a span. Raises MissingRowsError if they have been dropped."""
-        embeddings = self._embeddings.get(span.digest)
+        embeddings = self._alive.get(span.digest)
         if embeddings is None:
             what = "the embeddings of an image or a sound are no longer in memory"
             raise MissingRowsError(f"media: {what}: pass them to media_ids again")

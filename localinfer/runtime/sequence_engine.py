@@ -13,6 +13,7 @@ from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
 from localinfer.runtime.media_embeddings import MediaEmbeddings
 from localinfer.runtime.model_runner import ModelRunner
+from localinfer.runtime.prompt_media import WITHOUT_MEDIA, PromptMedia
 from localinfer.runtime.thread_pool import OnOp
 from quant.jit.loader import Progress
 
@@ -28,6 +29,7 @@ class SequenceEngine(ABC):
         self.file = runner.compiled_graph.files[0]
         self.n_ctx, self.n_vocab = runner.compiled_graph.n_ctx, runner.compiled_graph.n_vocab
         self.lock, self.sequence = lock, runner.new_sequence()
+        self.prompt_media = PromptMedia(runner.media_table)
 
     @property
     @abstractmethod
@@ -138,7 +140,7 @@ class SequenceEngine(ABC):
         Raises UsageError if the model was not loaded for media, or the rows do not fit it.
         """
         if self.runner.media_table is None:
-            raise UsageError("media: the model was loaded without a projector for images and sounds")
+            raise UsageError(WITHOUT_MEDIA)
         return self.runner.media_table.add(embeddings)
 
     def validate_tokens(self, tokens: Tokens) -> Ids:

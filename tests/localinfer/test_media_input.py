@@ -20,6 +20,7 @@ from localinfer.multimodal.access import INLINE_ONLY, MediaAccess
 from localinfer.multimodal.media import Image, Sound
 from localinfer.multimodal.parts import decode
 from localinfer.multimodal.reading import read_image
+from localinfer.runtime import media_table
 
 QUESTION = {"type": "text", "text": "the"}
 GREEDY: dict[str, Any] = {"temp": 0.0, "max_tokens": 6, "ignore_eos": True}
@@ -290,3 +291,16 @@ def test_addresses_of_the_web(model: Model, monkeypatch: pytest.MonkeyPatch) -> 
             ids_of(model, part, media_access=allowed)
     finally:
         server.shutdown()
+
+
+def test_images_that_exceed_the_memory_for_rows_together(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [data_url(picture(seed)) for seed in (11, 12, 13)]
+    parts = [{"type": "image", "image": each} for each in images]
+    expected = model.chat(asked(*parts, QUESTION), **GREEDY, cache_prompt=False).text
+    monkeypatch.setattr(media_table, "MAX_BYTES", 1)
+    keywords = GREEDY | {"cache_prompt": False}
+    assert model.chat(asked(*parts, QUESTION), **keywords).text == expected
+    assert model.generate(model.render(asked(*parts, QUESTION)).ids, **keywords).text == expected
+    assert model.score(model.render(asked(*parts, QUESTION)).ids, [5, 6])
+    ids = model.tokenize("the", media=images)
+    assert len(model.logits(ids)) == len(ids)

@@ -1,9 +1,10 @@
 """Embeddings of images take the place of tokens: the logits are those of the oracle, and the same bits for any division
 into batches, with cached prefixes, and beside other sequences."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_ids_that_are_not_in_the_table_are_rejected(tmp_path: Path) -> None:
 def test_rows_that_were_dropped_must_be_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media_table, "MAX_BYTES", CAUSAL[0].rows.nbytes)
     with closing(load(tiny_llama(tmp_path / "m.gguf"))) as engine:
-        a = engine.media_ids(CAUSAL[0])
+        a = engine.media_ids(replace(CAUSAL[0]))
         expected = engine.evaluate([1, *a, 2]).copy()
         engine.media_ids(CAUSAL[1])
         np.testing.assert_array_equal(engine.evaluate([2][: engine.rewind(21)]), expected)  # the rows are cached
@@ -163,6 +164,43 @@ def test_rows_that_were_dropped_must_be_given_again(tmp_path: Path, monkeypatch:
         assert engine.media_ids(CAUSAL[0]) == a
         engine.reset()
         np.testing.assert_array_equal(engine.evaluate([1, *a, 2]), expected)
+
+
+def test_all_rows_of_a_prompt_stay_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(load(tiny_llama(tmp_path / "m.gguf"))) as engine:
+        session = GenerationSession(engine, tokenizer.from_gguf(engine.file))
+        images = [random_rows(name, 20) for name in "abcd"]
+        options = Options(n_predict=4, temp=0, ignore_eos=True, cache_prompt=False)
+
+        def generated(media_ids: Callable[[MediaEmbeddings], list[int]]) -> list[int]:
+            tokens = [1, *(id for image in images for id in media_ids(replace(image)))]
+            _, pieces = session.run(tokens, options)
+            return [piece.id for piece in pieces]
+
+        expected = generated(engine.media_ids)
+        engine.reset()
+        monkeypatch.setattr(media_table, "MAX_BYTES", images[0].rows.nbytes)
+        assert generated(engine.prompt_media.begin()) == expected
+        engine.reset()
+        assert generated(engine.prompt_media.begin()) == expected
+        with pytest.raises(LocalInferError, match="no longer in memory"):
+            generated(engine.media_ids)
+
+
+def test_other_sequences_do_not_drop_the_rows_of_a_waiting_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(media_table, "MAX_BYTES", CAUSAL[0].rows.nbytes)
+    with closing(load(tiny_llama(tmp_path / "m.gguf"))) as engine:
+        text_tokenizer, scheduler = tokenizer.from_gguf(engine.file), Scheduler(engine.runner)
+        engines = [ScheduledEngine(scheduler) for _ in range(3)]
+        options, pieces = Options(n_predict=4, temp=0, ignore_eos=True), []
+        for number, each in enumerate(engines):  # all are encoded before the first is evaluated
+            ids = each.prompt_media.begin()(random_rows(str(number), 20))
+            pieces.append(GenerationSession(each, text_tokenizer).run([1, *ids, 2], options)[1])
+        with ThreadPoolExecutor(len(pieces)) as threads:
+            assert [len(answer) for answer in threads.map(list, pieces)] == [4, 4, 4]
+        scheduler.close()
 
 
 @each_case

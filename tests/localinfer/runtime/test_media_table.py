@@ -1,5 +1,7 @@
 """The table of media rows, and what may follow what in a sequence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from media_rows import grid, random_rows
@@ -49,7 +51,7 @@ def test_rows_that_do_not_fit_are_rejected(embeddings: MediaEmbeddings) -> None:
 def test_the_oldest_rows_are_dropped_and_can_be_added_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media_table, "MAX_BYTES", A.rows.nbytes + B.rows.nbytes)
     table = MediaTable(WIDTH)
-    a, b = table.add(A), table.add(B)
+    a, b = table.add(A), table.add(replace(B))
     assert table.add(A) == a  # B is the oldest now
     c = table.add(random_rows("d", 1, WIDTH))
     span = table.span_of(b[0])
@@ -59,6 +61,22 @@ def test_the_oldest_rows_are_dropped_and_can_be_added_again(monkeypatch: pytest.
     assert table.add(B) == b
     assert table.embeddings_of(span) is B
     assert c == [-8]
+
+
+def test_rows_that_somebody_holds_are_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media_table, "MAX_BYTES", 1)
+    table = MediaTable(WIDTH)
+    ids, held = table.hold(replace(A))
+    table.add(B)
+    span = table.span_of(ids[0])
+    assert span is not None
+    assert table.embeddings_of(span) is held
+    assert table.hold(replace(A)) == (ids, held)  # not the second ones, which nobody else may hold
+    table.add(B)
+    assert table.embeddings_of(span) is held
+    del held
+    with pytest.raises(MissingRowsError):
+        table.embeddings_of(span)
 
 
 def test_runs_of_rows() -> None:
