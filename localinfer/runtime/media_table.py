@@ -9,7 +9,8 @@ that somebody holds are found even so: what `hold` returns keeps them.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
@@ -92,10 +93,27 @@ class MediaTable:
                 self._n_bytes -= self._embeddings.popitem(last=False)[1].rows.nbytes
             return span.ids, embeddings
 
-    def reserve(self, digest: bytes, count: int, n_positions: int, *, bidirectional: bool) -> MediaSpan:
-        """Return the span of rows that may be added later. Raises UsageError if those of the digest are others."""
-        with self._lock:
-            return self._span(digest, count, n_positions, bidirectional=bidirectional)
+    @contextmanager
+    def reserved(self, spans: Iterable[MediaSpan]) -> Iterator[list[MediaSpan]]:
+        """Provide the spans of this table that stand for those of another one, whose rows may be added later.
+
+        If the context ends in an error, those that are new are removed again, unless others follow them. Raises
+        UsageError if the rows of a digest are others here.
+        """
+        added = list[MediaSpan]()
+        try:
+            with self._lock:
+                result = []
+                for each in spans:
+                    is_known, way = each.digest in self._span_of_digest, each.bidirectional
+                    result.append(self._span(each.digest, each.count, each.n_positions, bidirectional=way))
+                    added += [] if is_known else result[-1:]
+            yield result
+        except BaseException:
+            with self._lock:
+                while added and self._spans[-1] is added[-1] and added[-1].digest not in self._alive:
+                    del self._firsts[-1], self._spans[-1], self._span_of_digest[added.pop().digest]
+            raise
 
     def _span(self, digest: bytes, count: int, n_positions: int, *, bidirectional: bool) -> MediaSpan:
         known = self._span_of_digest.get(digest)

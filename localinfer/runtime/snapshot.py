@@ -32,6 +32,7 @@ from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.cache.sequence_cache import Bytes
 from localinfer.options import Options
+from localinfer.runtime.media_table import MediaSpan, MediaTable
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.sequence_media import SequenceMedia
@@ -124,7 +125,7 @@ def load(path: Path, engine: SequenceEngine, options: Options) -> int:
             tokens, arrays, media = read_contents(file, snapshot_identity(engine, options))
             if media and engine.runner.media_table is None:
                 raise file.error("", "has images or sounds, and the model is loaded without a projector for them")
-            engine.sequence.load(with_table(engine, tokens, media), arrays)
+            load_sequence(engine, tokens, arrays, media)
         except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
             # The digest is right, but the contents are not.
             engine.reset()
@@ -172,29 +173,51 @@ def without_table(sequence: Sequence) -> tuple[list[int], list[dict[str, Any]]]:
     ]  # fmt: skip
 
 
-def with_table(engine: SequenceEngine, tokens: list[int], media: list[dict[str, Any]]) -> list[int]:
-    """Return the tokens with ids of the engine's table of media rows, in which rows may still be missing.
+def spans_of_file(media: list[dict[str, Any]], engine: SequenceEngine, n_tokens: int) -> list[MediaSpan]:
+    """Return the spans of a snapshot, which count the rows from 0 on.
 
-    Raises ValueError and TypeError for invalid contents.
+    Raises ValueError and TypeError for invalid contents, such as more rows than `n_tokens` can have: of each span but
+    the last one all rows are there.
     """
-    table, ids = engine.runner.media_table, list[int]()
-    for each in media if table is not None else ():
+    spans, first, n_ctx = list[MediaSpan](), 0, engine.n_ctx
+    for each in media:
         count, n_positions = index(each["count"]), index(each["n_positions"])
-        if count < 1 or n_positions < 1:
-            raise ValueError("media without rows")
-        assert table is not None
-        span = table.reserve(
-            bytes.fromhex(each["digest"]), count, n_positions, bidirectional=bool(each["bidirectional"])
-        )
-        ids += span.ids
+        if not 1 <= count <= n_ctx or not 1 <= n_positions <= n_ctx or first + count > n_tokens + n_ctx:
+            raise ValueError("media with no rows, or too many")
+        spans.append(MediaSpan(first, count, bytes.fromhex(each["digest"]), n_positions, bool(each["bidirectional"])))
+        first += count
+    if len({span.digest for span in spans}) < len(spans):
+        raise ValueError("media that are listed twice")
+    return spans
+
+
+def with_table(table: MediaTable, spans: list[MediaSpan], tokens: list[int], n_batch: int) -> list[int]:
+    """Return the tokens of a snapshot with the ids of these spans in a table. Raises ValueError for invalid tokens."""
+    ids = [id for span in spans for id in span.ids]
     if min(tokens, default=0) < -len(ids):
         raise ValueError("media rows without media")
     tokens = [ids[-1 - id] if id < 0 else id for id in tokens]
     try:
-        SequenceMedia(table).check_appended(tokens, 0, engine.graph.batch)
+        SequenceMedia(table).check_appended(tokens, 0, n_batch)
     except UsageError as error:
         raise ValueError(str(error)) from None
     return tokens
+
+
+def load_sequence(engine: SequenceEngine, tokens: list[int], arrays: CacheArrays, media: list[dict[str, Any]]) -> None:
+    """Restore the sequence of an engine. Raises the errors of invalid contents; the table of the engine's media rows is
+    then as before."""
+    table, spans = engine.runner.media_table, spans_of_file(media, engine, len(tokens))
+    if table is None:
+        if min(tokens, default=0) < 0:
+            raise ValueError("media rows without media")
+        engine.sequence.load(tokens, arrays)
+        return
+    try:
+        with table.reserved(spans) as here:
+            engine.sequence.load(with_table(table, here, tokens, engine.graph.batch), arrays)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def split_arrays(data: Bytes, sizes: list[list[int]]) -> CacheArrays:

@@ -15,6 +15,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime import snapshot
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.sequence import Sequence
 
 OPTIONS = Options(threads=2, ctx_size=150)
 A = random_rows("a", 20, n_positions=5)
@@ -93,11 +94,18 @@ SPAN = {"digest": "61", "count": 20, "n_positions": 5, "bidirectional": False}
         [SPAN | {"count": 0}, SPAN],
         [SPAN | {"count": 1.5}],
         [SPAN | {"n_positions": -1}],
+        [SPAN | {"count": 1 << 30}],
+        [SPAN | {"n_positions": 1 << 70}],
+        [SPAN | {"n_positions": OPTIONS.ctx_size + 1}],
+        [SPAN, *({**SPAN, "digest": f"{n:04x}", "count": 150} for n in range(2))],
+        [SPAN, SPAN],
+        [SPAN, SPAN | {"digest": "62"}, SPAN | {"digest": "63", "count": 0}],
         [SPAN | {"digest": "x"}],
         [{}],
         7,
     ],
-    ids=["missing", "too few", "none", "no integer", "no positions", "digest", "empty", "no list"],
+    ids=["missing", "too few", "none", "no integer", "no positions", "huge", "huge position",
+         "position outside", "too many", "twice", "a wrong one behind others", "digest", "empty", "no list"],
 )
 def test_invalid_media_are_damage(media: object, tmp_path: Path) -> None:
     model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
@@ -109,3 +117,28 @@ def test_invalid_media_are_damage(media: object, tmp_path: Path) -> None:
         with pytest.raises(LocalInferError, match="damaged"):
             snapshot.load(path, engine, OPTIONS)
         assert engine.n_past == 0
+        assert engine.media_ids(B)[0] == -1  # nothing was reserved
+
+
+def test_a_snapshot_that_fails_later_reserves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
+    with closing(load(model)) as engine:
+        engine.evaluate([1, 2, *engine.media_ids(A), 3])
+        snapshot.save(path, engine, OPTIONS)
+    with closing(load(model)) as engine:
+        with monkeypatch.context() as patched:
+            patched.setattr(Sequence, "accept_loaded", raise_value_error)
+            with pytest.raises(LocalInferError, match="damaged"):
+                snapshot.load(path, engine, OPTIONS)
+        assert engine.media_ids(B)[0] == -1
+        assert snapshot.load(path, engine, OPTIONS) == 23
+        assert engine.media_ids(A)[0] == -1 - len(B)
+    with closing(load(model)) as engine:
+        engine.media_ids(random_rows("a", 7))  # other rows of the same digest
+        with pytest.raises(LocalInferError, match="damaged"):
+            snapshot.load(path, engine, OPTIONS)
+        assert engine.media_ids(B)[0] == -8
+
+
+def raise_value_error(*_: object) -> None:
+    raise ValueError
