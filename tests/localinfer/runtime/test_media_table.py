@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from media_rows import grid, random_rows
 
-from localinfer.errors import UsageError
+from localinfer.errors import LocalInferError, UsageError
 from localinfer.runtime import media_table
 from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.media_embeddings import MediaEmbeddings
@@ -61,6 +61,16 @@ def test_the_oldest_rows_are_dropped_and_can_be_added_again(monkeypatch: pytest.
     assert table.add(B) == b
     assert table.embeddings_of(span) is B
     assert c == [-8]
+
+
+def test_the_last_id_is_an_int32(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = MediaTable(WIDTH)
+    ids = table.add(A)
+    monkeypatch.setattr(table, "_spans", [replace(span, first=(1 << 31) - 7) for span in table._spans])
+    assert table.add(B)[-1] == np.iinfo(np.int32).min
+    with pytest.raises(LocalInferError, match=r"numbered 2,147,483,648 rows .* load it again"):
+        table.add(random_rows("d", 1, WIDTH))
+    assert ids == [-1, -2, -3]
 
 
 def test_rows_that_somebody_holds_are_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
