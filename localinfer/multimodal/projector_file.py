@@ -22,7 +22,6 @@ from localinfer.multimodal.sounds.sound_tensors import sound_tensors
 from localinfer.options import Options
 
 ARCHITECTURE, PREFIX = "clip", "clip.vision"
-ENCODER_KEYS = (f"{PREFIX}.", "clip.audio.")
 MAX_PATCHES = 1 << 17
 USED_BY_PREPROCESSORS = (
     "image_mean", "image_std", "image_min_pixels", "image_max_pixels", "preproc_image_size", "preproc_min_tiles",
@@ -142,8 +141,10 @@ def check_pair(f: GGUF, name: str, encoder: Encoder, model: GGUF) -> tuple[int, 
 def reject_unknown_keys(f: GGUF) -> None:
     """Raise UnsupportedError for a key of the projector that nothing reads. Building the graph checks the keys of the
     encoder."""
+    kinds = ("vision", "audio")
+    of_encoders = tuple(f"clip.{kind}." for kind in kinds if f.get(f"clip.has_{kind}_encoder", bool, False))
     for key in f.metadata:
-        if key.startswith("clip.") and not key.startswith(ENCODER_KEYS) and key not in OTHER_KEYS:
+        if key.startswith("clip.") and not key.startswith(of_encoders) and key not in OTHER_KEYS:
             raise f.error(key, "is not supported", UnsupportedError)
 
 

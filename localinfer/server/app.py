@@ -47,7 +47,10 @@ from localinfer.server.startup import LoadingMiddleware, Startup
 
 RERANK_PATHS = ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
 POLL_SECONDS = 0.1
-FIRST_REQUEST_MODULES = ("localinfer.generation.tool_calls.tool_choice", "localinfer.runtime.scheduled_engine")
+FIRST_REQUEST_MODULES = (
+    "localinfer.generation.tool_calls.tool_choice", "localinfer.model.media_encoder",
+    "localinfer.runtime.scheduled_engine",
+)  # fmt: skip
 GET, POST = ["GET"], ["POST"]
 Endpoint = Callable[[Request], Awaitable[Response]]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 Message = dict[str, Any]
+Content = str | list[Any]
 
 
 def join_turns(messages: Iterable[Message]) -> list[Message]:
@@ -30,9 +31,19 @@ def append_turn(turns: list[Message], message: Message) -> None:
     if message["role"] != last.get("role") or message["role"] == "tool":
         turns.append(message)
     elif not (calls := last.get("tool_calls", [])):
-        content = "\n".join(filter(None, (last["content"], message["content"])))
-        turns[-1] = last | message | {"content": content}
+        turns[-1] = last | message | {"content": joined(last["content"], message["content"])}
     elif message.get("tool_calls") and not message["content"]:
         turns[-1] = last | {"tool_calls": [*calls, *message["tool_calls"]]}
     else:
         turns.append(message)
+
+
+def joined(first: Content, second: Content) -> Content:
+    """Return two contents as one: texts as lines, or all parts if one of them has images or sounds."""
+    if isinstance(first, str) and isinstance(second, str):
+        return "\n".join(filter(None, (first, second)))
+    return [*parts_of(first), *parts_of(second)]
+
+
+def parts_of(content: Content) -> list[Any]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []

@@ -37,7 +37,7 @@ from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Layer, from_keywords, merge
-from localinfer.runtime.compiled_graph import build_graph
+from localinfer.runtime.compiled_graph import build_graph, kernels_of_tokenizer
 from localinfer.runtime.thread_pool import POOL_KERNELS
 from quant.jit import kernel_cache, loader
 from quant.jit.kernel import Kernel
@@ -175,12 +175,14 @@ class ModelServer(ForkServer):
         for source in sources:
             try:
                 options = merge(from_keywords({**source.options, "ctx_size": 64}))
-                model_graph = build_graph(open_gguf(source.path), options)
+                f = open_gguf(source.path)
+                model_graph = build_graph(f, options)
             except LocalInferError as refusal:
                 print(f"skipped: {refusal}", file=sys.stderr)
                 continue
             understood = sorted(key.encode() for key in model_graph.hparams._used)
             self.sources.append((MutableGGUF.read(source.path, understood), source.options))
+            expected |= set(kernels_of_tokenizer(f))
             for large_batch in (False, True):
                 expected |= set(model_graph.graph.kernels(large_batch=large_batch))
         self.load_kernels(sorted(expected, key=Kernel.to_json))

@@ -14,7 +14,7 @@ from cli.terminal import screen
 # Modules that write styles and cursor movements of their own. They pass texts through `terminal_text` first.
 DRAWING_MODULES = {
     "terminal/screen.py", "terminal/token_coloring.py", "chat/answer.py", "chat/live_region.py", "chat/resumed.py",
-    "chat/commands.py", "chat/token_table.py", "arguments/completion.py",
+    "chat/commands.py", "chat/token_table.py", "arguments/completion.py", "terminal/pictures.py",
 }  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def drop_tensor(name: str) -> Change:
 
 CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
     ("gemma3", set_key("clip.projector_type", "telepathy"), UnsupportedError, "'telepathy' is not supported"),
-    ("gemma3", set_key("clip.has_vision_encoder", False), UnsupportedError, "only encoders of images"),
+    ("gemma3", set_key("clip.has_vision_encoder", False), UnsupportedError, "is false, and so is clip.has_audio"),
     ("gemma3", set_key("clip.vision.novelty", 3), UnsupportedError, r"clip\.vision\.novelty: 3 is not supported"),
     ("gemma3", set_key("clip.audio.novelty", 3), UnsupportedError, r"clip\.audio\.novelty: is not supported"),
     ("gemma3", set_key("clip.vision.patch_size", 0), LocalInferError, "is 56, with patches of 0"),

@@ -9,6 +9,7 @@ import pytest
 from localinfer.runtime.decode_loop import StepInput
 from localinfer.runtime.request import Request, RequestState
 from localinfer.runtime.request_batch import select_batch
+from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.wake_queue import WakeQueue
 
 N_VOCAB = 3
@@ -18,7 +19,7 @@ class Owner:
     """An engine that counts how often its thread is woken."""
 
     def __init__(self) -> None:
-        self.sequence: Any = []
+        self.sequence: Any = Sequence([])
         self.is_idle, self.decode_loop, self.awaited_step, self.may_run_directly = False, None, 0, False
         self.n_woken = 0
 

@@ -94,13 +94,19 @@ def test_items_of_other_tools_are_skipped(agent: ServerProcess) -> None:
 
 @pytest.mark.parametrize("item", [
     {"type": "melody"}, {"type": "function_call", "name": 5, "arguments": "", "call_id": "x"}, 5, {"role": "user"},
-    {"role": "user", "content": 5}, {"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]},
-    {"type": "function_call_output", "call_id": "x", "output": [{"type": "input_image"}]},
+    {"role": "user", "content": 5}, {"role": "user", "content": [{"type": "input_video", "video_url": "data:"}]},
+    {"type": "function_call_output", "call_id": "x", "output": [{"type": "input_video"}]},
 ])  # fmt: skip
 def test_invalid_items(item: object) -> None:
     with pytest.raises(APIError) as raised:
         messages_of(USER, item)
     assert (raised.value.status, raised.value.error["param"]) == (400, "input")
+
+
+def test_images_belong_to_the_turn_of_their_message() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    [turn] = messages_of(USER, {"role": "user", "content": [image]}, {"role": "user", "content": "Why?"})
+    assert [part.get("text", part["type"]) for part in turn["content"]] == ["Add", "input_image", "Why?"]
 
 
 def test_effort() -> None:
