@@ -1,0 +1,110 @@
+"""Projector files in which one key or one shape is another: they open, or are refused with an error of this program,
+and no op of their graphs reads or writes beyond its memory."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import projectors
+import pytest
+import sound_projectors
+
+from localinfer.errors import LocalInferError
+from localinfer.gguf.reader import GGUF, Tensor, open_gguf
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.compute_graph import ComputeGraph
+from localinfer.kernels.signatures import COPY, PRODUCT, ROPE
+from localinfer.machine import resources
+from localinfer.multimodal import projector_file
+from localinfer.multimodal.preprocessing.processors import make_image_processor
+from localinfer.options import Options
+
+VALUES = (None, 0, 1, 1 << 31)  # None: the key is missing
+OTHER_KEYS = ("vision.spatial_merge_size", "vision.projector.scale_factor", "vision.attention.head_dim")
+
+
+def changed_keys(f: GGUF) -> Iterator[GGUF]:
+    for key in {**f.metadata, **{f"clip.{key}": 0 for key in OTHER_KEYS}}:
+        if key.startswith("clip."):
+            for value in VALUES:
+                others = {name: each for name, each in f.metadata.items() if name != key}
+                yield replace(f, metadata=others if value is None else {**others, key: value})
+
+
+def changed_shapes(f: GGUF) -> Iterator[GGUF]:
+    """Change each dimension of the tensors that belong to no layer or to the first, and the bias with it."""
+    f32 = next(tensor.type for tensor in f.tensors.values() if tensor.type_name == "F32")
+
+    def reshaped(tensor: Tensor, axis: int, size: int) -> Tensor:
+        shape = (*tensor.shape[:axis], size, *tensor.shape[axis + 1 :])
+        return replace(tensor, shape=shape, type=f32, data=np.zeros(4 * prod(shape), np.uint8))
+
+    for tensor in f.tensors.values():
+        if ".blk." in tensor.name and ".blk.0." not in tensor.name:
+            continue
+        for axis, old in enumerate(tensor.shape):
+            for size in (old + 1, old * 2):
+                tensors = {**f.tensors, tensor.name: reshaped(tensor, axis, size)}
+                bias = f.tensors.get(tensor.name.removesuffix("weight") + "bias")
+                if axis == 0 and bias:
+                    tensors[bias.name] = reshaped(bias, 0, size)
+                yield replace(f, tensors=tensors)
+
+
+def check_memory(graph: ComputeGraph) -> None:
+    """Compare the sizes of products, copies and rotations with the memory of their arguments."""
+    for op in graph.ops:
+        signature = next((each for each in (PRODUCT, COPY, ROPE) if each.parameters == op.small_batch.parameters), None)
+        if signature is None:
+            continue
+        given: dict[str, Any] = dict(zip(signature.parameters, op.arguments, strict=True))
+        last = op.rows.capacity - 1
+        if signature is PRODUCT:
+            needed = {"x": 4 * given["n_in"] * (last + 1), "y": given["y_stride"] * last + 4 * given["n_out"]}
+        elif signature is COPY:
+            needed = {key: 4 * (given[f"{key}_n"] * last + given[f"{key}_first"] + given["n"]) for key in "xy"}
+        else:
+            needed = {"table": 4 * given["n_rot"] * (last + 1), "x": 4 * given["heads"] * given["size"] * (last + 1)}
+        for key, nbytes in needed.items():
+            memory = given[key].floats if isinstance(given[key], Buffer) else given[key]
+            if key != "x" or isinstance(given[key], Buffer):  # converted activations have other sizes
+                assert nbytes <= memory.nbytes, (op.name, key)
+
+
+def given_file(f: GGUF, _path: Path) -> GGUF:
+    """Stand for `open_gguf`."""
+    return f
+
+
+def open_and_build(path: Path, model: GGUF) -> None:
+    """Open a projector file, and build its graphs."""
+    file = projector_file.open_projector(path, model)
+    if file.encoder:
+        check_memory(file.build(projector_file.smallest_grid(file.f), Options(threads=2))[0].graph)
+        for size in ((1, 1), (40, 60), (3, 600)):
+            make_image_processor(file.f).grids(*size)
+    if file.sound:
+        check_memory(file.sound.build(file.sound.framing.frames(100), Options(threads=2))[0].graph)
+
+
+@pytest.mark.parametrize("name", [*projectors.NAMES, *sound_projectors.NAMES])
+def test_changed_files_open_or_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "available_memory", lambda: 1 << 28)
+    if name in projectors.NAMES:
+        path, model = projectors.write(name, tmp_path), projectors.language_model(projectors.reference(name), tmp_path)
+    else:
+        path, model = sound_projectors.write(name, tmp_path), sound_projectors.language_model(name, tmp_path)
+    f, language_model, results = open_gguf(path), open_gguf(model), []
+    open_and_build(path, language_model)
+    for changed in (*changed_keys(f), *changed_shapes(f)):
+        monkeypatch.setattr(projector_file, "open_gguf", partial(given_file, changed))
+        try:
+            open_and_build(path, language_model)
+            results.append("opened")
+        except LocalInferError:
+            results.append("refused")
+    assert {"opened", "refused"} <= set(results)
