@@ -17,7 +17,7 @@ from cli.models.loading import open_model, require_known_model
 from cli.terminal import screen
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
-from localinfer.options import Layer, from_environment
+from localinfer.options import Layer, combine, from_environment
 
 if TYPE_CHECKING:
     from localinfer import Model
@@ -93,7 +93,7 @@ def transcribe_command(
     for name in files:
         require_file(name)
     paths, status = {name: output.paths(name) for name in files}, screen.Status()
-    with closing(open_model(model, {**DEFAULTS, **from_environment(os.environ), **given}, status)) as opened:
+    with closing(open_model(model, combine(given, from_environment(os.environ), DEFAULTS), status)) as opened:
         _ = opened.projector.sound_type  # raises an error if the model reads no sounds
         problems = []
         for name in files:

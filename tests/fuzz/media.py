@@ -9,7 +9,7 @@ import soundfile
 from fuzz.files import Target, change_numbers
 from fuzz.mutations import change_bytes
 from made_images import photograph
-from made_sounds import made_sound
+from made_sounds import chirp
 from PIL import Image as PillowImage
 
 from localinfer.errors import LocalInferError
@@ -81,7 +81,7 @@ class SoundFile(Target):
     def make(self) -> Sequence[bytes]:
         kinds = (("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "FLOAT"), ("WAV", "IMA_ADPCM"), ("WAV", "ULAW"),
                  ("MP3", None), ("FLAC", None), ("OGG", "VORBIS"), ("OGG", "OPUS"))  # fmt: skip
-        samples = np.stack([made_sound(3), -made_sound(3)], axis=1)
+        samples = np.stack([chirp(), -chirp()], axis=1)
         files = []
         for kind, subtype in kinds:
             stream = BytesIO()

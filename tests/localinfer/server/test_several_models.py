@@ -19,7 +19,7 @@ from cli.__main__ import run
 
 TEXT = "/v1/completions"
 REQUEST = {"prompt": "Hello", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
-LONG = REQUEST | {"max_tokens": 1500, "stream": True}
+LONG = REQUEST | {"max_tokens": 8000, "stream": True}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three models, one of them split in a folder beside a projector, and a damaged file."""
     folder = tmp_path_factory.mktemp("originals")
     for seed, name in enumerate(("one", "two")):
-        tiny_llama(folder / f"{name}.gguf", seed=seed, n_ctx=4096)
+        tiny_llama(folder / f"{name}.gguf", seed=seed, n_ctx=8192)
     (folder / "three").mkdir()
     split_model(folder / "three" / "parts-00001-of-00003.gguf")
     (folder / "three" / "mmproj-F16.gguf").write_bytes(b"GGUF")
