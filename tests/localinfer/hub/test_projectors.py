@@ -65,6 +65,7 @@ def test_what_a_projector_encodes(tmp_path: Path) -> None:
     assert media_kinds(write_projector_header(tmp_path / "a.gguf")) == {"image"}
     assert media_kinds(write_projector_header(tmp_path / "b.gguf", image=False, audio=True)) == {"audio"}
     assert media_kinds(write_projector_header(tmp_path / "c.gguf", audio=True)) == {"image", "audio"}
+    assert media_kinds(write_projector_header(tmp_path / "d.gguf", kind="telepathy")) == set()  # not supported
     (tmp_path / "damaged.gguf").write_bytes(b"GGUF")
     assert media_kinds(tmp_path / "damaged.gguf") == set()
     assert media_kinds(tmp_path / "missing.gguf") == set()
