@@ -200,7 +200,7 @@ def test_block_is_released_by_what_follows() -> None:
 
 
 def test_many_blocks_take_linear_time() -> None:
-    written = "So:\n" + f"{NOW}\n" * 3000
+    written = "So:\n" + f"{NOW}\n" * 1000
     parsed = parse(parser_of(), [written, "end"])
     assert (parsed.text, parsed.calls) == (f"{written}end", ())
 
