@@ -55,16 +55,6 @@ class SoundTensors(EncoderTensors):
 
         return self._once(f"{name} by row", convert)
 
-    def n_rows_of_convolution(self, name: str) -> int:
-        """Return the number of output channels of a convolution: a multiple of 32."""
-        tensor = self.f.tensors.get(f"{name}.weight")
-        if tensor is None:
-            raise self.f.error(f"tensor {name}.weight", "is missing")
-        if tensor.shape[0] % 32:
-            what = f"has {tensor.shape[0]} output channels; they must be a multiple of 32"
-            raise self.f.error(f"tensor {name}.weight", what)
-        return tensor.shape[0]
-
     def convolution_bias(self, name: str, n_out: int, n_taps: int) -> Tensor:
         """Return the bias of a convolution, whose shape in the file has a 1 for each dimension of the taps."""
         return replace(self.floats(f"{name}.bias", n_out, *[1] * n_taps), shape=(n_out,))

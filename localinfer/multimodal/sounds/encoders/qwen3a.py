@@ -21,7 +21,7 @@ arrange = enclose("<|audio_start|>", "<|audio_end|>")
 def build(g: SoundBuilder) -> Buffer:
     """The convolutions see whole seconds; the rows of what follows the sound in the last one are left out."""
     g.use_layer_norm()
-    seconds, n, channels = len(g.lengths), g.embedding_length, g.tensors.n_rows_of_convolution("a.conv2d.1")
+    seconds, n, channels = len(g.lengths), g.embedding_length, g.tensors.n_rows("a.conv2d.1")
     times, bands = (halved(size) for size in (SECOND, g.n_bands))
     x = g.enter("a.conv2d.1", channels, 1, SQUARE, seconds * times * bands)
     for number in (2, 3):
