@@ -8,13 +8,9 @@ The weights are random numbers in a projector file of Ultravox. The preprocessin
 """
 
 import argparse
-import contextlib
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from statistics import median
 
 import gguf
 import numpy as np
@@ -23,6 +19,7 @@ TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "models"), str(TESTS / "oracles"), str(TESTS / "harness")]
 
 import sound_projectors  # noqa: E402
+from libmtmd_peer import Peer, compare_encoders  # noqa: E402
 from tiny import tiny_llama, tiny_qwen2  # noqa: E402
 
 from localinfer.gguf.reader import open_gguf  # noqa: E402
@@ -107,60 +104,15 @@ def main() -> None:
         compare(model, projector, Path(folder), given.threads, given.rounds)
 
 
-class Peer:
-    """libmtmd in a subprocess, which does not run if the package llama_cpp has no libmtmd."""
-
-    def __init__(self, *arguments: object) -> None:
-        script = str(Path(__file__).with_name("llama_cpp_sound.py"))
-        self._process = subprocess.Popen(
-            [sys.executable, script, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        assert self._process.stdin
-        assert self._process.stdout
-        self._input, self._output = self._process.stdin, self._process.stdout
-        self.runs = self._output.readline() == "ready\n"
-
-    def seconds(self) -> float:
-        """Encode the sound and return the seconds."""
-        self._input.write("\n")
-        self._input.flush()
-        return float(self._output.readline())
-
-    def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._input.close()
-        self._process.wait()
-
-
 def compare(model: Path, projector: Path, folder: Path, threads: int, rounds: int) -> None:
     """Print the seconds of both, and the largest difference of their rows."""
     t = np.arange(FRAMES * 160) / 16_000
     samples = (0.3 * np.sin(2 * np.pi * (200 + 90 * np.sin(t)) * t) * (np.sin(3 * t) > -0.5)).astype(np.float32)
-    np.save(folder / "samples.npy", samples)
-    peer = Peer(model, projector, folder / "samples.npy", folder / "rows.npy", threads)
     encoder = open_projector(projector, open_gguf(model)).sound_encoder
     features = MelProcessor(encoder.n_bands)(Sound(samples)).features
     inputs = encoder.family.prepare(features, encoder.framing.lengths(FRAMES))
-    times: dict[str, list[float]] = {"localinfer": [], "libmtmd": []}
-    with CompiledEncoder(*encoder.build(FRAMES, Options(threads=threads))) as compiled, contextlib.closing(peer):
-        rows = compiled.run(inputs)
-        if peer.runs:
-            theirs = np.load(folder / "rows.npy")
-            difference = np.abs(rows - theirs[: len(rows)]).max() / np.abs(theirs).max()
-            print(f"{len(rows)} and {len(theirs)} rows; largest difference {difference:.1e} of the largest value")
-        else:
-            print("libmtmd does not run")
-        for _ in range(rounds):
-            start = time.perf_counter()
-            compiled.run(inputs)
-            times["localinfer"].append(time.perf_counter() - start)
-            if peer.runs:
-                times["libmtmd"].append(peer.seconds())
-    for name, seconds in times.items():
-        if seconds:
-            spread = f"median of {rounds}; {min(seconds):.3f} to {max(seconds):.3f} s"
-            print(f"{name:10} {median(seconds):8.3f} s ({spread})")
+    with CompiledEncoder(*encoder.build(FRAMES, Options(threads=threads))) as compiled:
+        print(compare_encoders(lambda: compiled.run(inputs), Peer(model, projector, samples, folder, threads), rounds))
 
 
 if __name__ == "__main__":
