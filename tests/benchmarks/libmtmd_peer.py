@@ -1,10 +1,12 @@
 """libmtmd, llama.cpp's library of image and sound encoders, as a subprocess beside the benchmark."""
 
 import contextlib
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ENGINE = Path(__file__).with_name("libmtmd_engine.py")
-LAST_LINES = 3  # of what it wrote to stderr, in an error
+ABORT = re.compile(r"\.cpp:\d+: ")  # the line with the place of a failed assertion
 
 
 class PeerError(Exception):
@@ -37,8 +39,7 @@ class Peer:
         self._input, self._output = self._process.stdin, self._process.stdout
         if self._output.readline() != "ready\n":
             self.close()
-            lines = (folder / "libmtmd.log").read_text(errors="replace").strip().splitlines()
-            raise PeerError(" / ".join(lines[-LAST_LINES:]) or f"status {self._process.returncode}")
+            raise PeerError(last_error((folder / "libmtmd.log").read_text(errors="replace").splitlines()))
         self.rows: NDArray[np.float32] = np.load(folder / "rows.npy")
 
     def seconds(self) -> float:
@@ -52,6 +53,14 @@ class Peer:
         with contextlib.suppress(BrokenPipeError):
             self._input.close()
         self._process.wait()
+
+
+def last_error(lines: list[str]) -> str:
+    """Return why libmtmd has ended: a failed assertion and the line before it, or the last line."""
+    for before, line in pairwise(["", *lines]):
+        if ABORT.search(line):
+            return f"{before}: {line.rpartition('/')[2]}"
+    return lines[-1] if lines else "no message"
 
 
 def compare_encoders(encode: Callable[[], NDArray[np.float32]], peer: Peer, rounds: int) -> str:
