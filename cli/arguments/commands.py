@@ -25,6 +25,10 @@ ALIASES = {
     "embedding": "embed",
     "server": "serve",
     "retrieval": "retrieve",
+    "gguf-hash": "hash",
+    "gguf-dump": "inspect",
+    "gguf_dump.py": "inspect",
+    "gguf_hash.py": "hash",
     "simple": "generate",
     "simple-chat": "chat",
     "mtmd-cli": "chat",
@@ -34,7 +38,14 @@ ALIASES = {
 }
 TOOL_PREFIX, OLLAMA = "llama-", "ollama"  # what stands before a command in other programs' command lines
 OTHER_PROGRAMS = (OLLAMA, "llama")
-TRANSLATED = ("convert_hf_to_gguf.py", "export-lora")  # command lines that become those of `quantize`
+TRANSLATED = {  # other programs' command lines: the function of `conversion` that makes ours of them
+    "convert_hf_to_gguf.py": "convert_words",
+    "export-lora": "export_words",
+    "gguf-set-metadata": "set_metadata_words",
+    "gguf_set_metadata.py": "set_metadata_words",
+    "gguf-new-metadata": "new_metadata_words",
+    "gguf_new_metadata.py": "new_metadata_words",
+}
 UNSUPPORTED_COMMANDS = {
     "push": "uploading models is not supported",
     "signin": "no account is needed",
@@ -78,7 +89,8 @@ def resolve_command(arguments: list[str], commands: Collection[str]) -> list[str
     if word in TRANSLATED:
         from cli.arguments import conversion
 
-        return conversion.convert_words(rest) if word == TRANSLATED[0] else conversion.export_words(rest)
+        words: list[str] = getattr(conversion, TRANSLATED[word])(rest)
+        return words
     tools = {*commands, *ALIASES, *UNSUPPORTED_COMMANDS, *TRANSLATED}
     if (tool := word.removeprefix(TOOL_PREFIX)) != word and tool in tools:
         return resolve_command([tool, *rest], commands)

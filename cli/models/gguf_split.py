@@ -90,7 +90,7 @@ def gguf_split_command(
     opened = from_gguf(find_or_fetch(source, status))
     files = how.plan(opened, out)
     if not dry_run:
-        write_files(files, replace=force, progress=lambda done, total: status.show(f"writing {100 * done // total} %"))
+        write_files(files, replace=force, progress=status.percentage("writing"))
     status.erase()
     for each in files:
         line = f"{screen.one_line(str(each.path))}: {len(each.tensors)} tensors, {screen.mib(each.layout.size)}"

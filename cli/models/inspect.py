@@ -20,6 +20,7 @@ from cli.arguments.flags import JsonOption, ModelArgument, with_options
 from cli.models.loading import find_or_fetch
 from cli.models.parts import PartOptions, show_part
 from cli.models.projector_report import is_projector, projector_rows
+from cli.models.shown_fields import SHOWN_CHARACTERS, SHOWN_VALUES, format_value
 from cli.terminal import screen
 from cli.terminal.tables import table
 from localinfer.chat_template.template_selection import template_keys
@@ -30,8 +31,6 @@ from localinfer.hub.projectors import find_projector, kinds_text, media_kinds
 from localinfer.options import Layer, Options, from_environment, merge
 
 TEMPLATE = "tokenizer.chat_template"
-SHOWN_VALUES = 5  # values of an array
-SHOWN_CHARACTERS = 100  # characters of a value
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -167,23 +166,6 @@ def as_text(f: GGUF, memory: MemoryEstimate, projector: Path | None = None) -> I
     yield from table("parameters", "<>", [(name, f"{number:,}") for name, number in parameters(f).items()])
     yield from table(memory_title(memory), "<>", memory_rows(memory))
     yield from template_lines(f)
-
-
-def format_value(value: Value) -> str:
-    """Format a metadata value as one short line."""
-    if isinstance(value, StringArray):
-        first = ", ".join(
-            f'"{printable(text, SHOWN_CHARACTERS // SHOWN_VALUES)}"' for text in islice(value, SHOWN_VALUES)
-        )
-        return f"{len(value):,} string{'s' * (len(value) != 1)}: {first}{', ...' * (len(value) > SHOWN_VALUES)}"
-    if isinstance(value, np.ndarray):
-        first = ", ".join(f"{number:.7g}" for number in value[:SHOWN_VALUES].tolist())
-        return f"{len(value):,} {value.dtype.name}: {first}{', ...' * (len(value) > SHOWN_VALUES)}"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return printable(value, SHOWN_CHARACTERS)
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def tensor_row(tensor: Tensor) -> Sequence[str]:

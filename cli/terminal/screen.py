@@ -15,7 +15,7 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -281,6 +281,10 @@ class Status:
         """Show a line if the status line can be redrawn."""
         if self.is_redrawable:
             self.draw(line)
+
+    def percentage(self, label: str) -> Callable[[int, int], None]:
+        """Return a progress callback that shows how many percent are done."""
+        return lambda done, total: self.show(f"{label} {100 * done // max(total, 1)} %")
 
     def draw_if_idle(self, line: str) -> None:
         if not self.last_drawn:

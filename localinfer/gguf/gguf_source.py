@@ -21,12 +21,16 @@ def from_gguf(path: Path) -> Source:
 
 
 def read_fields(f: GGUF) -> dict[str, Field]:
-    """Return the metadata, byte for byte as in the file."""
+    """Return the metadata without the keys of splitting, byte for byte as in the file."""
+    return {key: field for key, field in all_fields(f).items() if key not in SPLIT_KEYS}
+
+
+def all_fields(f: GGUF) -> dict[str, Field]:
+    """Return the metadata of the first file, byte for byte."""
     fields = {}
     for key, (begin, end) in f.value_spans.items():
-        if key not in SPLIT_KEYS:
-            raw = f.files[0].map[begin:end]
-            fields[key] = Field(int.from_bytes(raw[:4], "little"), raw[4:])
+        raw = f.files[0].map[begin:end]
+        fields[key] = Field(int.from_bytes(raw[:4], "little"), raw[4:])
     return fields
 
 

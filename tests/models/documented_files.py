@@ -162,6 +162,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "mmproj.gguf": lambda path: sound_projectors.write("ultravox", path.parent).rename(path),
     **dict.fromkeys(("meeting.mp3", "interview.wav", "monday.flac", "tuesday.flac", "talk.wav"), sound),
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
+    "template.jinja": lambda path: text(path, CHAT_TEMPLATE),
     "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image,
     "photos.jsonl": partial(lines, objects=[ABOUT_A_PHOTO]), "photos/": photos,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
