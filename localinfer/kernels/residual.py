@@ -1,4 +1,4 @@
-"""Operations on whole rows: adding biases and branches, gathering and averaging rows, scaling and soft-capping."""
+"""Operations on whole rows: adding biases and branches, gathering and weighing rows, scaling and soft-capping."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from numba import float32, int32, int64
 
 from localinfer.kernels.exponentials import tanh
 from localinfer.kernels.norm import normalize
-from quant.jit.vectors import f32x16, inline, load, splat, store
+from quant.jit.vectors import f32x16, fma, inline, load, splat, store
 
 Body = Callable[..., None]
 
@@ -82,6 +82,26 @@ def average_rows() -> Body:
                     row = int64(load(int32, args.numbers + 4 * (width * token + j)))
                     s = s + load(f32x16, args.x + 4 * (n * row + i))
                 store(args.y + 4 * (n * token + i), s * factor)
+
+    return body
+
+
+def weigh_rows() -> Body:
+    """Make the kernel y[i] = bias + sum of weight[j] * x[numbers[i][j]] over `count` numbers, column by column: a
+    depthwise convolution, whose taps are rows. Row -1 is zeros. weight is [count][n]; bias may be 0."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        n, width, total = args.n, args.count, load(int64, args.tokens)
+        for token in range(total * chunk_index // n_chunks, total * (chunk_index + 1) // n_chunks):
+            numbers, out = args.numbers + 4 * width * token, args.y + 4 * n * token
+            for i in range(0, n, 16):
+                s = load(f32x16, args.bias + 4 * i) if args.bias else splat(f32x16, float32(0.0))
+                for j in range(width):
+                    row = int64(load(int32, numbers + 4 * j))
+                    if row >= 0:
+                        value = load(f32x16, args.x + 4 * (n * row + i))
+                        s = fma(load(f32x16, args.weight + 4 * (n * j + i)), value, s)
+                store(out + 4 * i, s)
 
     return body
 

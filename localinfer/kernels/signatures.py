@@ -53,6 +53,9 @@ ADD = KernelSignature.parse("localinfer.kernels.residual:add", "tokens branch fa
 ADD_NORM = KernelSignature.parse("localinfer.kernels.residual:add_norm", "tokens branch weight n eps:float x:out")
 GATHER_ROWS = KernelSignature.parse("localinfer.kernels.residual:gather_rows", "tokens x numbers n y:out")
 AVERAGE_ROWS = KernelSignature.parse("localinfer.kernels.residual:average_rows", "tokens x numbers count n y:out")
+WEIGH_ROWS = KernelSignature.parse(
+    "localinfer.kernels.residual:weigh_rows", "tokens x numbers weight bias count n y:out"
+)
 SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
 REPLACE_ROWS = KernelSignature.parse("localinfer.kernels.media:replace_rows", "tokens x x_n x_first numbers n y:out")
@@ -129,6 +132,12 @@ COMBINE = KernelSignature.parse(
     "localinfer.kernels.attention.combine:combine",
     "tokens segments group kv_heads tile_rows separate_tokens value_size value_dim entry_dim attn_sinks chunk "
     "partial:out y:out q_out:out",
+)
+
+TRANSPOSE = KernelSignature.parse("localinfer.kernels.relative_attention:transpose", "tokens x n first y:out y_n")
+RELATIVE_ATTENTION = KernelSignature.parse(
+    "localinfer.kernels.relative_attention:relative_attention",
+    "tokens q bias_u bias_v k k_stride v p p_stride p_step first oldest newest heads size scale:float cap:float y:out",
 )
 
 ROUTE = KernelSignature.parse(

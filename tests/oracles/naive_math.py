@@ -161,6 +161,25 @@ def average_rows(x: Floats, numbers: NDArray[np.int32]) -> Floats:
     return np.stack([sum(x[number] for number in row) / len(row) for row in numbers])
 
 
+def weigh_rows(x: Floats, numbers: NDArray[np.int32], weight: Floats, bias: Floats) -> Floats:
+    """Return bias + the sum of weight[j] * x[numbers[i][j]] for each i, where row -1 is zeros."""
+    padded = np.concatenate([x, np.zeros((1, x.shape[1]))])
+    return bias + np.stack([sum(w * padded[number] for w, number in zip(weight, row, strict=True)) for row in numbers])
+
+
+def relative_attention(
+    queries: tuple[Floats, Floats], k: Floats, v: Floats, p: Floats, first: int,
+    spans: Sequence[tuple[int, int]], cap: float = 0.0,
+) -> Floats:  # fmt: skip
+    """Return the attention of one head, (rows, size): the score of row i for row j, from the first to the last of
+    spans[i], is q[i] . k[j] + u[i] . p[first + j - i], soft-capped. `queries` are q and u."""
+    (q, u), y = queries, np.zeros_like(v)
+    for i, (oldest, newest) in enumerate(spans):
+        scores = [q[i] @ k[j] + u[i] @ p[first + j - i] for j in range(oldest, newest + 1)]
+        y[i] = softmax(soft_cap(np.array(scores), cap)) @ v[oldest : newest + 1]
+    return y
+
+
 def gated_activation(activation: str, gate: Floats, up: Floats) -> Floats:
     """Return act(gate) * up. gpt-oss clamps both and adds one to up."""
     if activation == "clamped_swiglu":

@@ -1,4 +1,4 @@
-"""Kernels that only encoders of images use, compared with float64."""
+"""Kernels that only encoders of images and sounds use, compared with float64."""
 
 import kernels
 import naive_math
@@ -30,3 +30,57 @@ def test_gelu_quick() -> None:
     constants = {"activation": "gelu_quick", "tile": 0, "passes": 1}
     kernels.run("localinfer.kernels.activations:gated_activation", arguments, 2, **constants)
     np.testing.assert_allclose(gate, naive_math.gelu_quick(x.astype(np.float64)), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_rows_are_weighed(has_bias: bool) -> None:
+    x, weight, bias, y = random(12, 48), random(3, 48), random(48), np.empty((5, 48), np.float32)
+    numbers = np.random.default_rng(1).integers(-1, 12, (5, 3), np.int32)
+    assert (numbers == -1).any()
+    arguments = {"tokens": np.array([5]), "x": x, "numbers": numbers, "weight": weight, "bias": bias if has_bias else 0,
+                 "count": 3, "n": 48, "y": y}  # fmt: skip
+    kernels.run("localinfer.kernels.residual:weigh_rows", arguments, 2)
+    expected = naive_math.weigh_rows(x.astype(np.float64), numbers, weight, bias * has_bias)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
+
+
+def transposed(x: Floats, first: int, n: int) -> Floats:
+    """Return the transpose of x as the kernel computes it, rows of `n` values of which those outside are NaN."""
+    y = np.full((x.shape[1], n), np.nan, np.float32)
+    arguments = {"tokens": np.array([len(x)]), "x": x, "n": x.shape[1], "first": first, "y": y, "y_n": n}
+    kernels.run("localinfer.kernels.relative_attention:transpose", arguments, 3)
+    return y
+
+
+@pytest.mark.parametrize("rows", [5, 16, 37])
+def test_matrices_are_transposed(rows: int) -> None:
+    x = random(rows, 32)
+    y = transposed(x, 3, 64)
+    assert np.array_equal(y[:, 3 : 3 + rows], x.T)
+    assert np.isnan(y[:, :3]).all()
+    assert np.isnan(y[:, 3 + rows :]).all()
+
+
+@pytest.mark.parametrize(("rows", "window"), [(1, 40), (5, 3), (37, 40), (37, 12)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_attention_with_relative_positions(rows: int, window: int, shared: bool) -> None:
+    heads, size, cap, scale = 3, 32, 4.0 if shared else 0.0, 0.3
+    q, k, v, biases = (random(n, heads * size) for n in (rows, rows, rows, 2))
+    p = random(2 * rows - 1, (1 if shared else heads) * size)
+    spans = [(max(0, row - window), min(rows - 1, row + window // 2)) for row in range(rows)]
+    oldest, newest = (np.array(each, np.int32) for each in zip(*spans, strict=True))
+    y, k_n, p_n = np.empty_like(q), -(-rows // 16) * 16, -(-(2 * rows + 40) // 16) * 16
+    arguments = {
+        "tokens": np.array([rows]), "q": q, "bias_u": 0 if shared else biases[0], "bias_v": 0 if shared else biases[1],
+        "k": transposed(k, 0, k_n), "k_stride": k_n, "v": v, "p": transposed(p, 16, p_n), "p_stride": p_n,
+        "p_step": 0 if shared else size, "first": 16 + rows - 1, "oldest": oldest, "newest": newest, "heads": heads,
+        "size": size, "scale": scale, "cap": cap, "y": y,
+    }  # fmt: skip
+    kernels.run("localinfer.kernels.relative_attention:relative_attention", arguments, 2)
+    for head in range(heads):
+        part = slice(size * head, size * (head + 1))
+        doubles = [each[:, part].astype(np.float64) for each in (q, k, v, biases)]
+        queries = tuple(scale * (doubles[0] + (0 if shared else bias)) for bias in doubles[3])
+        vectors = (p[:, :size] if shared else p[:, part]).astype(np.float64)
+        expected = naive_math.relative_attention(queries, *doubles[1:3], vectors, rows - 1, spans, cap)
+        np.testing.assert_allclose(y[:, part], expected, rtol=0, atol=1e-5)
