@@ -8,7 +8,6 @@ from functools import cache
 from itertools import groupby
 from math import isqrt
 from operator import itemgetter
-from typing import Protocol
 
 import numpy as np
 
@@ -22,22 +21,12 @@ from localinfer.multimodal.media import Image, Sound, digest_of
 from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW
 from localinfer.multimodal.preprocessing.processors import ImageProcessor, make_image_processor
 from localinfer.multimodal.projector_file import ProjectorFile
-from localinfer.multimodal.sounds.sound_input import Spectrogram
+from localinfer.multimodal.sounds.sound_input import SoundProcessor
 from localinfer.options import Options
 from localinfer.runtime.media_embeddings import MediaEmbeddings
 from quant.jit.loader import Progress
 
 MAX_KEPT_BYTES = 256 << 20  # of rows of recent images and sounds
-
-
-class SoundProcessor(Protocol):
-    """Makes the spectrogram of a sound."""
-
-    def __call__(self, sound: Sound) -> Spectrogram:
-        """Return the log-mel spectrogram of a sound."""
-
-    def n_frames(self, n_samples: int) -> int:
-        """Return the number of frames of the spectrogram of a sound that are sound."""
 
 
 class Projector:
@@ -53,7 +42,7 @@ class Projector:
     ) -> None:  # fmt: skip
         self._file, self._options, self._progress = in_memory_if_wanted(file, options, progress), options, progress
         self._processor = processor or (make_processor(file.f, options) if file.encoder else None)
-        self._sound_processor = sound_processor or (make_sound_processor(file) if file.sound else None)
+        self._sound_processor = sound_processor or (file.sound.make_processor() if file.sound else None)
         self._lock = threading.Lock()
         self._kept: OrderedDict[bytes, list[Part]] = OrderedDict()
         self._closed = False
@@ -178,10 +167,3 @@ def in_memory_if_wanted(file: ProjectorFile, options: Options, progress: Progres
 def make_processor(f: GGUF, options: Options) -> ImageProcessor:
     """Return the image processor that the keys of a projector file describe."""
     return make_image_processor(f, options.image_min_tokens, options.image_max_tokens)
-
-
-def make_sound_processor(file: ProjectorFile) -> SoundProcessor:
-    """Return the sound processor that the keys of a projector file describe."""
-    from localinfer.multimodal.sounds.mel import MelProcessor
-
-    return MelProcessor(file.sound_encoder.n_bands)

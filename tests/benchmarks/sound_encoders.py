@@ -25,7 +25,6 @@ from localinfer.gguf.reader import open_gguf  # noqa: E402
 from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder  # noqa: E402
 from localinfer.multimodal.media import SAMPLE_RATE, Sound  # noqa: E402
 from localinfer.multimodal.projector_file import open_projector  # noqa: E402
-from localinfer.multimodal.sounds.mel import MelProcessor  # noqa: E402
 from localinfer.options import Options  # noqa: E402
 
 BANDS, OUTPUT = 128, 64  # mel bands; the embedding length of the language model
@@ -101,7 +100,7 @@ def compare(model: Path, projector: Path, folder: Path, threads: int, rounds: in
     samples = (0.3 * np.sin(2 * np.pi * (200 + 90 * np.sin(t)) * t) * (np.sin(3 * t) > -0.5)).astype(np.float32)
     samples[-SAMPLE_RATE:] = 0  # libmtmd gets 29 s, and pads them to 30 s itself; it would begin another window
     encoder = open_projector(projector, open_gguf(model)).sound_encoder
-    features = MelProcessor(encoder.n_bands)(Sound(samples)).features
+    features = encoder.make_processor()(Sound(samples)).features
     inputs = encoder.family.prepare(features, encoder.framing.lengths(FRAMES))
     with CompiledEncoder(*encoder.build(FRAMES, Options(threads=threads))) as compiled:
         peer = Peer(model, projector, samples[:-SAMPLE_RATE], folder, threads)

@@ -5,7 +5,8 @@ sound_tensors   tensors of sound encoders, and convolutions as matrices
 sound_builder   records the operations of a sound encoder
 sound_encoder   the encoder in a projector file: builds its graph for a number of frames
 sound_input     the spectrogram of a sound
-mel             computes the spectrogram
+spectrum        the energy of a sound in the bands of a mel scale
+mel             the spectrogram of Whisper
 arrangement     the text around the rows of a sound
 encoders/       one file per projector type
 """

@@ -21,6 +21,7 @@ from localinfer.multimodal.sounds.sound_tensors import LAYERS, SoundTensors
 
 ACTIVATION = "gelu_erf"
 FRAMES_PER_SECOND = 100
+MAX_BANDS = 1 << 10
 
 
 class SoundBuilder(EncoderBuilder):
@@ -40,7 +41,7 @@ class SoundBuilder(EncoderBuilder):
     @property
     def n_bands(self) -> int:
         """The number of values of a frame: the bands of the mel spectrogram."""
-        return self.hparams.count("num_mel_bins", maximum=1 << 10)
+        return self.hparams.count("num_mel_bins", maximum=MAX_BANDS)
 
     @property
     def stack_size(self) -> int:

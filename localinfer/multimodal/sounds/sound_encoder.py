@@ -10,8 +10,9 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.multimodal.encoder_graph.encoder_model import check_lengths, encoder_model, read_heads
 from localinfer.multimodal.sounds.encoders import SoundFamily, find_family, known
-from localinfer.multimodal.sounds.framing import Framing
-from localinfer.multimodal.sounds.sound_builder import SoundBuilder
+from localinfer.multimodal.sounds.framing import CHUNK_FRAMES, Framing
+from localinfer.multimodal.sounds.sound_builder import MAX_BANDS, SoundBuilder
+from localinfer.multimodal.sounds.sound_input import SoundProcessor
 from localinfer.multimodal.sounds.sound_tensors import SoundTensors
 from localinfer.options import Options
 
@@ -33,10 +34,9 @@ class SoundEncoder:
         """How many frames of a spectrogram are encoded, and which of them the convolutions see together."""
         return self.family.framing
 
-    @property
-    def n_bands(self) -> int:
-        """The number of bands of the mel spectrogram that it reads."""
-        return Hyperparameters(self.f, PREFIX).count("num_mel_bins", maximum=1 << 10)
+    def make_processor(self) -> SoundProcessor:
+        """Return what makes the spectrograms that it reads."""
+        return self.family.make_processor(Hyperparameters(self.f, PREFIX).count("num_mel_bins", maximum=MAX_BANDS))
 
     def build(self, n_frames: int, options: Options) -> tuple[SoundBuilder, Buffer]:
         """Build and check the graph for sounds of `n_frames` frames, a result of `framing.frames`. Nothing is allocated
@@ -78,5 +78,5 @@ def open_sound_encoder(f: GGUF, model: GGUF) -> SoundEncoder:
         what = f"is {projected}; the embedding length of {printable(model.path.name, 80)} is {length}"
         raise f.error(f"{PREFIX}.projection_dim", what, UsageError)
     encoder = SoundEncoder(f, name, family, length)
-    encoder.build(family.framing.frames(family.framing.window), Options())
+    encoder.build(family.framing.frames(min(family.framing.window, CHUNK_FRAMES)), Options())
     return encoder

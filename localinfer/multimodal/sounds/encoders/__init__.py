@@ -1,6 +1,7 @@
 """Sound encoders: one file for each projector type of llama.cpp's projector files, named after it, with "." replaced by
 "_". It has
 
+    SoundProcessor               makes the spectrogram of a sound, with the number of bands that it is given
     prepare(features, lengths)   returns the input rows of the graph, for parts with these numbers of frames
     build(g)                     computes the output rows with the operations of a `SoundBuilder`
     arrange(views)               returns the rows of a sound with text around them
@@ -19,6 +20,7 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.multimodal.encoders.arrangement import Arrange
 from localinfer.multimodal.sounds.framing import Floats, Framing
 from localinfer.multimodal.sounds.sound_builder import SoundBuilder
+from localinfer.multimodal.sounds.sound_input import SoundProcessor
 
 HELPERS = ("whisper",)
 
@@ -26,6 +28,7 @@ HELPERS = ("whisper",)
 class SoundFamily(NamedTuple):
     """What the file of a projector type defines."""
 
+    make_processor: Callable[[int], SoundProcessor]
     prepare: Callable[[Floats, list[int]], Floats]
     build: Callable[[SoundBuilder], Buffer]
     arrange: Arrange
@@ -44,4 +47,5 @@ def find_family(projector_type: str) -> SoundFamily | None:
     if name not in known():
         return None
     module = import_module(f"localinfer.multimodal.sounds.encoders.{name}")
-    return SoundFamily(module.prepare, module.build, module.arrange, module.FRAMING, module.ARCHITECTURES)
+    functions = module.SoundProcessor, module.prepare, module.build, module.arrange
+    return SoundFamily(*functions, module.FRAMING, module.ARCHITECTURES)

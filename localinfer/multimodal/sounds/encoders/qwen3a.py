@@ -9,8 +9,10 @@ from localinfer.multimodal.encoder_graph.row_order import Indices
 from localinfer.multimodal.encoder_graph.transformer import transform, two_layers
 from localinfer.multimodal.sounds.arrangement import enclose
 from localinfer.multimodal.sounds.framing import TAPS, Floats, Framing
+from localinfer.multimodal.sounds.mel import MelProcessor
 from localinfer.multimodal.sounds.sound_builder import ACTIVATION, SoundBuilder
 
+SoundProcessor = MelProcessor
 ARCHITECTURES = ("qwen3vl", "qwen3vlmoe")
 SECOND = 100  # frames
 FRAMING = Framing(window=8 * SECOND, chunk=SECOND, halvings=3)

@@ -4,8 +4,10 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.multimodal.sounds.arrangement import enclose
 from localinfer.multimodal.sounds.encoders import whisper
 from localinfer.multimodal.sounds.framing import Framing, neighbours
+from localinfer.multimodal.sounds.mel import MelProcessor
 from localinfer.multimodal.sounds.sound_builder import SoundBuilder
 
+SoundProcessor = MelProcessor
 ARCHITECTURES = ()
 FRAMING = Framing()
 EPSILON = 1e-6

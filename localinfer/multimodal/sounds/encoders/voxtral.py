@@ -5,8 +5,10 @@ from localinfer.multimodal.encoder_graph.transformer import two_layers
 from localinfer.multimodal.sounds.arrangement import enclose
 from localinfer.multimodal.sounds.encoders import whisper
 from localinfer.multimodal.sounds.framing import CHUNK_FRAMES, Framing, neighbours
+from localinfer.multimodal.sounds.mel import MelProcessor
 from localinfer.multimodal.sounds.sound_builder import ACTIVATION, SoundBuilder
 
+SoundProcessor = MelProcessor
 ARCHITECTURES = ("llama",)
 FRAMING = Framing(unit=CHUNK_FRAMES)
 prepare, arrange = neighbours, enclose("[BEGIN_AUDIO]", "")
