@@ -37,6 +37,7 @@ KEY_ALIASES = {  # the first key that exists is used
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }  # fmt: skip
 
+TEXT_KEYS = ("text_config", "lfm")  # of objects that describe a text model
 PER_LAYER_KEYS = ("num_experts_per_tok", "n_shared_experts", "moe_intermediate_size")  # may be lists
 
 
@@ -47,7 +48,9 @@ def normalize_keys(
 
     `architecture_aliases` are keys of the architecture that take precedence. Messages name the keys that the file uses.
     """
-    values = without_nulls(config.values) | without_nulls(config.child("text_config").values)
+    values = without_nulls(config.values)
+    for key in TEXT_KEYS:
+        values |= without_nulls(config.child(key).values)
     used_keys: dict[str, str] = {}
     for key, names in KEY_ALIASES.items():
         architecture_names = [architecture_aliases[key]] if key in architecture_aliases else []

@@ -25,7 +25,7 @@ from localinfer.conversion.projectors.projector_architecture import (
 )
 from localinfer.conversion.tensor_formats import safetensors_file
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
-from localinfer.conversion.tensor_formats.values import FLOATS, native_values, to_bytes, to_float32
+from localinfer.conversion.tensor_formats.values import FLOATS, Floats, native_values, to_bytes, to_float32
 from localinfer.conversion.tensors import F32, TYPES
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
@@ -35,6 +35,7 @@ from localinfer.gguf.source import Field, Source, SourceTensor
 GGUF_NAME = re.compile(r"(v|a|mm|resampler|adapter)\.[\w.]+")
 MAX_LAYERS = 1024
 PROJECTOR_LAYERS = 8  # layers of a projector have numbers, too
+BATCH_NORM_PARTS, BATCH_NORM_EPSILON = ("weight", "bias", "running_mean", "running_var"), 1e-5  # PyTorch's default
 LAYER_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "depth", "encoder_layers")
 SIZES: Mapping[str, tuple[str, ...]] = {  # by GGUF's keys: config.json's keys
     "embedding_length": ("hidden_size", "embed_dim"),
@@ -130,9 +131,14 @@ def convert_tensors(
     """Return the encoder's tensors by GGUF's names. Raises UnsupportedError for one that has no name."""
     known = name_map(read_size(config.encoder, LAYER_KEYS))
     tensors: dict[str, SourceTensor] = {}
+    norms: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in stored.items():
         checkpoint_name = architecture.checkpoint_name(name)
         if checkpoint_name is None:
+            continue
+        whole_name, _, kind = checkpoint_name.rpartition(".")
+        if architecture.batch_norm and re.fullmatch(architecture.batch_norm, whole_name):
+            norms.setdefault(known(whole_name) or whole_name, {})[kind] = tensor
             continue
         for part_name, part in parts_of(architecture, checkpoint_name, config, tensor):
             new = part_name if GGUF_NAME.fullmatch(part_name) else known(part_name)
@@ -142,7 +148,32 @@ def convert_tensors(
             if new in tensors:
                 raise tensor.error(f"becomes {printable(new, 80)}, as another tensor does")
             tensors[new] = convert_tensor(tensor, new, part, architecture.offsets.get(new, 0.0))
+    for name, parts in norms.items():
+        tensors |= batch_normalization(name, parts)
     return tensors
+
+
+def batch_normalization(name: str, parts: Mapping[str, StoredTensor]) -> dict[str, SourceTensor]:
+    """Return the factors and the terms of a batch normalization with fixed means and variances. Raises LocalInferError
+    unless there is one of each for each column."""
+    some = next(iter(parts.values()))
+    for kind in BATCH_NORM_PARTS:
+        if kind not in parts:
+            raise some.error(f"belongs to a batch normalization without {kind}")
+        if parts[kind].shape != some.shape or len(some.shape) != 1:
+            raise parts[kind].error(f"has the unexpected shape {list(parts[kind].shape)}")
+
+    def factors() -> Floats:
+        deviation: Floats = np.sqrt(to_float32(parts["running_var"]) + np.float32(BATCH_NORM_EPSILON))
+        return to_float32(parts["weight"]) / deviation
+
+    def terms() -> Floats:
+        return to_float32(parts["bias"]) - to_float32(parts["running_mean"]) * factors()
+
+    return {
+        f"{name}.weight": SourceTensor(f"{name}.weight", some.shape, F32, lambda: to_bytes(factors())),
+        f"{name}.bias": SourceTensor(f"{name}.bias", some.shape, F32, lambda: to_bytes(terms())),
+    }
 
 
 def parts_of(

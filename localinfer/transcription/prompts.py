@@ -53,6 +53,12 @@ def start_qwen3(model: "Model", sound: Sound, language: str, options: dict[str, 
     return model.stream_chat(messages, **keywords)  # type: ignore[arg-type]
 
 
+def start_lfm2(model: "Model", sound: Sound, language: str, options: dict[str, object]) -> "GenerationStream":  # noqa: ARG001
+    """Ask LFM2-Audio for text with the system prompt of speech recognition, which names no language."""
+    user: dict[str, object] = {"role": "user", "content": [{"type": "audio", "audio": sound}]}
+    return model.stream_chat([{"role": "system", "content": "Perform ASR."}, user], **options)  # type: ignore[arg-type]
+
+
 def read_qwen3(answer: str) -> Transcript:
     """Return the text behind the language: `language English<asr_text>Hello`."""
     header, separator, text = answer.rpartition(ASR_TEXT)
@@ -74,6 +80,7 @@ def instructed(with_language: str, without: str, *, sound_first: bool = True) ->
 PROMPTS = {
     "voxtral": SpeechPrompt(start_voxtral, plain),
     "qwen3a": SpeechPrompt(start_qwen3, read_qwen3),
+    "lfm2a": SpeechPrompt(start_lfm2, plain),
     "ultravox": instructed("Transcribe the {language} speech\n", "Transcribe\n", sound_first=False),
 }
 DEFAULT = instructed(

@@ -1,5 +1,7 @@
-"""Write tests/data/mel.npz: every 50th frame of the spectrograms that transformers' WhisperFeatureExtractor makes of
-the sounds in tests/models/made_sounds.py, with 80 and 128 bands: NAME_BANDS, float32 (frames, bands).
+"""Write tests/data/mel.npz: every 50th frame of the spectrograms that feature extractors of transformers make of the
+sounds in tests/models/made_sounds.py, float32 (frames, bands): NAME_BANDS are those of Whisper with 80 and 128 bands,
+NAME_nemo those of Parakeet with 128 bands, as LFM2-Audio has. The latter's energies are computed in float64: without
+the lower limit that Whisper's have, rounding of float32 is visible where the sounds have pauses.
 
     python tests/making/make_mel_fixture.py
 
@@ -10,12 +12,26 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 import transformers
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS / "models"))
 
 from made_sounds import SOUNDS, STRIDE  # noqa: E402
+
+
+class Parakeet(transformers.ParakeetFeatureExtractor):
+    """Computes the energies in double precision."""
+
+    def _torch_extract_fbank_features(self, waveform: torch.Tensor, device: str = "cpu") -> torch.Tensor:
+        window = torch.hann_window(self.win_length, periodic=False, dtype=torch.float64)
+        spectrum = torch.stft(
+            waveform.double(), self.n_fft, hop_length=self.hop_length, win_length=self.win_length, window=window,
+            return_complex=True, pad_mode="constant",
+        )  # fmt: skip
+        return torch.log(self.mel_filters.double() @ spectrum.abs() ** 2 + 2**-24).mT
+
 
 arrays = {}
 for bands in (80, 128):
@@ -26,4 +42,8 @@ for bands in (80, 128):
             return_tensors="np",
         )  # fmt: skip
         arrays[f"{name}_{bands}"] = found["input_features"][0].T[::STRIDE]
+parakeet = Parakeet(feature_size=128)
+for name, make in SOUNDS.items():
+    found = parakeet(make(), sampling_rate=16_000, return_tensors="np")
+    arrays[f"{name}_nemo"] = found["input_features"][0][::STRIDE].astype(np.float32)
 np.savez_compressed(TESTS / "data" / "mel.npz", **arrays)

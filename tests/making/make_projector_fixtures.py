@@ -254,6 +254,47 @@ OTHERS: dict[str, dict[str, Any]] = {
             }),
         },
     },
+    "lfm2audio": {
+        "files": {
+            "config.json": {
+                "architectures": ["Lfm2AudioForConditionalGeneration"],
+                "lfm": {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", **TEXT},
+                "encoder": {"feat_in": 24, "n_layers": 7, "d_model": 32, "n_heads": 2, "ff_expansion_factor": 4},
+            },
+        },
+        "tensors": {
+            "lfm.embed_tokens.weight": [32, 64], "lfm.embedding_norm.weight": [64], "codebook_offsets": [8],
+            "depthformer.layers.0.operator_norm.weight": [32], "audio_loss_weights": [8],
+            "audio_embedding.embedding.weight": [16, 64], "audio_embedding.embedding_norm.weight": [64],
+            "audio_embedding.to_logits.weight": [16, 64],
+            **with_bias({
+                "conformer.pre_encode.conv.0": [32, 1, 3, 3], "conformer.pre_encode.conv.2": [32, 1, 3, 3],
+                "conformer.pre_encode.conv.3": [32, 32, 1, 1], "conformer.pre_encode.conv.5": [32, 1, 3, 3],
+                "conformer.pre_encode.conv.6": [32, 32, 1, 1], "conformer.pre_encode.out": [32, 96],
+                "audio_adapter.model.0": [32], "audio_adapter.model.1": [64, 32], "audio_adapter.model.3": [64, 64],
+            }),
+            **layers(7, {
+                "conformer.layers.{}.self_attn.pos_bias_u": [2, 16],
+                "conformer.layers.{}.self_attn.pos_bias_v": [2, 16],
+                "conformer.layers.{}.self_attn.linear_pos.weight": [32, 32],
+                "conformer.layers.{}.conv.batch_norm.running_mean": [32],
+                "conformer.layers.{}.conv.batch_norm.running_var": [32],
+                "conformer.layers.{}.conv.batch_norm.num_batches_tracked": [1],
+                **with_bias({
+                    f"conformer.layers.{{}}.{name}": shape
+                    for name, shape in {
+                        "norm_feed_forward1": [32], "feed_forward1.linear1": [48, 32], "norm_self_att": [32],
+                        "feed_forward1.linear2": [32, 48], "self_attn.linear_q": [32, 32], "norm_conv": [32],
+                        "self_attn.linear_k": [32, 32], "self_attn.linear_v": [32, 32], "conv.batch_norm": [32],
+                        "self_attn.linear_out": [32, 32], "conv.pointwise_conv1": [64, 32, 1],
+                        "conv.depthwise_conv": [32, 1, 9], "conv.pointwise_conv2": [32, 32, 1],
+                        "norm_feed_forward2": [32], "feed_forward2.linear1": [48, 32],
+                        "feed_forward2.linear2": [32, 48], "norm_out": [32],
+                    }.items()
+                }),
+            }),
+        },
+    },
     "paddleocr": {
         "files": {
             "config.json": {

@@ -54,6 +54,8 @@ class Spec:
     renamed: Callable[[Tensors], dict[str, torch.Tensor]] | None = None  # changes the names of the saved tensors
     written: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # changes config.json
     embedding_length: int = 64
+    bands: int = BANDS
+    ends: bool = False  # whether the spectrogram ends with the sound, after a frame of zeros
 
 
 class Ultravox(torch.nn.Module):
@@ -159,6 +161,64 @@ def names_of_qwen3_asr(tensors: Tensors) -> dict[str, torch.Tensor]:
     }
 
 
+class Lfm2Audio(torch.nn.Module):
+    """LFM2-Audio: its encoder is that of Parakeet without a scale, and a network follows."""
+
+    names = (
+        ("subsampling.layers.", "pre_encode.conv."), ("subsampling.linear.", "pre_encode.out."),
+        (".relative_k_proj.", ".linear_pos."), (".bias_", ".pos_bias_"), (".o_proj.", ".linear_out."),
+        (".q_proj.", ".linear_q."), (".k_proj.", ".linear_k."), (".v_proj.", ".linear_v."),
+        (".conv.norm.", ".conv.batch_norm."),
+    )  # fmt: skip
+
+    def __init__(self, n_out: int, **config: Any) -> None:
+        super().__init__()
+        self.n_out, self.config = n_out, transformers.ParakeetEncoderConfig(**config, scale_input=False)
+        self.conformer = transformers.ParakeetEncoder(self.config)
+        n = self.config.hidden_size
+        linear = torch.nn.Linear
+        parts = torch.nn.LayerNorm(n), linear(n, n_out), torch.nn.GELU(), linear(n_out, n_out)
+        self.audio_adapter = torch.nn.Sequential(*parts)
+
+    def set_attn_implementation(self, name: str) -> None:
+        self.conformer.set_attn_implementation(name)
+
+    def save_pretrained(self, folder: str) -> None:
+        kept = {f"lfm.{name}": torch.zeros(1) for name in ("embed_tokens.weight",)}
+        for name, tensor in self.state_dict().items():
+            for old, new in self.names:
+                name = name.replace(old, new)
+            is_part = name.startswith("audio_adapter")
+            kept[name.replace("audio_adapter.", "audio_adapter.model.") if is_part else name] = tensor.contiguous()
+        kept["audio_embedding.embedding.weight"] = torch.zeros(32, self.n_out)
+        kept["audio_embedding.embedding_norm.weight"] = torch.zeros(self.n_out)
+        kept["audio_embedding.to_logits.weight"] = torch.zeros(32, self.n_out)
+        save_file(kept, Path(folder, "model.safetensors"), {"format": "pt"})
+        config = {
+            "architectures": ["Lfm2AudioForConditionalGeneration"],
+            "lfm": {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "hidden_size": self.n_out},
+            "encoder": {
+                "feat_in": self.config.num_mel_bins, "n_layers": self.config.num_hidden_layers,
+                "d_model": self.config.hidden_size, "n_heads": self.config.num_attention_heads,
+            },
+        }  # fmt: skip
+        Path(folder, "config.json").write_text(json.dumps(config))
+
+
+def lfm2_audio_rows(model: Lfm2Audio, features: torch.Tensor, _frames: int) -> torch.Tensor:
+    return model.audio_adapter(model.conformer(features.mT).last_hidden_state)[0]
+
+
+SMALL_CONFORMER = {  # the converter needs more layers than numbers of convolutions
+    "hidden_size": 32, "num_hidden_layers": 7, "num_attention_heads": 2, "intermediate_size": 48,
+    "subsampling_conv_channels": 32, "num_mel_bins": 32,
+}  # fmt: skip
+ODD_CONFORMER = {
+    "hidden_size": 32, "num_hidden_layers": 8, "num_attention_heads": 1, "intermediate_size": 40,
+    "subsampling_conv_channels": 64, "num_mel_bins": 24, "conv_kernel_size": 5,
+}  # fmt: skip
+
+
 SPECS = {
     "ultravox": Spec(architecture="llama", model=Ultravox, encode=ultravox_rows, frames=[CHUNK, 76]),
     "voxtral": Spec(architecture="llama", model=voxtral, encode=voxtral_rows, frames=[CHUNK]),
@@ -166,6 +226,14 @@ SPECS = {
     "qwen3a": Spec(
         architecture="qwen3vl", model=qwen3_asr, encode=qwen3_asr_rows, frames=[930, 98], renamed=names_of_qwen3_asr,
         written=lambda config: {**TEXT, "architectures": config["architectures"], "thinker_config": config},
+    ),
+    "lfm2a": Spec(
+        architecture="lfm2", model=lambda: Lfm2Audio(64, **SMALL_CONFORMER), encode=lfm2_audio_rows, frames=[401, 9],
+        ends=True,
+    ),
+    "lfm2a_of_odd_size": Spec(
+        architecture="lfm2", model=lambda: Lfm2Audio(96, **ODD_CONFORMER), encode=lfm2_audio_rows, frames=[318, 77],
+        ends=True, bands=24, embedding_length=96,
     ),
 }  # fmt: skip
 
@@ -181,6 +249,10 @@ def random_weights(model: torch.nn.Module) -> None:
             if "embed_positions" in name:
                 values, scale = torch.sign(values), 2.0**-2
             tensor.copy_(values * scale + float(is_norm))
+        for name, tensor in model.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                values = torch.randint(1, 8, tensor.shape, generator=generator).float()
+                tensor.copy_(values / 4 if name.endswith("running_var") else (values - 4) / 8)
 
 
 def convert(model: Any, name: str, spec: Spec) -> bytes:
@@ -210,7 +282,8 @@ def make(name: str, spec: Spec) -> None:
     arrays: dict[str, Any] = {"architecture": spec.architecture, "embedding_length": spec.embedding_length}
     generator = np.random.default_rng(20)
     for number, frames in enumerate(spec.frames):
-        levels = generator.integers(-2, 3, (CHUNK, BANDS)).astype(np.int8)
+        levels = generator.integers(-2, 3, (frames if spec.ends else CHUNK, spec.bands)).astype(np.int8)
+        levels[frames - 1 if spec.ends else CHUNK :] = 0
         levels[frames + 2 :] = -2  # two frames of the silence still contain sound
         with torch.no_grad():
             rows = spec.encode(model, torch.tensor(levels.T / 2).float()[None], frames)

@@ -1,4 +1,4 @@
-"""LFM2: short convolution layers between attention layers."""
+"""LFM2: short convolution layers between attention layers. LFM2-VL and LFM2-Audio have the same text model."""
 
 from dataclasses import replace
 
@@ -36,5 +36,7 @@ LFM2MOE = replace(
 )
 BY_CLASS = {
     "Lfm2ForCausalLM": LFM2,
+    "Lfm2VlForConditionalGeneration": LFM2,
+    "Lfm2AudioForConditionalGeneration": LFM2,
     "Lfm2MoeForCausalLM": LFM2MOE,
 }

@@ -1,4 +1,4 @@
-"""LFM2-VL: SigLIP 2 with images of any size."""
+"""LFM2-VL: SigLIP 2 with images of any size; LFM2-Audio: a conformer."""
 
 from localinfer.conversion.projectors.projector_architecture import (
     USE_GELU,
@@ -15,6 +15,7 @@ from localinfer.gguf.source import Field
 
 IMAGE_SIZE = 256  # readers need one; images have any size
 MAX_LAYERS = 1024
+CONFORMER_EPSILON = 1e-5  # of norms
 
 
 def lfm2_fields(config: ProjectorConfig) -> Fields:
@@ -54,4 +55,43 @@ LFM2 = ProjectorArchitecture(
     parts=lfm2_parts,
     sizes=lambda config: {"image_size": IMAGE_SIZE},  # noqa: ARG005
 )
-BY_CLASS = {"Lfm2VlForConditionalGeneration": LFM2}
+
+
+def conformer_sizes(config: ProjectorConfig) -> dict[str, int]:
+    """Return the sizes by the usual names. Nothing reads the feed-forward length, which llama.cpp's files have."""
+    width = config.encoder.positive_int("d_model", 1 << 17)
+    heads = config.encoder.positive_int("n_heads", 1 << 12)
+    return {"hidden_size": width, "intermediate_size": width, "num_attention_heads": heads}
+
+
+def conformer_fields(config: ProjectorConfig) -> Fields:
+    return {
+        "clip.audio.num_mel_bins": Field.uint32(config.encoder.positive_int("feat_in", 1 << 10)),
+        "clip.audio.attention.layer_norm_epsilon": Field.float32(CONFORMER_EPSILON),
+    }
+
+
+def conformer_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
+    """Return convolutions over time as matrices, and biases of convolutions over time and frequency in their shape."""
+    if name.startswith("conformer.pre_encode.conv.") and name.endswith(".bias"):
+        return {name: lambda values: values[:, None, None]}
+    if name.endswith(".depthwise_conv.weight"):
+        return {name: lambda values: values[:, 0]}
+    if ".pointwise_conv" in name and name.endswith(".weight"):
+        return {name: lambda values: values[:, :, 0]}
+    return None
+
+
+LFM2A = ProjectorArchitecture(
+    projector_type="lfm2a",
+    fields=conformer_fields,
+    prefixes={each: each for each in ("conformer.", "audio_adapter.", "audio_embedding.")},
+    ignored=r"\.num_batches_tracked$",
+    parts=conformer_parts,
+    batch_norm=r"conformer\.layers\.\d+\.conv\.batch_norm",
+    f32_tensors=r"a\.(conv1d\.\d+|blk\.\d+\.conv_\w+)\.(weight|bias)",
+    is_audio=True,
+    encoder_key="encoder",
+    sizes=conformer_sizes,
+)
+BY_CLASS = {"Lfm2VlForConditionalGeneration": LFM2, "Lfm2AudioForConditionalGeneration": LFM2A}

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
+from localinfer.conversion.config_key_aliases import TEXT_KEYS
 from localinfer.gguf.source import Field
 
 Values: TypeAlias = NDArray[Any]  # of any dtype, BF16 as uint16, in the tensor's shape
@@ -32,8 +33,8 @@ class ProjectorConfig:
     @property
     def n_embd_text(self) -> int:
         """The embedding length of the text model."""
-        text = self.root.child("text_config")
-        where = text if text.values.get("hidden_size") is not None else self.root
+        found = (self.root.child(key) for key in TEXT_KEYS)
+        where = next((each for each in found if each.values.get("hidden_size") is not None), self.root)
         return where.positive_int("hidden_size", 1 << 20)
 
 
@@ -53,7 +54,8 @@ class ProjectorArchitecture:
 
     `prefixes` maps the beginnings of the names of its tensors to what they are replaced by; other tensors belong to the
     text model. `names` replaces parts of these names. `parts` divides or reorders a tensor: it returns functions of its
-    values by name, or None. `offsets` are added to the values of tensors, by GGUF's names.
+    values by name, or None. `offsets` are added to the values of tensors, by GGUF's names. `batch_norm` is a pattern of
+    the names of batch normalizations, which become factors and terms, one for each column.
     """
 
     projector_type: str
@@ -63,6 +65,7 @@ class ProjectorArchitecture:
     names: tuple[tuple[str, str], ...] = ()  # regular expressions and what replaces them, one after the other
     parts: Callable[[str, ProjectorConfig], Parts | None] = no_parts
     offsets: Mapping[str, float] = field(default_factory=dict)
+    batch_norm: str = ""
     f32_tensors: str = ""  # patterns of GGUF's names whose type does not depend on the file's type
     f16_tensors: str = ""
     is_audio: bool = False

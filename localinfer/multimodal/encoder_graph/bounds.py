@@ -1,7 +1,11 @@
 """Checks of the sizes of an op before it is recorded: kernels check no bounds, and a projector file is untrusted."""
 
+import numpy as np
+
+from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.multimodal.encoder_graph.row_order import Indices
 
 TYPE_KEY = "clip.projector_type"  # errors name it where no tensor or other key is the cause
@@ -37,3 +41,33 @@ def check_row_numbers(f: GGUF, x: Buffer, numbers: Indices) -> None:
     """Raise LocalInferError for numbers of rows that x does not have."""
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < x.rows.capacity:
         raise f.error(TYPE_KEY, f"an op reads rows {numbers.min()} to {numbers.max()} of {x.rows.capacity}")
+
+
+def check_taps(f: GGUF, numbers: Indices, count: int) -> None:
+    """Raise LocalInferError for numbers of rows that are neither among `count` rows nor -1, a row of zeros."""
+    if numbers.size and not -1 <= numbers.min() <= numbers.max() < count:
+        raise f.error(TYPE_KEY, f"a convolution reads rows {numbers.min()} to {numbers.max()} of {count}")
+
+
+def check_length(f: GGUF, x: Buffer, n: int, count: int) -> None:
+    """Raise LocalInferError unless x has `count` rows of n values."""
+    if (x.n, x.rows.capacity) != (n, count):
+        raise f.error(TYPE_KEY, f"attention needs {count} rows of {n} values, not {x.rows.capacity} of {x.n}")
+
+
+def check_head_size(f: GGUF, heads: AttentionHeads, multiple: int) -> None:
+    """Raise UnsupportedError for heads of another size, and of keys and values of different sizes."""
+    if heads.key % multiple or heads.key != heads.value or heads.count != heads.count_kv:
+        what = f"heads of {heads.key} values are not supported; {multiple} must divide them"
+        raise f.error(TYPE_KEY, what, UnsupportedError)
+
+
+def check_spans(f: GGUF, oldest: Indices, newest: Indices, first: int, n_vectors: int) -> None:
+    """Raise LocalInferError unless the rows exist that each row attends to, from its oldest to its newest, and so do
+    the vectors of their positions, `first` + the distance."""
+    rows = np.arange(len(oldest))
+    if (oldest < 0).any() or (newest < oldest).any() or (newest >= len(rows)).any():
+        raise f.error(TYPE_KEY, f"rows attend to rows {oldest.min()} to {newest.max()} of {len(rows)}")
+    lowest, highest = int((oldest - rows).min()) + first, int((newest - rows).max()) + first
+    if lowest < 0 or highest >= n_vectors:
+        raise f.error(TYPE_KEY, f"rows have the position vectors {lowest} to {highest} of {n_vectors}")

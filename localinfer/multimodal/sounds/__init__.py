@@ -7,6 +7,9 @@ sound_encoder   the encoder in a projector file: builds its graph for a number o
 sound_input     the spectrogram of a sound
 spectrum        the energy of a sound in the bands of a mel scale
 mel             the spectrogram of Whisper
+nemo_mel        the spectrogram of NeMo's models
+depthwise       depthwise convolutions of rows
+relative_attention  attention whose scores depend on distances
 arrangement     the text around the rows of a sound
 encoders/       one file per projector type
 """

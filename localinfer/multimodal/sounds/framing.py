@@ -7,6 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+ALL_FRAMES = 1 << 20  # more than sounds have: the window of encoders that read whole recordings
 CHUNK_FRAMES = 3000  # of the spectrogram of 30 s, for which Whisper's encoder has positions
 TAPS = 3  # the width of convolutions over time
 

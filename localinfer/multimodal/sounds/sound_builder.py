@@ -51,7 +51,9 @@ class SoundBuilder(EncoderBuilder):
     def rows(self, count: int) -> Rows:
         return self.graph.tokens if count == self.graph.batch else super().rows(count)
 
-    def enter(self, name: str, n_out: int, n_in: int, taps: Sequence[int], n_rows: int) -> Buffer:
+    def enter(
+        self, name: str, n_out: int, n_in: int, taps: Sequence[int], n_rows: int, act: str = ACTIVATION
+    ) -> Buffer:
         """Return the activations of the first convolution, for `n_rows` rows that the host prepares, and a row of zeros
         behind them."""
         weight = self.tensors.convolution(name, n_out, n_in, *taps)
@@ -61,7 +63,7 @@ class SoundBuilder(EncoderBuilder):
         initial = np.zeros((rows.capacity, n_out), np.float32)
         initial[:n_rows] = self.tensors.convolution_bias(name, n_out, len(taps)).data.view(np.float32)
         self.input = PatchInput(inputs, 0, np.arange(n_rows, dtype=np.int32), x, initial)
-        return self.gate(self.product(inputs, weight, add_to=x), None, ACTIVATION)
+        return self.gate(self.product(inputs, weight, add_to=x), None, act)
 
     def convolve(self, x: Buffer, name: str, n_out: int, taps: Sequence[int], neighbours: Indices) -> Buffer:
         """Return the activations of a convolution that reads the rows `neighbours[i]` of x for row i."""

@@ -55,6 +55,27 @@ class SoundTensors(EncoderTensors):
 
         return self._once(f"{name} by row", convert)
 
+    def depthwise(self, name: str, n: int, *shape: int, norm: str = "") -> tuple[Tensor, Tensor | None]:
+        """Return the weights of a depthwise convolution over rows of n values, (taps, n), and its bias. In the file,
+        they are (n, *shape). `norm` names the factors and the terms of a normalization that follows, by column."""
+        weight = self.tensor(f"{name}.weight", n, *shape)
+        offset = self.convolution_bias(name, n, len(shape) - 1) if self.has(f"{name}.bias") else None
+        factors = self.vector(f"{norm}.weight", n) if norm else None
+        terms = self.vector(f"{norm}.bias", n) if norm else None
+
+        def convert() -> Tensor:
+            values = dequantize(weight).reshape(n, -1).T
+            return constant(weight.name, values if factors is None else values * floats_of(factors))
+
+        def convert_bias() -> Tensor:
+            values = np.zeros(n, np.float32) if offset is None else floats_of(offset)
+            if factors is not None and terms is not None:
+                values = values * floats_of(factors) + floats_of(terms)
+            return constant(f"{name}.bias", values)
+
+        taps = self._once(f"{name} by tap", convert)
+        return taps, self._once(f"{name} bias", convert_bias) if offset or norm else None
+
     def convolution_bias(self, name: str, n_out: int, n_taps: int) -> Tensor:
         """Return the bias of a convolution, whose shape in the file has a 1 for each dimension of the taps."""
         return replace(self.floats(f"{name}.bias", n_out, *[1] * n_taps), shape=(n_out,))
@@ -74,3 +95,9 @@ class SoundTensors(EncoderTensors):
         if self.f.get("clip.has_vision_encoder", bool, False):
             self.accept(*others)
         super().reject_unused()
+
+
+def floats_of(tensor: Tensor) -> Floats:
+    """Return the values of a float32 tensor."""
+    values: Floats = tensor.data.view(np.float32)
+    return values

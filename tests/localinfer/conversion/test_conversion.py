@@ -509,3 +509,21 @@ def test_default_target_layers(tmp_path: Path) -> None:
     )
     edit_json(head / "config.json", lambda config: config.pop("eagle_aux_hidden_state_layer_ids"))
     assert keys_of(open_checkpoint(head, model))["target_layers"] == [2, 2, 2]  # the model has five layers
+
+
+@pytest.mark.parametrize("kind", ["audio", "vl"])
+def test_text_models_of_lfm2_audio_and_lfm2_vl(kind: str, tmp_path: Path) -> None:
+    plain, folder = (reference_models.checkpoint("lfm2", tmp_path / each) for each in ("plain", kind))
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    key, prefix, name = {
+        "audio": ("lfm", "lfm.", "Lfm2AudioForConditionalGeneration"),
+        "vl": ("text_config", "model.language_model.", "Lfm2VlForConditionalGeneration"),
+    }[kind]
+    (folder / "config.json").write_text(json.dumps({"architectures": [name], "model_type": kind, key: config}))
+    others = ("conformer.layers.0.norm_out.weight", "audio_embedding.to_logits.weight", "codebook_offsets",
+              "depth_linear.bias", "model.vision_tower.x.weight")  # fmt: skip
+    renamed = {prefix + name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    save_file({**renamed, **{name: np.zeros(1, np.float32) for name in others}}, folder / "model.safetensors")
+    expected, found = open_checkpoint(plain), open_checkpoint(folder)
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert keys_of(found) == keys_of(expected)

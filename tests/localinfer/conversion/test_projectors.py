@@ -136,6 +136,21 @@ def test_unexpected_tensors(name: str, added: dict[str, list[int]], problem: str
         convert(write_checkpoint(tmp_path / "checkpoint", changed), tmp_path / "out.gguf", mmproj=True)
 
 
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [({"running_var": None}, "belongs to a batch normalization without running_var"),
+     ({"running_mean": [33]}, r"running_mean: has the unexpected shape \[33\]"),
+     ({"running_mean": [4, 8]}, r"running_mean: has the unexpected shape \[4, 8\]")],
+)  # fmt: skip
+def test_incomplete_batch_normalizations(changed: dict[str, list[int] | None], problem: str, tmp_path: Path) -> None:
+    description, prefix = DESCRIPTIONS["lfm2audio"], "conformer.layers.3.conv.batch_norm."
+    tensors = {**description["tensors"], **{prefix + name: shape for name, shape in changed.items()}}
+    tensors = {name: shape for name, shape in tensors.items() if shape}
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", {**description, "tensors": tensors})
+    with pytest.raises(LocalInferError, match=problem):
+        convert(checkpoint, tmp_path / "out.gguf", mmproj=True)
+
+
 def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError):
         convert(tmp_path / "none", tmp_path / "out.gguf", mmproj=True)

@@ -17,13 +17,14 @@ from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import ComputeGraph
-from localinfer.kernels.signatures import COPY, PRODUCT, ROPE
+from localinfer.kernels.signatures import COPY, PRODUCT, RELATIVE_ATTENTION, ROPE, TRANSPOSE, WEIGH_ROWS
 from localinfer.machine import resources
 from localinfer.multimodal import projector_file
 from localinfer.multimodal.preprocessing.processors import make_image_processor
 from localinfer.options import Options
 
 VALUES = (None, 0, 1, 1 << 31)  # None: the key is missing
+CHECKED = (PRODUCT, COPY, ROPE, WEIGH_ROWS, TRANSPOSE, RELATIVE_ATTENTION)
 OTHER_KEYS = ("vision.spatial_merge_size", "vision.projector.scale_factor", "vision.attention.head_dim")
 
 
@@ -55,10 +56,20 @@ def changed_shapes(f: GGUF) -> Iterator[GGUF]:
                 yield replace(f, tensors=tensors)
 
 
+def memory_of_attention(given: dict[str, Any], count: int) -> dict[str, int]:
+    """Return the bytes that attention of all of `count` rows to each other reads and writes."""
+    n, padded = given["heads"] * given["size"], -(-count // 16) * 16
+    vectors = given["heads"] * given["p_step"] or given["size"]
+    k, p = given["k_stride"] * (n - 1) + padded, given["p_stride"] * (vectors - 1) + given["first"] + padded
+    assert given["first"] >= 16 + count - 1
+    return {"q": 4 * n * count, "v": 4 * n * count, "y": 4 * n * count, "k": 4 * k, "p": 4 * p, "oldest": 4 * count}
+
+
 def check_memory(graph: ComputeGraph) -> None:
-    """Compare the sizes of products, copies and rotations with the memory of their arguments."""
+    """Compare the sizes of products, copies, rotations, convolutions and attention with the memory of their
+    arguments."""
     for op in graph.ops:
-        signature = next((each for each in (PRODUCT, COPY, ROPE) if each.parameters == op.small_batch.parameters), None)
+        signature = next((each for each in CHECKED if each.parameters == op.small_batch.parameters), None)
         if signature is None:
             continue
         given: dict[str, Any] = dict(zip(signature.parameters, op.arguments, strict=True))
@@ -67,6 +78,14 @@ def check_memory(graph: ComputeGraph) -> None:
             needed = {"x": 4 * given["n_in"] * (last + 1), "y": given["y_stride"] * last + 4 * given["n_out"]}
         elif signature is COPY:
             needed = {key: 4 * (given[f"{key}_n"] * last + given[f"{key}_first"] + given["n"]) for key in "xy"}
+        elif signature is WEIGH_ROWS:
+            needed = {"numbers": 4 * given["count"] * (last + 1), "y": 4 * given["n"] * (last + 1)}
+            assert given["weight"].nbytes == 4 * given["count"] * given["n"]
+        elif signature is TRANSPOSE:
+            columns = given["y_n"] * (given["n"] - 1) + given["first"] + last + 1
+            needed = {"x": 4 * given["n"] * (last + 1), "y": 4 * columns}
+        elif signature is RELATIVE_ATTENTION:
+            needed = memory_of_attention(given, last + 1)
         else:
             needed = {"table": 4 * given["n_rot"] * (last + 1), "x": 4 * given["heads"] * given["size"] * (last + 1)}
         for key, nbytes in needed.items():

@@ -65,6 +65,12 @@ def test_ultravox_reads_the_sound_last() -> None:
     assert asked("ultravox", "")[0] == [{"role": "user", "content": parts("Transcribe\n", "")}]
 
 
+def test_lfm2_audio_has_a_system_prompt() -> None:
+    system, user = asked("lfm2a", "de")[0]
+    assert system == {"role": "system", "content": "Perform ASR."}
+    assert user == {"role": "user", "content": parts("")}
+
+
 def test_other_models_are_instructed() -> None:
     [message] = asked("qwen2a", "fr")[0]
     assert message["content"] == parts("", "Transcribe this French audio. Answer with the transcript only.")

@@ -8,7 +8,7 @@
     FRAMING                      how many frames are encoded, and which of them the convolutions see together
     ARCHITECTURES                the language models that it belongs to (GGUF architectures); any if it is empty
 
-`whisper` has the layers that several types share.
+`whisper` and `conformer` have the layers that several types share.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from localinfer.multimodal.sounds.framing import Floats, Framing
 from localinfer.multimodal.sounds.sound_builder import SoundBuilder
 from localinfer.multimodal.sounds.sound_input import SoundProcessor
 
-HELPERS = ("whisper",)
+HELPERS = ("conformer", "whisper")
 
 
 class SoundFamily(NamedTuple):

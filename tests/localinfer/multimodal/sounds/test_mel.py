@@ -1,4 +1,4 @@
-"""Spectrograms are those of transformers' WhisperFeatureExtractor."""
+"""Spectrograms are those of transformers' feature extractors."""
 
 import tracemalloc
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 
 from localinfer.multimodal.media import Sound
 from localinfer.multimodal.sounds.mel import MelProcessor, log_mel
+from localinfer.multimodal.sounds.nemo_mel import NemoProcessor
 
 REFERENCE = Path(__file__).parents[3] / "data" / "mel.npz"
 
@@ -21,6 +22,24 @@ def test_spectrograms_are_those_of_transformers(name: str, n_bands: int) -> None
     features = log_mel(made_sounds.SOUNDS[name](), n_bands)
     assert len(features) == len(expected) * made_sounds.STRIDE
     assert np.abs(features[:: made_sounds.STRIDE] - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize("name", made_sounds.SOUNDS)
+def test_spectrograms_of_nemo_are_those_of_transformers(name: str) -> None:
+    with np.load(REFERENCE) as found:
+        expected = found[f"{name}_nemo"]
+    process, sound = NemoProcessor(128), Sound(made_sounds.SOUNDS[name]())
+    spectrogram = process(sound)
+    assert len(spectrogram.features) == spectrogram.n_frames == process.n_frames(len(sound.samples))
+    assert np.abs(spectrogram.features[:: made_sounds.STRIDE] - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize("n_samples", [0, 1, 1439, 1440, 1600])
+def test_short_sounds_of_nemo_have_9_frames_and_one_of_zeros(n_samples: int) -> None:
+    features = NemoProcessor(80)(Sound(made_sounds.chirp(1.0)[:n_samples])).features
+    assert features.shape == (10 + n_samples // 1600, 80)
+    assert np.isfinite(features).all()
+    assert not features[-1].any()
 
 
 def test_the_frames_of_sound_are_counted() -> None:
