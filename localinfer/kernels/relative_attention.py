@@ -6,7 +6,7 @@
 Queries and values are [row][head][size]. Keys and position vectors p are transposed, [head][size][row] and rows of
 `k_stride` and `p_stride` values, so that 16 neighbouring rows are scored at once: what is read beyond the rows of a
 span is ignored, but must be memory of the matrices. Heads have own position vectors, `p_step` rows apart, or share them
-if `p_step` is 0. Biases are [head][size], or 0.
+if `p_step` is 0. Without them, p is 0. Biases are [head][size], or 0. There may be more or fewer queries than keys.
 """
 
 from collections.abc import Callable
@@ -65,8 +65,12 @@ def add_bias(x: int, bias: int, scale: float, n: int, out: int) -> None:
 
 @inline
 def score_16(q: int, u: int, k: int, p: int, strides: tuple[int, int], size: int) -> Any:
-    """Return the scores of 16 neighbouring rows: q . k + u . p."""
+    """Return the scores of 16 neighbouring rows: q . k + u . p, or q . k if p is 0."""
     s, t = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
+    if p == 0:
+        for i in range(size):
+            s = fma(splat(f32x16, load(float32, q + 4 * i)), load(f32x16, k + strides[0] * i), s)
+        return s
     for i in range(size):
         s = fma(splat(f32x16, load(float32, q + 4 * i)), load(f32x16, k + strides[0] * i), s)
         t = fma(splat(f32x16, load(float32, u + 4 * i)), load(f32x16, p + strides[1] * i), t)
@@ -104,7 +108,7 @@ def relative_attention() -> Body:
             keys = args.k + strides[0] * size * head
             vectors = args.p + strides[1] * args.p_step * head + 4 * (args.first - row)
             for j in range(begin, newest + 1, LANES):
-                s = score_16(q, u, keys + 4 * j, vectors + 4 * j, strides, size)
+                s = score_16(q, u, keys + 4 * j, vectors + 4 * j if args.p else 0, strides, size)
                 numbers, lowest = lane_numbers() + splat(i32x16, int32(j)), splat(f32x16, float32(LOWEST))
                 s = select(numbers > splat(i32x16, int32(newest)), lowest, soft_capped(s, 1.0, args.cap))
                 s = select(numbers < splat(i32x16, int32(oldest)), lowest, s)

@@ -1,15 +1,29 @@
-"""Operations on whole rows: adding biases and branches, gathering and weighing rows, scaling and soft-capping."""
+"""Operations on whole rows: adding biases and branches, gathering and weighing rows, softmax and soft-capping."""
 
 from collections.abc import Callable
 from typing import Any
 
 from numba import float32, int32, int64
 
-from localinfer.kernels.exponentials import tanh
+from localinfer.kernels.exponentials import exp, tanh
 from localinfer.kernels.norm import normalize
-from quant.jit.vectors import f32x16, fma, inline, load, splat, store
+from quant.jit.vectors import (
+    f32x16,
+    fma,
+    i32x16,
+    inline,
+    load,
+    make_constant,
+    maximum,
+    reduce_max,
+    reduce_sum,
+    select,
+    splat,
+    store,
+)
 
 Body = Callable[..., None]
+lane_numbers = make_constant(i32x16, range(16))
 
 
 @inline
@@ -102,6 +116,32 @@ def weigh_rows() -> Body:
                         value = load(f32x16, args.x + 4 * (n * row + i))
                         s = fma(load(f32x16, args.weight + 4 * (n * j + i)), value, s)
                 store(out + 4 * i, s)
+
+    return body
+
+
+def softmax() -> Body:
+    """Make the kernel that replaces the first n values of each row of x by their softmax, and those after them, up to
+    the length of a row (`stride`, a multiple of 16), by 0."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        count, n, last = load(int64, args.tokens), args.n, args.n // 16 * 16
+        lowest, zero = splat(f32x16, float32(-1e30)), splat(f32x16, float32(0.0))
+        is_valid = lane_numbers() < splat(i32x16, int32(n - last))  # of the lanes of the last vector
+        for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
+            x, highest, total = args.x + 4 * args.stride * token, lowest, zero
+            for i in range(0, n, 16):
+                value = load(f32x16, x + 4 * i)
+                highest = maximum(highest, value if i < last else select(is_valid, value, lowest))
+            top = splat(f32x16, reduce_max(highest))
+            for i in range(0, n, 16):
+                power = exp(load(f32x16, x + 4 * i) - top)
+                power = power if i < last else select(is_valid, power, zero)
+                store(x + 4 * i, power)
+                total = total + power
+            factor = splat(f32x16, float32(1.0) / reduce_sum(total))
+            for i in range(0, args.stride, 16):
+                store(x + 4 * i, load(f32x16, x + 4 * i) * factor if i < n else zero)
 
     return body
 

@@ -56,6 +56,7 @@ AVERAGE_ROWS = KernelSignature.parse("localinfer.kernels.residual:average_rows",
 WEIGH_ROWS = KernelSignature.parse(
     "localinfer.kernels.residual:weigh_rows", "tokens x numbers weight bias count n y:out"
 )
+SOFTMAX = KernelSignature.parse("localinfer.kernels.residual:softmax", "tokens n stride x:out")
 SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
 REPLACE_ROWS = KernelSignature.parse("localinfer.kernels.media:replace_rows", "tokens x x_n x_first numbers n y:out")

@@ -44,6 +44,15 @@ def test_rows_are_weighed(has_bias: bool) -> None:
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("n", "stride"), [(42, 48), (48, 48), (5, 32), (1, 16)])
+def test_softmax_of_columns(n: int, stride: int) -> None:
+    x = 20 * random(7, stride)
+    y = x.copy()
+    kernels.run("localinfer.kernels.residual:softmax", {"tokens": np.array([7]), "n": n, "stride": stride, "x": y}, 2)
+    np.testing.assert_allclose(y[:, :n], naive_math.softmax(x[:, :n].astype(np.float64)), rtol=0, atol=1e-6)
+    assert not y[:, n:].any()
+
+
 def transposed(x: Floats, first: int, n: int) -> Floats:
     """Return the transpose of x as the kernel computes it, rows of `n` values of which those outside are NaN."""
     y = np.full((x.shape[1], n), np.nan, np.float32)
@@ -84,3 +93,22 @@ def test_attention_with_relative_positions(rows: int, window: int, shared: bool)
         vectors = (p[:, :size] if shared else p[:, part]).astype(np.float64)
         expected = naive_math.relative_attention(queries, *doubles[1:3], vectors, rows - 1, spans, cap)
         np.testing.assert_allclose(y[:, part], expected, rtol=0, atol=1e-5)
+
+
+def test_attention_to_spans_of_other_rows() -> None:
+    heads, size, rows, count = 2, 16, 6, 21
+    q, k, v = random(rows, 32), random(count, 32), random(count, 32) + 1
+    spans = [(7 * (row // 2), 7 * (row // 2) + 6) for row in range(rows)]
+    oldest, newest = (np.array(each, np.int32) for each in zip(*spans, strict=True))
+    y = np.empty_like(q)
+    arguments = {
+        "tokens": np.array([rows]), "q": q, "bias_u": 0, "bias_v": 0, "k": transposed(k, 0, 32), "k_stride": 32, "v": v,
+        "p": 0, "p_stride": 0, "p_step": 0, "first": 0, "oldest": oldest, "newest": newest, "heads": heads,
+        "size": size, "scale": 0.25, "cap": 0.0, "y": y,
+    }  # fmt: skip
+    kernels.run("localinfer.kernels.relative_attention:relative_attention", arguments, 2)
+    for part in (slice(0, 16), slice(16, 32)):
+        for row, (first, last) in enumerate(spans):
+            keys, values = (each[first : last + 1, part].astype(np.float64) for each in (k, v))
+            expected = naive_math.softmax(0.25 * keys @ q[row, part]) @ values
+            np.testing.assert_allclose(y[row, part], expected, rtol=0, atol=1e-5)
