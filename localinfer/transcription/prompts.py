@@ -80,6 +80,10 @@ def instructed(with_language: str, without: str, *, sound_first: bool = True) ->
 PROMPTS = {
     "voxtral": SpeechPrompt(start_voxtral, plain),
     "qwen3a": SpeechPrompt(start_qwen3, read_qwen3),
+    "granite_speech": instructed(
+        "can you transcribe the {language} speech into a written format?",
+        "can you transcribe the speech into a written format?",
+    ),
     "lfm2a": SpeechPrompt(start_lfm2, plain),
     "ultravox": instructed("Transcribe the {language} speech\n", "Transcribe\n", sound_first=False),
 }

@@ -1,7 +1,8 @@
 """Write tests/data/mel.npz: every 50th frame of the spectrograms that feature extractors of transformers make of the
 sounds in tests/models/made_sounds.py, float32 (frames, bands): NAME_BANDS are those of Whisper with 80 and 128 bands,
 NAME_nemo those of Parakeet with 128 bands, as LFM2-Audio has. The latter's energies are computed in float64: without
-the lower limit that Whisper's have, rounding of float32 is visible where the sounds have pauses.
+the lower limit that Whisper's have, rounding of float32 is visible where the sounds have pauses. NAME_granite are what
+GraniteSpeechFeatureExtractor computes; it needs torchaudio, so its lines are repeated here.
 
     python tests/making/make_mel_fixture.py
 
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from transformers.audio_utils import mel_filter_bank
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS / "models"))
@@ -46,4 +48,14 @@ parakeet = Parakeet(feature_size=128)
 for name, make in SOUNDS.items():
     found = parakeet(make(), sampling_rate=16_000, return_tensors="np")
     arrays[f"{name}_nemo"] = found["input_features"][0][::STRIDE].astype(np.float32)
+granite = mel_filter_bank(257, 80, 0.0, 8000.0, 16_000, mel_scale="htk", triangularize_in_mel_space=False)
+for name, make in SOUNDS.items():
+    spectrum = torch.stft(
+        torch.tensor(make()).double(), 512, hop_length=160, win_length=400, window=torch.hann_window(400).double(),
+        return_complex=True,
+    )  # fmt: skip
+    energies = spectrum.abs().mT ** 2 @ torch.tensor(granite)
+    logarithms = energies.clip(min=1e-10).log10()
+    levels = torch.maximum(logarithms, logarithms.max() - 8) / 4 + 1
+    arrays[f"{name}_granite"] = levels[: len(levels) // 2 * 2].reshape(-1, 160)[::STRIDE].float().numpy()
 np.savez_compressed(TESTS / "data" / "mel.npz", **arrays)

@@ -295,6 +295,56 @@ OTHERS: dict[str, dict[str, Any]] = {
             }),
         },
     },
+    "granite_speech": {
+        "files": {
+            "config.json": {
+                "architectures": ["GraniteSpeechForConditionalGeneration"], "model_type": "granite_speech",
+                "text_config": {**TEXT, "model_type": "granite"}, "window_size": 15, "downsample_rate": 5,
+                "encoder_config": {
+                    "input_dim": 32, "num_layers": 4, "hidden_dim": 32, "feedforward_mult": 2, "num_heads": 2,
+                    "context_size": 10, "max_pos_emb": 12, "conv_kernel_size": 7,
+                },
+                "projector_config": {"num_attention_heads": 2},
+            },
+        },
+        "tensors": {
+            "language_model.model.embed_tokens.weight": [32, 64], "projector.query": [1, 3, 32],
+            **with_bias({
+                "encoder.input_linear": [32, 32], "encoder.out": [42, 32], "encoder.out_mid": [32, 42],
+                "projector.qformer.layernorm": [32], "projector.linear": [64, 32],
+            }),
+            **layers(4, {
+                "encoder.layers.{}.attn.to_q.weight": [32, 32], "encoder.layers.{}.attn.to_kv.weight": [64, 32],
+                "encoder.layers.{}.attn.rel_pos_emb.weight": [25, 16],
+                "encoder.layers.{}.conv.depth_conv.conv.weight": [64, 1, 7],
+                "encoder.layers.{}.conv.batch_norm.running_mean": [64],
+                "encoder.layers.{}.conv.batch_norm.running_var": [64],
+                "encoder.layers.{}.conv.batch_norm.num_batches_tracked": [1],
+                **with_bias({
+                    f"encoder.layers.{{}}.{name}": shape
+                    for name, shape in {
+                        "ff1.pre_norm": [32], "ff1.up_proj": [64, 32], "ff1.down_proj": [32, 64], "post_norm": [32],
+                        "ff2.pre_norm": [32], "ff2.up_proj": [64, 32], "ff2.down_proj": [32, 64], "conv.norm": [32],
+                        "attn.pre_norm": [32], "attn.to_out": [32, 32], "conv.up_conv": [128, 32, 1],
+                        "conv.batch_norm": [64], "conv.down_conv": [32, 64, 1],
+                    }.items()
+                }),
+            }),
+            **layers(2, with_bias({
+                f"projector.qformer.encoder.layer.{{}}.{name}": shape
+                for name, shape in {
+                    **{
+                        f"{kind}.{part}": [32] if part.endswith("Norm") else [32, 32]
+                        for kind in ("attention", "crossattention")
+                        for part in ("attention.query", "attention.key", "attention.value", "output.dense",
+                                     "output.LayerNorm")
+                    },
+                    "intermediate_query.dense": [48, 32], "output_query.dense": [32, 48],
+                    "output_query.LayerNorm": [32],
+                }.items()
+            })),
+        },
+    },
     "paddleocr": {
         "files": {
             "config.json": {
@@ -367,6 +417,7 @@ def converted(description: dict[str, Any], kind: str) -> dict[str, Any]:
     from conversion import get_model_class  # finds the `gguf` package of the sources
     from conversion.base import ModelBase, ModelType, get_model_architecture, gguf
 
+    correct_names(gguf.TensorNameMap.block_mappings_cfg, gguf.MODEL_TENSOR)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, out = write_checkpoint(Path(folder) / "checkpoint", description), Path(folder) / "mmproj.gguf"
         hparams = ModelBase.load_hparams(checkpoint, False)
@@ -378,6 +429,14 @@ def converted(description: dict[str, Any], kind: str) -> dict[str, Any]:
         tensors = {each.name: summary(each.shape[::-1], each.tensor_type.name, each.data) for each in file.tensors}
         keys = {key: plain(field.contents()) for key, field in file.fields.items() if key.startswith(wanted)}
         return {"keys": keys, "tensors": tensors} if kind == "F32" else {"tensors": digest_of_all(tensors)}
+
+
+def correct_names(table: dict[Any, tuple[str, ...]], tensors: Any) -> None:
+    """Move a name that some versions of the converter have in a wrong place: llama.cpp cannot load their files."""
+    name, wrong, right = "encoder.layers.{bid}.conv.batch_norm", "A_ENC_CONV_NORM_VAR", "A_ENC_CONV_NORM"
+    if name in table.get(getattr(tensors, wrong, None), ()):
+        table[getattr(tensors, wrong)] = tuple(each for each in table[getattr(tensors, wrong)] if each != name)
+        table[getattr(tensors, right)] += (name,)
 
 
 def plain(value: Any) -> Any:

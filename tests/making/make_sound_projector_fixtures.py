@@ -219,6 +219,28 @@ ODD_CONFORMER = {
 }  # fmt: skip
 
 
+def granite_speech(window: int, rate: int, projector: dict[str, int], **encoder: int) -> Any:
+    projector_config = {
+        "model_type": "blip_2_qformer", "num_hidden_layers": 2, "cross_attention_frequency": 1,
+        "encoder_hidden_size": encoder["hidden_dim"], "hidden_size": encoder["hidden_dim"], **projector,
+    }  # fmt: skip
+    text = {"model_type": "granite", **{key: value for key, value in TEXT.items() if key != "head_dim"}}
+    config = transformers.GraniteSpeechConfig(
+        text_config=text, encoder_config=encoder, projector_config=projector_config, window_size=window,
+        downsample_rate=rate, has_lora_adapter=False,
+    )  # fmt: skip
+    return transformers.GraniteSpeechForConditionalGeneration(config)
+
+
+def granite_speech_rows(model: Any, features: torch.Tensor, _frames: int) -> torch.Tensor:
+    return model.model.get_audio_features(features.mT).pooler_output[0]
+
+
+def names_of_granite_speech(tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Return the tensors with the names of published checkpoints."""
+    return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+
+
 SPECS = {
     "ultravox": Spec(architecture="llama", model=Ultravox, encode=ultravox_rows, frames=[CHUNK, 76]),
     "voxtral": Spec(architecture="llama", model=voxtral, encode=voxtral_rows, frames=[CHUNK]),
@@ -230,6 +252,22 @@ SPECS = {
     "lfm2a": Spec(
         architecture="lfm2", model=lambda: Lfm2Audio(64, **SMALL_CONFORMER), encode=lfm2_audio_rows, frames=[401, 9],
         ends=True,
+    ),
+    "granite_speech": Spec(
+        architecture="granite", encode=granite_speech_rows, frames=[101, 7], ends=True, renamed=names_of_granite_speech,
+        model=lambda: granite_speech(
+            15, 5, {"num_attention_heads": 2, "intermediate_size": 48}, input_dim=32, num_layers=4, hidden_dim=32,
+            num_heads=2, context_size=20, max_pos_emb=30, conv_kernel_size=7,
+        ),
+    ),
+    "granite_speech_of_odd_size": Spec(
+        architecture="granite", encode=granite_speech_rows, frames=[50, 83], ends=True, bands=48,
+        renamed=names_of_granite_speech,
+        model=lambda: granite_speech(
+            9, 3, {"num_attention_heads": 1, "intermediate_size": 40}, input_dim=48, num_layers=3, hidden_dim=32,
+            num_heads=1, context_size=25, max_pos_emb=25, conv_kernel_size=4, conv_expansion_factor=1, output_dim=13,
+            feedforward_mult=1,
+        ),
     ),
     "lfm2a_of_odd_size": Spec(
         architecture="lfm2", model=lambda: Lfm2Audio(96, **ODD_CONFORMER), encode=lfm2_audio_rows, frames=[318, 77],

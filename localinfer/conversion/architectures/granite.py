@@ -21,6 +21,7 @@ from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.architectures.mamba import MAMBA2, SSM_TENSORS
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.tensor_formats import reorder
+from localinfer.errors import UnsupportedError
 
 GRANITE = Architecture(
     name="granite",
@@ -103,6 +104,15 @@ GRANITE_WITHOUT_STATES = replace(
 RECURRENT_LAYER_TYPES = ("linear_attention", "mamba")  # names of layer types
 
 
+def granite_speech(config: JsonObject) -> Architecture:
+    """Return the architecture of the text model of Granite Speech. Raises UnsupportedError for one that needs an
+    adapter for sounds."""
+    if config.get("has_lora_adapter", bool, True):
+        what = "is true: the model needs its LoRA adapter for sounds, which is not converted; merge it first"
+        raise config.error("has_lora_adapter", what, UnsupportedError)
+    return replace(GRANITE, ignored_tensors=r"(model\.)?(encoder|projector)\..*")
+
+
 def granite_hybrid(config: JsonObject) -> Architecture:
     """Return the architecture: models of this class may have experts, and may lack recurrent layers."""
     recurrent = any(kind in RECURRENT_LAYER_TYPES for kind in config.get("layer_types", list))
@@ -116,4 +126,5 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "GraniteMoeForCausalLM": GRANITEMOE,
     "GraniteMoeSharedForCausalLM": GRANITEMOE,
     "GraniteMoeHybridForCausalLM": granite_hybrid,
+    "GraniteSpeechForConditionalGeneration": granite_speech,
 }

@@ -7,6 +7,7 @@ from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.projectors import (
     gemma,
     glm,
+    granite,
     idefics,
     internvl,
     kimi,
@@ -21,7 +22,7 @@ from localinfer.conversion.projectors.projector_architecture import ProjectorArc
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 
-FAMILIES = (gemma, idefics, qwen, pixtral, lfm, internvl, llama, glm, kimi, ocr, whisper)
+FAMILIES = (gemma, idefics, qwen, pixtral, lfm, internvl, llama, glm, kimi, ocr, whisper, granite)
 BY_CLASS: Mapping[str, ProjectorArchitecture] = {
     name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()
 }

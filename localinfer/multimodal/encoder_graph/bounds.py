@@ -1,6 +1,7 @@
 """Checks of the sizes of an op before it is recorded: kernels check no bounds, and a projector file is untrusted."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF, Tensor
@@ -62,12 +63,8 @@ def check_head_size(f: GGUF, heads: AttentionHeads, multiple: int) -> None:
         raise f.error(TYPE_KEY, what, UnsupportedError)
 
 
-def check_spans(f: GGUF, oldest: Indices, newest: Indices, first: int, n_vectors: int) -> None:
-    """Raise LocalInferError unless the rows exist that each row attends to, from its oldest to its newest, and so do
-    the vectors of their positions, `first` + the distance."""
-    rows = np.arange(len(oldest))
-    if (oldest < 0).any() or (newest < oldest).any() or (newest >= len(rows)).any():
-        raise f.error(TYPE_KEY, f"rows attend to rows {oldest.min()} to {newest.max()} of {len(rows)}")
-    lowest, highest = int((oldest - rows).min()) + first, int((newest - rows).max()) + first
-    if lowest < 0 or highest >= n_vectors:
-        raise f.error(TYPE_KEY, f"rows have the position vectors {lowest} to {highest} of {n_vectors}")
+def check_spans(f: GGUF, oldest: NDArray[np.integer], newest: NDArray[np.integer], count: int) -> None:
+    """Raise LocalInferError unless the rows exist that each row attends to, from its oldest to its newest."""
+    if not len(oldest) or (oldest < 0).any() or (newest < oldest).any() or (newest >= count).any():
+        what = f"{oldest.min()} to {newest.max()}" if len(oldest) else "none"
+        raise f.error(TYPE_KEY, f"attention reads the rows {what} of {count}")

@@ -8,8 +8,10 @@ sound_input     the spectrogram of a sound
 spectrum        the energy of a sound in the bands of a mel scale
 mel             the spectrogram of Whisper
 nemo_mel        the spectrogram of NeMo's models
+granite_mel     the spectrogram of Granite Speech
 depthwise       depthwise convolutions of rows
-relative_attention  attention whose scores depend on distances
+span_attention  attention to spans of rows, whose scores may depend on distances
+q_former        queries that attend to windows of rows
 arrangement     the text around the rows of a sound
 encoders/       one file per projector type
 """

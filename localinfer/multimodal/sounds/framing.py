@@ -19,13 +19,14 @@ class Framing(NamedTuple):
 
     The number of frames is rounded up to a multiple of `unit`: silence follows the sound. The encoder reads at most
     `window` frames at once. If `chunk` is not 0, convolutions see chunks of that many frames, as if nothing were before
-    and after them. Each of the `halvings` is a convolution of stride 2.
+    and after them. Each of the `halvings` is a convolution of stride 2. `rate` is the number of frames of a second.
     """
 
     unit: int = 1
     window: int = CHUNK_FRAMES
     chunk: int = 0
     halvings: int = 1
+    rate: int = 100
 
     def frames(self, n_frames: int) -> int:
         """Return the number of frames that are encoded for this many frames of sound."""

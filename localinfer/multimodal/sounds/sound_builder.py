@@ -10,17 +10,16 @@ import numpy as np
 from localinfer.graph.ops.buffers import Buffer, Rows
 from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.kernels.signatures import ADD, GATHER_ROWS
+from localinfer.kernels.signatures import ADD, GATHER_ROWS, LAYER_NORM
 from localinfer.multimodal.encoder_graph import row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, PatchInput
 from localinfer.multimodal.encoder_graph.encoder_model import require_memory
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoder_graph.row_order import Indices
 from localinfer.multimodal.sounds.framing import Framing
-from localinfer.multimodal.sounds.sound_tensors import LAYERS, SoundTensors
+from localinfer.multimodal.sounds.sound_tensors import LAYERS, SoundTensors, floats_of
 
 ACTIVATION = "gelu_erf"
-FRAMES_PER_SECOND = 100
 MAX_BANDS = 1 << 10
 
 
@@ -36,7 +35,7 @@ class SoundBuilder(EncoderBuilder):
 
     @property
     def input_size(self) -> str:
-        return f"a sound of {self.n_frames / FRAMES_PER_SECOND:g} s"
+        return f"a sound of {self.n_frames / self.framing.rate:g} s"
 
     @property
     def n_bands(self) -> int:
@@ -50,6 +49,25 @@ class SoundBuilder(EncoderBuilder):
 
     def rows(self, count: int) -> Rows:
         return self.graph.tokens if count == self.graph.batch else super().rows(count)
+
+    def project(self, name: str, n_out: int, n_in: int) -> Buffer:
+        """Return a matrix times the frames: the residual stream."""
+        weight, bias = self.tensors.convolution(name, n_out, n_in), self.tensors.bias(name, n_out)
+        inputs, x = self.graph.buffer(weight.shape[1]), self.graph.buffer(n_out)
+        initial = np.zeros((self.graph.batch, n_out), np.float32)
+        if bias is not None:
+            initial += floats_of(bias)
+        self.input = PatchInput(inputs, 0, np.arange(self.n_frames, dtype=np.int32), x, initial)
+        return self.product(inputs, weight, add_to=x)
+
+    def norm_with(self, x: Buffer, name: str, eps: float) -> Buffer:
+        """Return LayerNorm(x) with this epsilon."""
+        y, weight = self.graph.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
+        self.graph.op(
+            name, LAYER_NORM, x.rows, constants=self.graph.layouts, x=x, weight=weight,
+            bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=eps, y=y, q=y.quantized,
+        )  # fmt: skip
+        return y
 
     def enter(
         self, name: str, n_out: int, n_in: int, taps: Sequence[int], n_rows: int, act: str = ACTIVATION
@@ -83,12 +101,12 @@ class SoundBuilder(EncoderBuilder):
         groups = row_order.consecutive((-(-count // size), size))
         if count % size == 0:
             return self.gather(x, groups)
-        return self.gather(self.with_zero_row(x), np.minimum(groups, count))
+        return self.gather(self.with_zero_rows(x), np.minimum(groups, count))
 
-    def with_zero_row(self, x: Buffer) -> Buffer:
-        """Return the rows of x and a row of zeros behind them."""
+    def with_zero_rows(self, x: Buffer, n_zeros: int = 1) -> Buffer:
+        """Return the rows of x and rows of zeros behind them. Call it outside of layers."""
         count = x.rows.capacity
-        y = self.graph.buffer(x.n, self.rows(count + 1))  # no op writes its last row
+        y = self.graph.buffer(x.n, self.rows(count + n_zeros))  # no op writes its last rows
         numbers = self.constant(np.arange(count, dtype=np.int32))
         self.graph.op("copy", GATHER_ROWS, x.rows, x=x, numbers=numbers, n=x.n, y=y)
         return y

@@ -511,6 +511,25 @@ def test_default_target_layers(tmp_path: Path) -> None:
     assert keys_of(open_checkpoint(head, model))["target_layers"] == [2, 2, 2]  # the model has five layers
 
 
+@pytest.mark.parametrize("has_adapter", [False, True])
+def test_the_text_model_of_granite_speech(has_adapter: bool, tmp_path: Path) -> None:
+    plain, folder = (reference_models.checkpoint("granite", tmp_path / each) for each in ("plain", "speech"))
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    speech = {"architectures": ["GraniteSpeechForConditionalGeneration"], "model_type": "granite_speech"}
+    speech |= {"text_config": config, "has_lora_adapter": has_adapter}
+    (folder / "config.json").write_text(json.dumps(speech))
+    others = ("encoder.layers.0.attn.to_kv.weight", "encoder.out_mid.bias", "projector.qformer.layernorm.weight")
+    renamed = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    save_file({**renamed, **{name: np.zeros(1, np.float32) for name in others}}, folder / "model.safetensors")
+    if has_adapter:
+        with pytest.raises(UnsupportedError, match="has_lora_adapter: is true: the model needs its LoRA adapter"):
+            open_checkpoint(folder)
+        return
+    expected, found = open_checkpoint(plain), open_checkpoint(folder)
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert keys_of(found) == keys_of(expected)
+
+
 @pytest.mark.parametrize("kind", ["audio", "vl"])
 def test_text_models_of_lfm2_audio_and_lfm2_vl(kind: str, tmp_path: Path) -> None:
     plain, folder = (reference_models.checkpoint("lfm2", tmp_path / each) for each in ("plain", kind))

@@ -16,15 +16,15 @@ import sound_projectors
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.ops.compute_graph import ComputeGraph
-from localinfer.kernels.signatures import COPY, PRODUCT, RELATIVE_ATTENTION, ROPE, TRANSPOSE, WEIGH_ROWS
+from localinfer.kernels.signatures import COPY, PRODUCT, RELATIVE_ATTENTION, ROPE, SOFTMAX, TRANSPOSE, WEIGH_ROWS
 from localinfer.machine import resources
 from localinfer.multimodal import projector_file
+from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.preprocessing.processors import make_image_processor
 from localinfer.options import Options
 
 VALUES = (None, 0, 1, 1 << 31)  # None: the key is missing
-CHECKED = (PRODUCT, COPY, ROPE, WEIGH_ROWS, TRANSPOSE, RELATIVE_ATTENTION)
+CHECKED = (PRODUCT, COPY, ROPE, WEIGH_ROWS, SOFTMAX, TRANSPOSE, RELATIVE_ATTENTION)
 OTHER_KEYS = ("vision.spatial_merge_size", "vision.projector.scale_factor", "vision.attention.head_dim")
 
 
@@ -56,19 +56,26 @@ def changed_shapes(f: GGUF) -> Iterator[GGUF]:
                 yield replace(f, tensors=tensors)
 
 
-def memory_of_attention(given: dict[str, Any], count: int) -> dict[str, int]:
-    """Return the bytes that attention of all of `count` rows to each other reads and writes."""
-    n, padded = given["heads"] * given["size"], -(-count // 16) * 16
-    vectors = given["heads"] * given["p_step"] or given["size"]
-    k, p = given["k_stride"] * (n - 1) + padded, given["p_stride"] * (vectors - 1) + given["first"] + padded
-    assert given["first"] >= 16 + count - 1
-    return {"q": 4 * n * count, "v": 4 * n * count, "y": 4 * n * count, "k": 4 * k, "p": 4 * p, "oldest": 4 * count}
+def memory_of_attention(given: dict[str, Any], count: int, g: EncoderBuilder) -> dict[str, int]:
+    """Return the bytes that the attention of `count` rows reads and writes."""
+    contents = {id(region): values for region, _, values in g.constants}
+    oldest, newest = (contents[id(given[key])].astype(np.int64) for key in ("oldest", "newest"))
+    assert len(oldest) == len(newest) == count
+    n, begin, end = given["heads"] * given["size"], oldest // 16 * 16, newest // 16 * 16 + 16  # that are scored at once
+    needed = {"q": n * count, "y": n * count, "v": n * (newest.max() + 1), "k": given["k_stride"] * (n - 1) + end.max()}
+    assert oldest.min() >= 0
+    if given["p"]:
+        first = given["first"] - np.arange(count)
+        assert (first + begin).min() >= 0
+        vectors = given["heads"] * given["p_step"] or given["size"]
+        needed["p"] = given["p_stride"] * (vectors - 1) + (first + end).max()
+    return {key: 4 * int(values) for key, values in needed.items()}
 
 
-def check_memory(graph: ComputeGraph) -> None:
+def check_memory(g: EncoderBuilder) -> None:
     """Compare the sizes of products, copies, rotations, convolutions and attention with the memory of their
     arguments."""
-    for op in graph.ops:
+    for op in g.graph.ops:
         signature = next((each for each in CHECKED if each.parameters == op.small_batch.parameters), None)
         if signature is None:
             continue
@@ -85,7 +92,10 @@ def check_memory(graph: ComputeGraph) -> None:
             columns = given["y_n"] * (given["n"] - 1) + given["first"] + last + 1
             needed = {"x": 4 * given["n"] * (last + 1), "y": 4 * columns}
         elif signature is RELATIVE_ATTENTION:
-            needed = memory_of_attention(given, last + 1)
+            needed = memory_of_attention(given, last + 1, g)
+        elif signature is SOFTMAX:
+            needed = {"x": 4 * given["stride"] * (last + 1)}
+            assert given["n"] <= given["stride"] == given["x"].n
         else:
             needed = {"table": 4 * given["n_rot"] * (last + 1), "x": 4 * given["heads"] * given["size"] * (last + 1)}
         for key, nbytes in needed.items():
@@ -103,11 +113,11 @@ def open_and_build(path: Path, model: GGUF) -> None:
     """Open a projector file, and build its graphs."""
     file = projector_file.open_projector(path, model)
     if file.encoder:
-        check_memory(file.build(projector_file.smallest_grid(file.f), Options(threads=2))[0].graph)
+        check_memory(file.build(projector_file.smallest_grid(file.f), Options(threads=2))[0])
         for size in ((1, 1), (40, 60), (3, 600)):
             make_image_processor(file.f).grids(*size)
     if file.sound:
-        check_memory(file.sound.build(file.sound.framing.frames(100), Options(threads=2))[0].graph)
+        check_memory(file.sound.build(file.sound.framing.frames(100), Options(threads=2))[0])
 
 
 @pytest.mark.parametrize("name", [*projectors.NAMES, *sound_projectors.NAMES])

@@ -71,6 +71,11 @@ def test_lfm2_audio_has_a_system_prompt() -> None:
     assert user == {"role": "user", "content": parts("")}
 
 
+def test_granite_is_asked_as_its_card_says() -> None:
+    [message] = asked("granite_speech", "")[0]
+    assert message["content"] == parts("", "can you transcribe the speech into a written format?")
+
+
 def test_other_models_are_instructed() -> None:
     [message] = asked("qwen2a", "fr")[0]
     assert message["content"] == parts("", "Transcribe this French audio. Answer with the transcript only.")

@@ -11,8 +11,8 @@ from localinfer.multimodal.encoder_graph.row_order import consecutive
 from localinfer.multimodal.encoder_graph.transformer import two_layers
 from localinfer.multimodal.sounds.depthwise import Taps, convolve, make_taps, over_squares, over_time
 from localinfer.multimodal.sounds.framing import TAPS, Floats
-from localinfer.multimodal.sounds.relative_attention import RelativeAttention
 from localinfer.multimodal.sounds.sound_builder import SoundBuilder
+from localinfer.multimodal.sounds.span_attention import SpanAttention, all_rows
 
 SQUARE = (TAPS, TAPS)
 MAX_WIDTH = 255  # of convolutions over time
@@ -47,7 +47,7 @@ def subsample(g: SoundBuilder) -> Buffer:
 def transform(g: SoundBuilder, x: Buffer) -> None:
     """Apply all layers to the residual stream."""
     g.use_layer_norm()
-    attention, vectors = RelativeAttention.of_all_rows(g), distance_rows(g)
+    attention, vectors = SpanAttention.make(g, g.heads, all_rows(g.graph.batch)), distance_rows(g)
     width = kernel_width(g)
     taps = make_taps(g, over_time(g.graph.batch, width // 2, width // 2), g.graph.batch)
     for blk in g.layers():
@@ -63,14 +63,13 @@ def feed_forward(g: SoundBuilder, x: Buffer, norm: str, up: str, down: str) -> N
     g.add(x, two_layers(g, g.norm(x, norm), up, down, "silu", n_out=x.n), HALF)
 
 
-def attend(g: SoundBuilder, x: Buffer, blk: str, attention: RelativeAttention, vectors: Buffer) -> None:
+def attend(g: SoundBuilder, x: Buffer, blk: str, attention: SpanAttention, vectors: Buffer) -> None:
     """Add the attention of all rows to each other. The position vectors are a matrix times those of distances."""
     h, n = g.norm(x, f"{blk}ln1"), g.heads.count * g.heads.key
     q, k, v = (g.matmul(h, f"{blk}attn_{name}", n) for name in "qkv")
     biases = [g.tensors.floats(f"{blk}pos_bias_{name}", g.heads.count, g.heads.key) for name in "uv"]
     projected = g.matmul(vectors, f"{blk}linear_pos", n)
-    scale = g.heads.key**-0.5
-    y = attention.attend(blk, (q, k, v), projected, scale=scale, biases=(biases[0], biases[1]))
+    y = attention.attend(blk, (q, k, v), projected, biases=(biases[0], biases[1]))
     g.matmul(y, f"{blk}attn_out", x.n, add_to=x)
 
 

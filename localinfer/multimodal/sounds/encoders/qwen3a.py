@@ -27,7 +27,7 @@ def build(g: SoundBuilder) -> Buffer:
     times, bands = (halved(size) for size in (SECOND, g.n_bands))
     x = g.enter("a.conv2d.1", channels, 1, SQUARE, seconds * times * bands)
     for number in (2, 3):
-        padded = x if number == 2 else g.with_zero_row(x)
+        padded = x if number == 2 else g.with_zero_rows(x)
         x = g.convolve(padded, f"a.conv2d.{number}", channels, SQUARE, squares(seconds, times, bands))
         times, bands = halved(times), halved(bands)
     counts = [g.framing.positions(length) for length in g.lengths]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from localinfer.multimodal.media import Sound
+from localinfer.multimodal.sounds.granite_mel import GraniteProcessor
 from localinfer.multimodal.sounds.mel import MelProcessor, log_mel
 from localinfer.multimodal.sounds.nemo_mel import NemoProcessor
 
@@ -32,6 +33,23 @@ def test_spectrograms_of_nemo_are_those_of_transformers(name: str) -> None:
     spectrogram = process(sound)
     assert len(spectrogram.features) == spectrogram.n_frames == process.n_frames(len(sound.samples))
     assert np.abs(spectrogram.features[:: made_sounds.STRIDE] - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize("name", made_sounds.SOUNDS)
+def test_spectrograms_of_granite_are_those_of_transformers(name: str) -> None:
+    with np.load(REFERENCE) as found:
+        expected = found[f"{name}_granite"]
+    process, sound = GraniteProcessor(160), Sound(made_sounds.SOUNDS[name]())
+    spectrogram = process(sound)
+    assert len(spectrogram.features) == spectrogram.n_frames == process.n_frames(len(sound.samples))
+    assert np.abs(spectrogram.features[:: made_sounds.STRIDE] - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize("n_samples", [0, 1, 511, 512])
+def test_short_sounds_of_granite_have_2_rows(n_samples: int) -> None:
+    features = GraniteProcessor(160)(Sound(made_sounds.chirp(1.0)[:n_samples])).features
+    assert features.shape == (2, 160)
+    assert np.isfinite(features).all()
 
 
 @pytest.mark.parametrize("n_samples", [0, 1, 1439, 1440, 1600])
