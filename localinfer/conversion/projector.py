@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from localinfer.conversion import general_metadata
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
-from localinfer.conversion.projectors import find_projector
+from localinfer.conversion.projectors import find_projectors
 from localinfer.conversion.projectors.projector_architecture import (
     Fields,
     Part,
@@ -32,6 +32,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.projector_source import ProjectorSource
 from localinfer.gguf.source import Field, Source, SourceTensor
 
+SUFFIXES = (".weight", ".bias", ".input_min", ".input_max", ".output_min", ".output_max")
 GGUF_NAME = re.compile(r"(v|a|mm|resampler|adapter)\.[\w.]+")
 MAX_LAYERS = 1024
 PROJECTOR_LAYERS = 8  # layers of a projector have numbers, too
@@ -54,20 +55,27 @@ def open_projector(path: str | Path) -> ProjectorSource:
     """
     folder = CheckpointFolder(Path(path))
     config = read_config(folder)
-    architecture = find_projector(config.root)
-    config = replace(config, encoder=encoder_config(config, architecture))
-    tensors = convert_tensors(architecture, config, safetensors_file.open_weights(folder))
-    if not tensors:
-        raise folder.error(f"there are no tensors of a {architecture.projector_type} encoder")
+    stored = safetensors_file.open_weights(folder)
+    fields: Fields = {}
+    tensors: dict[str, SourceTensor] = {}
+    fixed: dict[str, str] = {}
+    for architecture, each in encoder_configs(config):
+        found = convert_tensors(architecture, each, stored)
+        if not found:
+            raise folder.error(f"there are no tensors of a {architecture.projector_type} encoder")
+        tensors |= found
+        fields |= {
+            **encoder_fields(architecture, each),
+            **architecture.fields(each),
+            architecture.type_key: Field.text(architecture.projector_type),
+        }
+        fixed |= {name: kind for name in found if (kind := fixed_type(architecture, name, found[name].shape))}
     fields = {
         "general.architecture": Field.text("clip"),
         **general_metadata.fields(folder, tensors.values()),
         "general.type": Field.text("mmproj"),
-        **encoder_fields(architecture, config),
-        **architecture.fields(config),
-        "clip.projector_type": Field.text(architecture.projector_type),
+        **fields,
     }
-    fixed = {name: kind for name in tensors if (kind := fixed_type(architecture, name, tensors[name].shape))}
     convolutions = {name for name in tensors if is_convolution(name)}
     return ProjectorSource(Source(folder.path, fields, tensors, folder.files), fixed, convolutions)
 
@@ -80,6 +88,13 @@ def read_config(folder: CheckpointFolder) -> ProjectorConfig:
     values |= {**newer.values, **newer.child("image_processor").values}
     where = older if older.values else newer
     return ProjectorConfig(folder, root, root.child("vision_config"), JsonObject(where.path, values))
+
+
+def encoder_configs(config: ProjectorConfig) -> list[tuple[ProjectorArchitecture, ProjectorConfig]]:
+    """Return the encoders of a checkpoint. Models that may have two of them may lack one."""
+    architectures = find_projectors(config.root)
+    present = [each for each in architectures if config.root.child(each.encoder_key).values] or architectures[:1]
+    return [(each, replace(config, encoder=encoder_config(config, each))) for each in present]
 
 
 def encoder_config(config: ProjectorConfig, architecture: ProjectorArchitecture) -> JsonObject:
@@ -216,7 +231,7 @@ def name_map(n_layer: int) -> Callable[[str], str | None]:
 
     n = max(min(n_layer, MAX_LAYERS), PROJECTOR_LAYERS)
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, n)
-    return lambda name: table.get_name(name, try_suffixes=(".weight", ".bias"))
+    return lambda name: table.get_name(name, try_suffixes=SUFFIXES)
 
 
 def fixed_type(architecture: ProjectorArchitecture, name: str, shape: tuple[int, ...]) -> str:

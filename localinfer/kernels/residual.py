@@ -1,4 +1,5 @@
-"""Operations on whole rows: adding biases and branches, gathering and weighing rows, softmax and soft-capping."""
+"""Operations on whole rows: adding biases and branches, gathering and weighing rows, softmax, soft-capping and
+clipping."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from quant.jit.vectors import (
     load,
     make_constant,
     maximum,
+    minimum,
     reduce_max,
     reduce_sum,
     select,
@@ -142,6 +144,19 @@ def softmax() -> Body:
             factor = splat(f32x16, float32(1.0) / reduce_sum(total))
             for i in range(0, args.stride, 16):
                 store(x + 4 * i, load(f32x16, x + 4 * i) * factor if i < n else zero)
+
+    return body
+
+
+def clip() -> Body:
+    """Make the kernel y = min(max(x, low), high). x and y may be the same."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        low, high = splat(f32x16, float32(args.low)), splat(f32x16, float32(args.high))
+        count = load(int64, args.tokens)
+        first, end = count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks
+        for i in range(4 * args.n * first, 4 * args.n * end, 64):
+            store(args.y + i, minimum(maximum(load(f32x16, args.x + i), low), high))
 
     return body
 

@@ -35,7 +35,20 @@ def rotate_halves(x: int, n_rot: int, table: int) -> None:
         store(x + far + 4 * i, a * sin + b * cos)
 
 
-ROTATE = {"interleaved": rotate_interleaved, "halves": rotate_halves}
+@inline
+def rotate_quarters(x: int, n_rot: int, table: int) -> None:
+    """Rotate the pairs (0, n/4), (1, n/4 + 1), ..., (n/2, 3n/4), ...: each half as `rotate_halves` does. n_rot is a
+    multiple of 4."""
+    quarter = n_rot // 4
+    for i in range(n_rot // 2):
+        cos, sin = load(float32, table + 4 * i), load(float32, table + 2 * n_rot + 4 * i)
+        first = x + 4 * (i if i < quarter else i + quarter)
+        a, b = load(float32, first), load(float32, first + 4 * quarter)
+        store(first, a * cos - b * sin)
+        store(first + 4 * quarter, a * sin + b * cos)
+
+
+ROTATE = {"interleaved": rotate_interleaved, "halves": rotate_halves, "quarters": rotate_quarters}
 
 
 @inline

@@ -59,6 +59,8 @@ WEIGH_ROWS = KernelSignature.parse(
 SOFTMAX = KernelSignature.parse("localinfer.kernels.residual:softmax", "tokens n stride x:out")
 SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
+CLIP = KernelSignature.parse("localinfer.kernels.residual:clip", "tokens x low:float high:float n y:out")
+
 REPLACE_ROWS = KernelSignature.parse("localinfer.kernels.media:replace_rows", "tokens x x_n x_first numbers n y:out")
 ADD_ROWS = KernelSignature.parse("localinfer.kernels.media:add_rows", "tokens x x_n x_first numbers n y:out")
 

@@ -145,7 +145,7 @@ class Projector:
             coordinates = np.stack([np.zeros_like(vertical), vertical, horizontal], 1)
             n_positions = max(height, width)
             digest = digest_of(np.frombuffer(digest + digest_of(coordinates), np.uint8))
-        return MediaEmbeddings(digest, rows, n_positions, coordinates, encoder.bidirectional)
+        return MediaEmbeddings(digest, rows, n_positions, coordinates, self._file.bidirectional)
 
 
 def size_of(parts: Sequence[Part]) -> int:

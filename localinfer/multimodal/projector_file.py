@@ -17,6 +17,7 @@ from localinfer.multimodal.encoder_graph.encoder_model import check_lengths, enc
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.multimodal.encoders import Encoder, find_encoder, known
 from localinfer.multimodal.preprocessing.image_parameters import MAX_IMAGE_SIZE, MAX_PATCH_SIZE
+from localinfer.multimodal.preprocessing.processors import make_image_processor
 from localinfer.multimodal.sounds.sound_encoder import SoundEncoder, open_sound_encoder
 from localinfer.multimodal.sounds.sound_tensors import sound_tensors
 from localinfer.options import Options
@@ -37,13 +38,15 @@ OTHER_KEYS = (
 @dataclass(frozen=True, eq=False)
 class ProjectorFile:
     """An open projector file that fits its language model. `encoder` is that of images, `sound` that of sounds; None if
-    the file has none. `deepstack` is the number of layers of the language model to which it adds rows."""
+    the file has none. `deepstack` is the number of layers of the language model to which it adds rows, in which the
+    rows of an image attend to each other if it is `bidirectional`."""
 
     f: GGUF
     projector_type: str
     encoder: Encoder | None
     embedding_length: int
     deepstack: int = 0
+    bidirectional: bool = False
     sound: SoundEncoder | None = None
     converted: dict[str, Tensor] = field(default_factory=dict)  # tensors that the host has converted
 
@@ -106,8 +109,8 @@ def open_projector(path: str | Path, model: GGUF) -> ProjectorFile:
         return ProjectorFile(f, sound.projector_type, None, sound.embedding_length, sound=sound)
     name, encoder = read_encoder(f)
     length, deepstack = check_pair(f, name, encoder, model)
-    file = ProjectorFile(f, name, encoder, length, deepstack, sound)
-    file.build(smallest_grid(f), Options())
+    file = ProjectorFile(f, name, encoder, length, deepstack, encoder.is_bidirectional(model), sound)
+    file.build(smallest_grid(f, encoder), Options())
     return file
 
 
@@ -148,9 +151,9 @@ def reject_unknown_keys(f: GGUF) -> None:
             raise f.error(key, "is not supported", UnsupportedError)
 
 
-def smallest_grid(f: GGUF) -> tuple[int, int]:
-    """Return the grid of patches of a square image of the size that the file names."""
+def smallest_grid(f: GGUF, encoder: Encoder) -> tuple[int, int]:
+    """Return the grid of patches of a square image of the size that the file names, or that the processor chooses."""
     size, patch = (f.get(f"{PREFIX}.{key}", int) for key in ("image_size", "patch_size"))
     if not (1 <= patch <= MAX_PATCH_SIZE and patch <= size <= MAX_IMAGE_SIZE):
         raise f.error(f"{PREFIX}.image_size", f"is {size}, with patches of {patch}")
-    return size // patch, size // patch
+    return make_image_processor(f).grids(size, size)[0] if encoder.any_size else (size // patch, size // patch)

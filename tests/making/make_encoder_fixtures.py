@@ -21,20 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gemma_encoders
 import gguf
 import numpy as np
 import torch
 import transformers
+from gemma_encoders import TEXT, Grid
 from safetensors.torch import save_file
 
 DATA = Path(__file__).parents[1] / "data" / "projectors"
 CONVERTER = Path(os.environ.get("LLAMA_CPP", ".")) / "convert_hf_to_gguf.py"
-TEXT = {
-    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
 MEAN = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
-Grid = tuple[int, int]
+UNCHANGED = {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0]}
 Rows = torch.Tensor
 
 
@@ -340,6 +338,14 @@ SPECS = {
     "gemma3": Spec(
         architecture="gemma3", model=gemma3, encode=with_features, grids=[(8, 8)], patch=7,
         preprocessor={**MEAN, "image_seq_length": 16}, saved=nested("vision_tower"),
+    ),
+    "gemma4v": Spec(
+        architecture="gemma4", model=gemma_encoders.gemma4, encode=gemma_encoders.gemma4_rows, patch=4,
+        grids=[(6, 9), (3, 3), (21, 3)], preprocessor=UNCHANGED,
+    ),
+    "gemma4v_unclipped": Spec(
+        architecture="gemma4", model=gemma_encoders.unclipped_gemma4, encode=gemma_encoders.gemma4_rows, patch=4,
+        grids=[(3, 12), (9, 6)], preprocessor=UNCHANGED,
     ),
     "glm4v": Spec(
         architecture="glm4", model=glm4v, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN

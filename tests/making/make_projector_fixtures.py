@@ -47,6 +47,29 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3 of other size": (
         "Gemma3Config", {"text_config": TEXT, "vision_config": VISION}, {**SIGLIP, "image_seq_length": 4},
     ),
+    "gemma4": (
+        "Gemma4Config",
+        {
+            "text_config": {**TEXT, "hidden_size_per_layer_input": 0, "layer_types": ["full_attention"]},
+            "audio_config": None,
+            "vision_config": {
+                **VISION, "num_key_value_heads": 2, "head_dim": 32, "position_embedding_size": 20,
+                "use_clipped_linears": True, "standardize": True,
+            },
+        },
+        {"image_mean": [0.0] * 3, "image_std": [1.0] * 3},
+    ),
+    "gemma4 of other size": (
+        "Gemma4Config",
+        {
+            "text_config": {**TEXT, "hidden_size_per_layer_input": 0, "layer_types": ["full_attention"]},
+            "audio_config": None,
+            "vision_config": {
+                **VISION, "num_key_value_heads": 2, "head_dim": 32, "position_embedding_size": 20,
+            },
+        },
+        {"image_mean": [0.0] * 3, "image_std": [1.0] * 3},
+    ),
     "idefics3": (
         "Idefics3Config", {"text_config": {**TEXT, "model_type": "llama", "pad_token_id": 1}, "vision_config": VISION},
         {**SIGLIP, "size": {"longest_edge": 224}},

@@ -29,7 +29,8 @@ def write_checkpoint(path: Path, description: Mapping[str, Any]) -> Path:
     path.mkdir(parents=True)
     for name, content in description["files"].items():
         (path / name).write_text(json.dumps(content), encoding="utf-8")
-    tensors = {name: values(name, tuple(shape), 1.0) for name, shape in description["tensors"].items()}
+    shapes = description["tensors"].items()
+    tensors = {name: np.asarray(values(name, tuple(shape), 1.0)) for name, shape in shapes}
     tensors |= {name: variances(value) for name, value in tensors.items() if name.endswith(".running_var")}
     save_file(tensors, path / "model.safetensors")
     return path

@@ -69,7 +69,9 @@ def rotate(x: Floats, position: Positions, rope: Rope) -> Floats:
     cos, sin = ((rope.amplitude * table).astype(x.dtype) for table in (np.cos(angle), np.sin(angle)))
     result = x.copy()
     one = np.arange(0, n, 2) if rope.pairs == "interleaved" else np.arange(n // 2)
-    other = one + (1 if rope.pairs == "interleaved" else n // 2)
+    if rope.pairs == "quarters":
+        one = np.concatenate([np.arange(n // 4), n // 2 + np.arange(n // 4)])
+    other = one + {"interleaved": 1, "halves": n // 2, "quarters": n // 4}[rope.pairs]
     result[..., one] = x[..., one] * cos - x[..., other] * sin
     result[..., other] = x[..., one] * sin + x[..., other] * cos
     return result

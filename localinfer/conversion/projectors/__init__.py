@@ -1,6 +1,6 @@
 """The supported encoders and projectors as tables, one module per family, by the class of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from localinfer.conversion.checkpoint_folder import JsonObject
@@ -23,13 +23,16 @@ from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 
 FAMILIES = (gemma, idefics, qwen, pixtral, lfm, internvl, llama, glm, kimi, ocr, whisper, granite)
-BY_CLASS: Mapping[str, ProjectorArchitecture] = {
-    name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()
+BY_CLASS: Mapping[str, Sequence[ProjectorArchitecture]] = {
+    name: found if isinstance(found, tuple) else (found,)
+    for family in FAMILIES
+    for name, found in family.BY_CLASS.items()
 }
 
 
-def find_projector(config: JsonObject) -> ProjectorArchitecture:
-    """Return the architecture of the encoder that belongs to a class. Raises UnsupportedError."""
+def find_projectors(config: JsonObject) -> Sequence[ProjectorArchitecture]:
+    """Return the architectures of the encoders that belong to a class: of images, of sounds, or of both. Raises
+    UnsupportedError."""
     classes = config.get("architectures", list)
     name = classes[0] if classes else None
     if not isinstance(name, str) or name not in BY_CLASS:

@@ -1,16 +1,24 @@
-"""Gemma 3: SigLIP, whose patches are averaged, and one matrix."""
+"""Gemma 3: SigLIP, whose patches are averaged, and one matrix; and Gemma 4, whose products are clipped."""
 
+from localinfer.conversion.projectors.lfm import channels_first
 from localinfer.conversion.projectors.projector_architecture import (
+    MAX_MERGE,
     USE_GELU,
     Fields,
+    Parts,
     ProjectorArchitecture,
     ProjectorConfig,
     epsilon,
+    vector,
 )
+from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 
 DEFAULT_TOKENS = 256  # of an image
 USUAL_SCALE_FACTOR = 4  # readers assume it
+GEMMA4_MERGE, GEMMA4_BASE, GEMMA4_ACTIVATION = 3, 100.0, "gelu_pytorch_tanh"  # readers assume them
+UNUSED_IMAGE_SIZE = 224  # readers need one
+MAX_HEADS = 1 << 12
 
 
 def gemma3_fields(config: ProjectorConfig) -> Fields:
@@ -41,4 +49,47 @@ GEMMA3 = ProjectorArchitecture(
     f32_tensors=r"v\.(patch_embd|position_embd)\..*",
     f16_tensors=r"mm\.input_projection\.weight",
 )
-BY_CLASS = {"Gemma3ForConditionalGeneration": GEMMA3}
+
+
+def gemma4_fields(config: ProjectorConfig) -> Fields:
+    """Return what readers assume unless the file says otherwise, in addition to the usual fields. Raises
+    UnsupportedError for what a file cannot say."""
+    encoder = config.encoder
+    heads = encoder.positive_int("num_attention_heads", MAX_HEADS)
+    size = encoder.positive_int("hidden_size", 1 << 20)
+    head_size = encoder.positive_int("head_dim", 1 << 12, max(size // heads, 1))
+    if encoder.positive_int("num_key_value_heads", MAX_HEADS, heads) != heads:
+        raise encoder.error("num_key_value_heads", f"must be {heads}, as num_attention_heads", UnsupportedError)
+    if encoder.get("hidden_activation", str, GEMMA4_ACTIVATION) != GEMMA4_ACTIVATION:
+        raise encoder.error("hidden_activation", f"must be {GEMMA4_ACTIVATION}", UnsupportedError)
+    if encoder.child("rope_parameters").positive_float("rope_theta", GEMMA4_BASE) != GEMMA4_BASE:
+        raise encoder.error("rope_parameters.rope_theta", f"must be {GEMMA4_BASE:g}", UnsupportedError)
+    merge = encoder.positive_int("pooling_kernel_size", MAX_MERGE, GEMMA4_MERGE)
+    return {
+        **epsilon(encoder, "rms_norm_eps", 1e-6),
+        **({"clip.vision.projector.scale_factor": Field.uint32(merge)} if merge != GEMMA4_MERGE else {}),
+        **({"clip.vision.attention.head_dim": Field.uint32(head_size)} if head_size * heads != size else {}),
+    }
+
+
+def gemma4_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
+    """Return bounds as tensors of one value, and the patch embedding as a convolution."""
+    if name.endswith(("_min", "_max")):
+        return {name: vector}
+    return {name: channels_first} if name.endswith("patch_embedder.input_proj.weight") else None
+
+
+GEMMA4V = ProjectorArchitecture(
+    projector_type="gemma4v",
+    type_key="clip.vision.projector_type",
+    fields=gemma4_fields,
+    prefixes={
+        "model.vision_tower.encoder.": "vision_model.model.",
+        "model.vision_tower.": "model.vision_tower.",
+        "model.embed_vision.": "model.embed_vision.",
+    },
+    names=((r"\.linear\.weight$", ".weight"), (r"position_embedding_table$", "position_embedding_table.weight")),
+    parts=gemma4_parts,
+    sizes=lambda config: {"image_size": UNUSED_IMAGE_SIZE},  # noqa: ARG005
+)
+BY_CLASS = {"Gemma3ForConditionalGeneration": GEMMA3, "Gemma4ForConditionalGeneration": (GEMMA4V,)}

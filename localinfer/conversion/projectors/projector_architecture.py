@@ -69,6 +69,7 @@ class ProjectorArchitecture:
     f32_tensors: str = ""  # patterns of GGUF's names whose type does not depend on the file's type
     f16_tensors: str = ""
     is_audio: bool = False
+    type_key: str = "clip.projector_type"
     encoder_key: str = "vision_config"
     sizes: Callable[[ProjectorConfig], Mapping[str, int]] = no_sizes  # that config.json lacks or names otherwise
 
@@ -90,6 +91,11 @@ class ProjectorArchitecture:
 
 def whole(values: Values) -> Values:
     return values
+
+
+def vector(values: Values) -> Values:
+    """Return a scalar as a tensor of one value."""
+    return values.reshape(-1)
 
 
 def rows(number: int, count: int) -> Part:

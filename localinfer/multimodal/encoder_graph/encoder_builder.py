@@ -239,7 +239,12 @@ class EncoderBuilder(GraphBuilder):
             q = self.matmul(h, f"{blk}attn_q", q_n, barrier=False)
             k = self.matmul(h, f"{blk}attn_k", k_n, barrier=False)
             v = self.matmul(h, f"{blk}attn_v", v_n)
-        norms = NO_NORMS
+        return self.attend_to_rows(blk, q, k, v, spec)
+
+    def attend_to_rows(self, blk: str, q: Buffer, k: Buffer, v: Buffer, spec: AttentionSpec) -> Buffer:
+        """Return the input of attn_out, given the queries, keys and values of all rows. Heads of queries and keys have
+        norms if the file has them."""
+        heads, norms = self.heads, NO_NORMS
         if self.tensors.has(f"{blk}attn_q_norm.weight"):
             names = [f"{blk}attn_{name}_norm.weight" for name in "qk"]
             norms = HeadNorms("before_rope", *(self.tensors.vector(name, heads.key) for name in names))

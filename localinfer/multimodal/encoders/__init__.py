@@ -5,9 +5,10 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     build(g)            computes the output rows with the operations of an `EncoderBuilder`
     arrange(views)      returns the rows of an image and of its tiles with text around them
     ARCHITECTURES       the language models that it belongs to (GGUF architectures); any if it is empty
-    BIDIRECTIONAL       whether the rows of an image attend to each other in the language model (False if missing)
+    is_bidirectional(model)  whether the rows of an image attend to each other in this language model (no if missing)
     GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)
     HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
+    ANY_SIZE            whether clip.vision.image_size is unused: the image processor chooses a size (False if missing)
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoders.arrangement import Arrange
@@ -28,9 +30,15 @@ class Encoder(NamedTuple):
     build: Callable[[EncoderBuilder], Buffer]
     arrange: Arrange
     architectures: tuple[str, ...]
-    bidirectional: bool
+    is_bidirectional: Callable[[GGUF], bool]
     grid_positions: bool
     has_projection_dim: bool
+    any_size: bool
+
+
+def causal(model: GGUF) -> bool:  # noqa: ARG001 of all models
+    """Return that rows of an image attend to earlier ones only."""
+    return False
 
 
 def known() -> list[str]:
@@ -48,7 +56,8 @@ def find_encoder(projector_type: str) -> Encoder | None:
         module.build,
         module.arrange,
         module.ARCHITECTURES,
-        getattr(module, "BIDIRECTIONAL", False),
+        getattr(module, "is_bidirectional", causal),
         getattr(module, "GRID_POSITIONS", False),
         getattr(module, "HAS_PROJECTION_DIM", True),
+        getattr(module, "ANY_SIZE", False),
     )

@@ -1,5 +1,6 @@
 """Gemma 3 (Google, 2025): SigLIP (Zhai et al., 2023) on images of one size, average pooling, one matrix."""
 
+from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.multimodal.encoder_graph import learned_positions, row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
@@ -7,8 +8,12 @@ from localinfer.multimodal.encoder_graph.transformer import activation, transfor
 from localinfer.multimodal.encoders.arrangement import surround
 
 ARCHITECTURES = ("gemma3",)
-BIDIRECTIONAL = True
 arrange = surround("\n\n<start_of_image>", "<end_of_image>\n\n")
+
+
+def is_bidirectional(model: GGUF) -> bool:  # noqa: ARG001 of all models
+    """Return whether the rows of an image attend to each other."""
+    return True
 
 
 def build(g: EncoderBuilder) -> Buffer:

@@ -65,6 +65,16 @@ def test_the_embedding_of_the_end_of_a_row(name: str, tmp_path: Path) -> None:
     assert np.array_equal(f.tensors[BREAK].data.view(np.float32), expected)
 
 
+def test_sizes_of_gemma4_that_readers_do_not_assume(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS["gemma4 of other size"])
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["vision_config"] |= {"pooling_kernel_size": 2, "head_dim": 16}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    f = open_gguf(convert(checkpoint, tmp_path / "mmproj.gguf", "F16", mmproj=True))
+    assert f.metadata["clip.vision.projector.scale_factor"] == 2
+    assert f.metadata["clip.vision.attention.head_dim"] == 16
+
+
 def test_other_types(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS["kimivl"])
     for kind, matrix, convolution in (("Q8_0", "Q8_0", "F32"), ("BF16", "BF16", "F32")):
@@ -102,6 +112,10 @@ def with_value(key: str, value: object, part: str = "vision_config") -> Callable
         ("gemma3", with_value("architectures", ["New"], ""), UnsupportedError, "'New' has no encoder of images"),
         ("gemma3", with_value("num_hidden_layers", -1), LocalInferError, r"num_hidden_layers: is -1; it must be"),
         ("gemma3", with_value("num_hidden_layers", 10**9), LocalInferError, r"num_hidden_layers: is 1000000000"),
+        ("gemma4", with_value("num_key_value_heads", 1), UnsupportedError, "num_key_value_heads: must be 2"),
+        ("gemma4", with_value("hidden_activation", "silu"), UnsupportedError, "hidden_activation: must be gelu_"),
+        ("gemma4", with_value("rope_parameters", {"rope_theta": 1e4}), UnsupportedError, "rope_theta: must be 100"),
+        ("gemma4", with_value("vision_config", None, ""), UnsupportedError, "vision_config: is missing"),
         ("qwen2.5vl", with_value("fullatt_block_indexes", [1, 2]), LocalInferError, "must be every n-th layer"),
         ("qwen2.5vl", with_value("fullatt_block_indexes", ["x"]), LocalInferError, "must be numbers of layers"),
         ("qwen3vl", with_value("deepstack_visual_indexes", [9]), LocalInferError, "must be numbers of layers below 4"),

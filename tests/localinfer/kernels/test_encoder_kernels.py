@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localinfer.graph.properties.rope import Rope
+
 Floats = NDArray[np.float32]
 
 
@@ -21,6 +23,30 @@ def test_rows_are_averaged(threads: int) -> None:
     kernels.run("localinfer.kernels.residual:average_rows", arguments, threads)
     expected = naive_math.average_rows(x.astype(np.float64), numbers)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_values_are_clipped(threads: int) -> None:
+    x = random(7, 48)
+    y, bounds = x.copy(), {"low": -0.25, "high": float("inf")}
+    run = {"tokens": np.array([6]), "x": y, **bounds, "n": 48, "y": y}
+    kernels.run("localinfer.kernels.residual:clip", run, threads)
+    assert np.array_equal(y[:6], np.clip(x[:6], -0.25, np.inf))
+    assert np.array_equal(y[6], x[6])
+
+
+def test_heads_are_rotated_in_quarters() -> None:
+    rope = Rope("quarters", np.array([1.0, 0.5, 0.25, 2.0, 0.125, 3.0]))
+    x, angles = random(5, 3, 14), np.arange(5)[:, None] * rope.frequencies
+    y, table = np.empty((5, 3, 32), np.float32), np.concatenate([np.cos(angles), np.sin(angles)], 1, dtype=np.float32)
+    arguments = {
+        "tokens": np.array([5]), "x": x, "heads": 3, "size": 14, "dim": 32, "n_rot": 12, "table": table, "weight": 0,
+        "eps": 1e-6, "y": y,
+    }  # fmt: skip
+    kernels.run("localinfer.kernels.rope:rope", arguments, 2, pairs="quarters", norm="none")
+    expected = naive_math.rotate(x.astype(np.float64).transpose(1, 0, 2), np.arange(5), rope).transpose(1, 0, 2)
+    np.testing.assert_allclose(y[..., :14], expected, rtol=0, atol=1e-6)
+    assert not y[..., 14:].any()
 
 
 def test_gelu_quick() -> None:

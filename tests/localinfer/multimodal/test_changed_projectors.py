@@ -113,7 +113,7 @@ def open_and_build(path: Path, model: GGUF) -> None:
     """Open a projector file, and build its graphs."""
     file = projector_file.open_projector(path, model)
     if file.encoder:
-        check_memory(file.build(projector_file.smallest_grid(file.f), Options(threads=2))[0])
+        check_memory(file.build(projector_file.smallest_grid(file.f, file.encoder), Options(threads=2))[0])
         for size in ((1, 1), (40, 60), (3, 600)):
             make_image_processor(file.f).grids(*size)
     if file.sound:

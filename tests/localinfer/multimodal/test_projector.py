@@ -62,6 +62,20 @@ def test_gemma3_has_tokens_around_rows_that_attend_to_each_other(tmp_path: Path)
     assert np.abs(rows.rows - processor.case.rows).max() < 1e-3
 
 
+@pytest.mark.parametrize("per_layer_length", [0, 32])
+def test_gemma4_is_bidirectional_in_models_without_embeddings_of_layers(per_layer_length: int, tmp_path: Path) -> None:
+    changes = {"embedding_length_per_layer_input": per_layer_length}
+    model = open_gguf(projectors.language_model(projectors.reference("gemma4v"), tmp_path, **changes))
+    file = open_projector(projectors.write("gemma4v", tmp_path), model)
+    wide = Image(np.full((40, 100, 3), 9, np.uint8))
+    projector = Projector(file, Options(threads=2, image_max_tokens=8))
+    begin, rows, end = projector.encode(wide)
+    assert (begin, end) == ("<|image>", "<image|>")
+    assert isinstance(rows, MediaEmbeddings)
+    assert rows.bidirectional == (per_layer_length == 0)
+    assert [begin, len(rows), end] == projector.layout(wide) == ["<|image>", 4, "<image|>"]
+
+
 def test_idefics3_names_tiles_and_puts_the_overview_last(tmp_path: Path) -> None:
     tiles = [tile_name(row, column) for row in (1, 2) for column in (1, 2)]
     projector, _ = open_reference("idefics3", tmp_path, tiles)

@@ -62,6 +62,13 @@ def set_tensor(name: str, shape: tuple[int, ...]) -> Change:
     return change
 
 
+def set_values(name: str, *values: float) -> Change:
+    def change(tensors: Tensors, _keys: Keys) -> None:
+        tensors[name] = np.array(values, np.float32)
+
+    return change
+
+
 def resize_rows(name: str, rows: int) -> Change:
     """Give a matrix and its bias another number of rows."""
 
@@ -114,6 +121,9 @@ CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
         (name, set_tensor("v.class_embd", (4, 32)), LocalInferError, r"v\.class_embd: \d+ rows have \d+ positions")
         for name in ("glm4v", "lfm2", "lightonocr", "paddleocr", "pixtral", "qwen2_5vl", "qwen2vl", "qwen3vl")
     ),
+    ("gemma4v", set_key("clip.vision.attention.head_dim", 18), LocalInferError, "makes heads of 18 values"),
+    ("gemma4v", set_tensor("v.position_embd.weight", (2, 40, 32)), LocalInferError, "has 40 positions; an image"),
+    ("gemma4v", set_values("v.blk.0.attn_q.input_min", np.nan), LocalInferError, "attn_q.input_min: is not a number"),
     ("idefics3", set_tensor("mm.model.fc.weight", (64, 64)), LocalInferError, r"mm\.model\.fc\.weight: has shape"),
 ]  # fmt: skip
 

@@ -1,0 +1,56 @@
+"""Tiny models of the Gemma family with encoders, for make_encoder_fixtures.py and make_sound_projector_fixtures.py."""
+
+from typing import Any
+
+import torch
+import transformers
+
+TEXT = {
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+ODD = {  # sizes that kernels read with padding
+    "hidden_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 24,
+    "intermediate_size": 44,
+}  # fmt: skip
+Grid = tuple[int, int]
+
+
+def gemma4(**vision: Any) -> Any:
+    """Return a model whose products are clipped at bounds that some values exceed, and whose rows are standardized."""
+    config = transformers.Gemma4Config(
+        text_config={**TEXT, "layer_types": ["full_attention"], "global_head_dim": 32},
+        vision_config={
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "position_embedding_size": 64,
+            "use_clipped_linears": True, "standardize": True, **vision,
+        },
+        audio_config=None,
+    )  # fmt: skip
+    model = transformers.Gemma4ForConditionalGeneration(config)
+    fill_buffers(model)
+    return model
+
+
+def unclipped_gemma4() -> Any:
+    """Return a model that neither clips nor standardizes."""
+    return gemma4(use_clipped_linears=False, standardize=False, **ODD)
+
+
+def fill_buffers(model: torch.nn.Module) -> None:
+    """Give the bounds and the means and scales of columns values of a few bits."""
+    generator = torch.Generator().manual_seed(21)
+    for name, tensor in model.named_buffers():
+        if name.endswith(("_min", "_max")):
+            size = torch.randint(8, 12, (), generator=generator) / (4 if "input" in name else 8)
+            tensor.copy_(-size if name.endswith("_min") else size)
+        elif name.endswith(("std_bias", "std_scale")):
+            tensor.copy_(torch.randint(1, 8, tensor.shape, generator=generator) / 8)
+
+
+def gemma4_rows(model: Any, pixels: torch.Tensor, grid: Grid) -> torch.Tensor:
+    """Patches are in the order [y][x][channel]; positions are columns, then rows."""
+    (rows, columns), size = grid, pixels.shape[2] // grid[0]
+    patches = pixels[0].reshape(3, rows, size, columns, size).permute(1, 3, 2, 4, 0).reshape(1, rows * columns, -1)
+    places = torch.stack(torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="xy"), -1)
+    return model.model.get_image_features(patches, places.reshape(1, -1, 2)).pooler_output[0]
