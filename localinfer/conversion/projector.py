@@ -162,7 +162,7 @@ def convert_tensors(
                 raise tensor.error(problem, UnsupportedError)
             if new in tensors:
                 raise tensor.error(f"becomes {printable(new, 80)}, as another tensor does")
-            tensors[new] = convert_tensor(tensor, new, part, architecture.offsets.get(new, 0.0))
+            tensors[new] = convert_tensor(tensor, new, part, architecture.change_of(new))
     for name, parts in norms.items():
         tensors |= batch_normalization(name, parts)
     return tensors
@@ -202,8 +202,10 @@ def parts_of(
     yield from (parts or {name: whole}).items()
 
 
-def convert_tensor(stored: StoredTensor, name: str, part: Part, offset: float) -> SourceTensor:
-    """Return a part of a tensor, which keeps its type unless an offset is added to its values."""
+def convert_tensor(
+    stored: StoredTensor, name: str, part: Part, change: Callable[[Floats], Floats] | None
+) -> SourceTensor:
+    """Return a part of a tensor, or its changed values in float32."""
     if stored.dtype not in TYPES:
         raise stored.error(f"type {stored.dtype} is not supported (only {', '.join(TYPES)})", UnsupportedError)
     try:
@@ -212,8 +214,8 @@ def convert_tensor(stored: StoredTensor, name: str, part: Part, offset: float) -
         raise stored.error(f"has the unexpected shape {list(stored.shape)}") from None
     if not 0 < len(shape) <= 4 or 0 in shape:
         raise stored.error(f"has the unexpected shape {list(stored.shape)}")
-    if offset:
-        return SourceTensor(name, shape, F32, lambda: to_bytes(to_float32(stored) + np.float32(offset)))
+    if change:
+        return SourceTensor(name, shape, F32, lambda: to_bytes(change(to_float32(stored))))
     return SourceTensor(name, shape, TYPES[stored.dtype], partial(load_part, stored, part))
 
 

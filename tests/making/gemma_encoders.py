@@ -13,10 +13,17 @@ ODD = {  # sizes that kernels read with padding
     "hidden_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 24,
     "intermediate_size": 44,
 }  # fmt: skip
+UNCHANGED = {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0]}
 Grid = tuple[int, int]
 
 
-def gemma4(**vision: Any) -> Any:
+ODD_SOUNDS = {
+    "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1, "subsampling_conv_channels": [64, 32],
+    "conv_kernel_size": 3, "output_proj_dims": 96, "use_clipped_linears": False,
+}  # fmt: skip
+
+
+def gemma4(audio: dict[str, Any] | None = None, **vision: Any) -> Any:
     """Return a model whose products are clipped at bounds that some values exceed, and whose rows are standardized."""
     config = transformers.Gemma4Config(
         text_config={**TEXT, "layer_types": ["full_attention"], "global_head_dim": 32},
@@ -25,7 +32,7 @@ def gemma4(**vision: Any) -> Any:
             "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "position_embedding_size": 64,
             "use_clipped_linears": True, "standardize": True, **vision,
         },
-        audio_config=None,
+        audio_config=audio,
     )  # fmt: skip
     model = transformers.Gemma4ForConditionalGeneration(config)
     fill_buffers(model)
@@ -35,6 +42,19 @@ def gemma4(**vision: Any) -> Any:
 def unclipped_gemma4() -> Any:
     """Return a model that neither clips nor standardizes."""
     return gemma4(use_clipped_linears=False, standardize=False, **ODD)
+
+
+def hearing_gemma4(**changes: Any) -> Any:
+    """Return a model with an encoder of sounds, too."""
+    audio = {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "subsampling_conv_channels": [32, 32],
+        "output_proj_dims": 64, "input_feat_size": 32, **changes,
+    }  # fmt: skip
+    return gemma4(audio)
+
+
+def odd_hearing_gemma4() -> Any:
+    return hearing_gemma4(**ODD_SOUNDS, input_feat_size=64)
 
 
 def fill_buffers(model: torch.nn.Module) -> None:
@@ -54,3 +74,8 @@ def gemma4_rows(model: Any, pixels: torch.Tensor, grid: Grid) -> torch.Tensor:
     patches = pixels[0].reshape(3, rows, size, columns, size).permute(1, 3, 2, 4, 0).reshape(1, rows * columns, -1)
     places = torch.stack(torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="xy"), -1)
     return model.model.get_image_features(patches, places.reshape(1, -1, 2)).pooler_output[0]
+
+
+def gemma4_sound_rows(model: Any, features: torch.Tensor, _frames: int) -> torch.Tensor:
+    mask = torch.ones(features.shape[0], features.shape[2], dtype=torch.bool)
+    return model.model.get_audio_features(features.mT, mask).pooler_output[0]

@@ -26,13 +26,12 @@ import gguf
 import numpy as np
 import torch
 import transformers
-from gemma_encoders import TEXT, Grid
+from gemma_encoders import TEXT, UNCHANGED, Grid
 from safetensors.torch import save_file
 
 DATA = Path(__file__).parents[1] / "data" / "projectors"
 CONVERTER = Path(os.environ.get("LLAMA_CPP", ".")) / "convert_hf_to_gguf.py"
 MEAN = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
-UNCHANGED = {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0]}
 Rows = torch.Tensor
 
 

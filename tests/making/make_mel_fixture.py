@@ -1,8 +1,8 @@
 """Write tests/data/mel.npz: every 50th frame of the spectrograms that feature extractors of transformers make of the
 sounds in tests/models/made_sounds.py, float32 (frames, bands): NAME_BANDS are those of Whisper with 80 and 128 bands,
-NAME_nemo those of Parakeet with 128 bands, as LFM2-Audio has. The latter's energies are computed in float64: without
-the lower limit that Whisper's have, rounding of float32 is visible where the sounds have pauses. NAME_granite are what
-GraniteSpeechFeatureExtractor computes; it needs torchaudio, so its lines are repeated here.
+NAME_nemo those of Parakeet with 128 bands, as LFM2-Audio has, NAME_gemma4 those of Gemma 4. The latter two are computed
+in float64: without the lower limit that Whisper's have, rounding of float32 is visible where the sounds have pauses.
+NAME_granite are what GraniteSpeechFeatureExtractor computes; it needs torchaudio, so its lines are repeated here.
 
     python tests/making/make_mel_fixture.py
 
@@ -11,11 +11,12 @@ Needs torch and transformers.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from transformers.audio_utils import mel_filter_bank
+from transformers.audio_utils import mel_filter_bank, window_function
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS / "models"))
@@ -33,6 +34,14 @@ class Parakeet(transformers.ParakeetFeatureExtractor):
             return_complex=True, pad_mode="constant",
         )  # fmt: skip
         return torch.log(self.mel_filters.double() @ spectrum.abs() ** 2 + 2**-24).mT
+
+
+class Gemma4(transformers.Gemma4AudioFeatureExtractor):
+    """Computes the magnitudes in double precision."""
+
+    def _extract_spectrogram(self, waveform: Any, attention_mask: Any) -> Any:
+        self.window = window_function(self.frame_length)
+        return super()._extract_spectrogram(waveform.astype(np.float64), attention_mask)
 
 
 arrays = {}
@@ -58,4 +67,8 @@ for name, make in SOUNDS.items():
     logarithms = energies.clip(min=1e-10).log10()
     levels = torch.maximum(logarithms, logarithms.max() - 8) / 4 + 1
     arrays[f"{name}_granite"] = levels[: len(levels) // 2 * 2].reshape(-1, 160)[::STRIDE].float().numpy()
+gemma4 = Gemma4()
+for name, make in SOUNDS.items():
+    found = gemma4([make()], max_length=None, truncation=False, return_tensors="np")
+    arrays[f"{name}_gemma4"] = found["input_features"][0][found["input_features_mask"][0]][::STRIDE]
 np.savez_compressed(TESTS / "data" / "mel.npz", **arrays)

@@ -51,7 +51,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "Gemma4Config",
         {
             "text_config": {**TEXT, "hidden_size_per_layer_input": 0, "layer_types": ["full_attention"]},
-            "audio_config": None,
+            "audio_config": {
+                "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "output_proj_dims": 48,
+                "subsampling_conv_channels": [32, 16],
+            },
             "vision_config": {
                 **VISION, "num_key_value_heads": 2, "head_dim": 32, "position_embedding_size": 20,
                 "use_clipped_linears": True, "standardize": True,

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gemma_encoders
 import numpy as np
 import torch
 import transformers
@@ -53,6 +54,7 @@ class Spec:
     frames: Sequence[int]  # of each sound
     renamed: Callable[[Tensors], dict[str, torch.Tensor]] | None = None  # changes the names of the saved tensors
     written: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # changes config.json
+    preprocessor: dict[str, Any] | None = None  # of images, if the model sees, too
     embedding_length: int = 64
     bands: int = BANDS
     ends: bool = False  # whether the spectrogram ends with the sound, after a frame of zeros
@@ -249,6 +251,14 @@ SPECS = {
         architecture="qwen3vl", model=qwen3_asr, encode=qwen3_asr_rows, frames=[930, 98], renamed=names_of_qwen3_asr,
         written=lambda config: {**TEXT, "architectures": config["architectures"], "thinker_config": config},
     ),
+    "gemma4a": Spec(
+        architecture="gemma4", model=gemma_encoders.hearing_gemma4, encode=gemma_encoders.gemma4_sound_rows,
+        frames=[403, 2, 97], ends=True, preprocessor=gemma_encoders.UNCHANGED,
+    ),
+    "gemma4a_of_odd_size": Spec(
+        architecture="gemma4", model=gemma_encoders.odd_hearing_gemma4, encode=gemma_encoders.gemma4_sound_rows,
+        frames=[122, 48], ends=True, bands=64, preprocessor=gemma_encoders.UNCHANGED,
+    ),
     "lfm2a": Spec(
         architecture="lfm2", model=lambda: Lfm2Audio(64, **SMALL_CONFORMER), encode=lfm2_audio_rows, frames=[401, 9],
         ends=True,
@@ -297,6 +307,8 @@ def convert(model: Any, name: str, spec: Spec) -> bytes:
     """Return the projector file that llama.cpp's converter makes of the model."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        if spec.preprocessor:
+            Path(folder, "preprocessor_config.json").write_text(json.dumps(spec.preprocessor))
         if spec.written:
             path = Path(folder, "config.json")
             path.write_text(json.dumps(spec.written(json.loads(path.read_text()))))

@@ -32,8 +32,14 @@ def write_checkpoint(path: Path, description: Mapping[str, Any]) -> Path:
     shapes = description["tensors"].items()
     tensors = {name: np.asarray(values(name, tuple(shape), 1.0)) for name, shape in shapes}
     tensors |= {name: variances(value) for name, value in tensors.items() if name.endswith(".running_var")}
+    tensors |= {name: scales(value) for name, value in tensors.items() if name.endswith(".per_dim_scale")}
     save_file(tensors, path / "model.safetensors")
     return path
+
+
+def scales(some: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return numbers whose softplus, ln(1 + e^x), PyTorch rounds correctly."""
+    return np.where(some > 0, np.float32(24), np.float32(0))
 
 
 def variances(some: NDArray[np.float32]) -> NDArray[np.float32]:

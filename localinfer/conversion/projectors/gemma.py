@@ -1,4 +1,7 @@
-"""Gemma 3: SigLIP, whose patches are averaged, and one matrix; and Gemma 4, whose products are clipped."""
+"""Gemma 3: SigLIP, whose patches are averaged, and one matrix; and Gemma 4, whose products are clipped, with a
+conformer."""
+
+import numpy as np
 
 from localinfer.conversion.projectors.lfm import channels_first
 from localinfer.conversion.projectors.projector_architecture import (
@@ -11,12 +14,17 @@ from localinfer.conversion.projectors.projector_architecture import (
     epsilon,
     vector,
 )
+from localinfer.conversion.tensor_formats.values import Floats
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 
 DEFAULT_TOKENS = 256  # of an image
 USUAL_SCALE_FACTOR = 4  # readers assume it
 GEMMA4_MERGE, GEMMA4_BASE, GEMMA4_ACTIVATION = 3, 100.0, "gelu_pytorch_tanh"  # readers assume them
+GEMMA4_SOUND = {  # readers assume these, too
+    "attention_chunk_size": 12, "attention_context_left": 13, "attention_context_right": 0, "attention_logit_cap": 50.0,
+    "hidden_act": "silu", "residual_weight": 0.5,
+}  # fmt: skip
 UNUSED_IMAGE_SIZE = 224  # readers need one
 MAX_HEADS = 1 << 12
 
@@ -92,4 +100,50 @@ GEMMA4V = ProjectorArchitecture(
     parts=gemma4_parts,
     sizes=lambda config: {"image_size": UNUSED_IMAGE_SIZE},  # noqa: ARG005
 )
-BY_CLASS = {"Gemma3ForConditionalGeneration": GEMMA3, "Gemma4ForConditionalGeneration": (GEMMA4V,)}
+
+
+def gemma4_sound_sizes(config: ProjectorConfig) -> dict[str, int]:
+    """Return the feed-forward length, which is four times the length of rows."""
+    return {"intermediate_size": 4 * config.encoder.positive_int("hidden_size", 1 << 17)}
+
+
+def gemma4_sound_fields(config: ProjectorConfig) -> Fields:
+    """Return the number of bands, in addition to the usual fields. Raises UnsupportedError for what readers assume to
+    be otherwise."""
+    encoder = config.encoder
+    for key, value in GEMMA4_SOUND.items():
+        if encoder.values.get(key, value) != value:
+            raise encoder.error(key, f"must be {value}", UnsupportedError)
+    return {
+        "clip.audio.num_mel_bins": Field.uint32(encoder.positive_int("input_feat_size", 1 << 10, 128)),
+        **epsilon(encoder, "rms_norm_eps", 1e-6, kind="audio"),
+    }
+
+
+def gemma4_sound_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
+    """Return bounds as tensors of one value, and convolutions over time as matrices."""
+    if name.endswith(("_min", "_max")):
+        return {name: vector}
+    return {name: lambda values: values[:, 0]} if name.endswith("depthwise_conv1d.weight") else None
+
+
+def softplus(values: Floats) -> Floats:
+    """Return ln(1 + e^x)."""
+    doubles = values.astype(np.float64)
+    return np.logaddexp(doubles, 0.0).astype(np.float32)
+
+
+GEMMA4A = ProjectorArchitecture(
+    projector_type="gemma4a",
+    type_key="clip.audio.projector_type",
+    fields=gemma4_sound_fields,
+    prefixes={"model.audio_tower.": "conformer.", "model.embed_audio.": "model.embed_audio."},
+    names=((r"\.linear\.", "."), (r"per_dim_scale$", "per_dim_scale.weight")),
+    parts=gemma4_sound_parts,
+    computed={r"a\.blk\.\d+\.per_dim_scale\.weight": softplus},
+    f32_tensors=r"a\.(conv1d\.\d+|input_projection|blk\.\d+\.conv_dw)\.weight",
+    is_audio=True,
+    encoder_key="audio_config",
+    sizes=gemma4_sound_sizes,
+)
+BY_CLASS = {"Gemma3ForConditionalGeneration": GEMMA3, "Gemma4ForConditionalGeneration": (GEMMA4V, GEMMA4A)}

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
 from localinfer.conversion.config_key_aliases import TEXT_KEYS
+from localinfer.conversion.tensor_formats.values import Floats
 from localinfer.gguf.source import Field
 
 Values: TypeAlias = NDArray[Any]  # of any dtype, BF16 as uint16, in the tensor's shape
@@ -54,7 +56,8 @@ class ProjectorArchitecture:
 
     `prefixes` maps the beginnings of the names of its tensors to what they are replaced by; other tensors belong to the
     text model. `names` replaces parts of these names. `parts` divides or reorders a tensor: it returns functions of its
-    values by name, or None. `offsets` are added to the values of tensors, by GGUF's names. `batch_norm` is a pattern of
+    values by name, or None. `offsets` are added to the values of tensors, by GGUF's names. `computed` are functions of
+    the values, by patterns of GGUF's names. `batch_norm` is a pattern of
     the names of batch normalizations, which become factors and terms, one for each column.
     """
 
@@ -65,6 +68,7 @@ class ProjectorArchitecture:
     names: tuple[tuple[str, str], ...] = ()  # regular expressions and what replaces them, one after the other
     parts: Callable[[str, ProjectorConfig], Parts | None] = no_parts
     offsets: Mapping[str, float] = field(default_factory=dict)
+    computed: Mapping[str, Callable[[Floats], Floats]] = field(default_factory=dict)
     batch_norm: str = ""
     f32_tensors: str = ""  # patterns of GGUF's names whose type does not depend on the file's type
     f16_tensors: str = ""
@@ -72,6 +76,13 @@ class ProjectorArchitecture:
     type_key: str = "clip.projector_type"
     encoder_key: str = "vision_config"
     sizes: Callable[[ProjectorConfig], Mapping[str, int]] = no_sizes  # that config.json lacks or names otherwise
+
+    def change_of(self, name: str) -> Callable[[Floats], Floats] | None:
+        """Return the function of the values of a tensor, by its GGUF name, or None."""
+        offset = self.offsets.get(name, 0.0)
+        if offset:
+            return lambda values: values + np.float32(offset)
+        return next((each for pattern, each in self.computed.items() if re.fullmatch(pattern, name)), None)
 
     def checkpoint_name(self, name: str) -> str | None:
         """Return the name of a tensor as `parts` and the `gguf` package expect it, or None for one of another model."""

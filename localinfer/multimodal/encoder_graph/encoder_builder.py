@@ -153,20 +153,25 @@ class EncoderBuilder(GraphBuilder):
 
     def scale_columns(self, x: Buffer, tensor: str) -> None:
         """Multiply each row of x by a tensor of shape (n,)."""
+        self.scale_by(x, self.tensors.vector(tensor, x.n))
+
+    def scale_by(self, x: Buffer, factors: Tensor) -> None:
+        """Multiply each row of x by n values in float32."""
+        assert factors.shape == (x.n,)
         small, large = ({**layout, "activation": "none"} for layout in self.graph.layouts)
         self.graph.op(
-            tensor, GATED_ACTIVATION, x.rows, constants=(small, large), chunks=(1, 16),
-            up=self.tensors.vector(tensor, x.n), up_n=0, up_first=0, n=x.n, gate=x, q=x.quantized,
+            factors.name, GATED_ACTIVATION, x.rows, constants=(small, large), chunks=(1, 16), up=factors, up_n=0,
+            up_first=0, n=x.n, gate=x, q=x.quantized,
         )  # fmt: skip
 
     # --- rows ---
 
-    def default_layer_norm(self, x: Buffer, name: str) -> Buffer:
-        """Return LayerNorm(x) with PyTorch's default epsilon."""
+    def default_layer_norm(self, x: Buffer, name: str, eps: float = DEFAULT_EPSILON) -> Buffer:
+        """Return LayerNorm(x), unless it is given with PyTorch's default epsilon."""
         y, weight = self.graph.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
         self.graph.op(
             name, LAYER_NORM, x.rows, constants=self.graph.layouts, x=x, weight=weight,
-            bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=DEFAULT_EPSILON, y=y, q=y.quantized,
+            bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=eps, y=y, q=y.quantized,
         )  # fmt: skip
         return y
 

@@ -6,6 +6,7 @@ sound_builder   records the operations of a sound encoder
 sound_encoder   the encoder in a projector file: builds its graph for a number of frames
 sound_input     the spectrogram of a sound
 spectrum        the energy of a sound in the bands of a mel scale
+gemma_mel       the spectrogram of Gemma 4
 mel             the spectrogram of Whisper
 nemo_mel        the spectrogram of NeMo's models
 granite_mel     the spectrogram of Granite Speech

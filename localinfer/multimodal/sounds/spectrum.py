@@ -19,15 +19,18 @@ Floats = NDArray[np.float32]
 
 
 def log_energies(
-    padded: Floats, taper: Doubles, filters: Doubles, count: int, log: Callable[[Doubles], Doubles]
-) -> Floats:
+    padded: Floats, taper: Doubles, filters: Doubles, count: int, log: Callable[[Doubles], Doubles], *,
+    magnitudes: bool = False,
+) -> Floats:  # fmt: skip
     """Return the logarithm of the energy in each band, (frames, bands), of the first `count` frames: each has as many
-    samples as the `taper` that they are multiplied by. `filters` are (frequencies, bands)."""
+    samples as the `taper` that they are multiplied by. `filters` are (frequencies, bands). Instead of energies,
+    `magnitudes` are their square roots at each frequency."""
     frames = sliding_window_view(padded, len(taper))[::STEP][:count]
     result = np.empty((count, filters.shape[1]), np.float32)
     for first in range(0, count, BLOCK):
         spectrum = np.fft.rfft(frames[first : first + BLOCK] * taper)
-        result[first : first + BLOCK] = log((spectrum.real**2 + spectrum.imag**2) @ filters)
+        power = np.abs(spectrum) if magnitudes else spectrum.real**2 + spectrum.imag**2
+        result[first : first + BLOCK] = log(power @ filters)
     return result
 
 

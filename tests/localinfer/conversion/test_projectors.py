@@ -11,6 +11,7 @@ from projector_checkpoints import descriptions, digest_of_all, summary, write_ch
 from reference_models import values
 
 from localinfer import convert
+from localinfer.conversion.projectors.gemma import softplus
 from localinfer.errors import LocalInferError, ModelNotFoundError, UnsupportedError, UsageError
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.multimodal.preprocessing.processors import make_image_processor
@@ -65,6 +66,21 @@ def test_the_embedding_of_the_end_of_a_row(name: str, tmp_path: Path) -> None:
     assert np.array_equal(f.tensors[BREAK].data.view(np.float32), expected)
 
 
+def test_the_softplus_of_a_scale() -> None:
+    values = np.array([-100, -3, -0.5, 0, 0.25, 2, 100], np.float32)
+    assert np.allclose(softplus(values), np.log1p(np.exp(values.astype(np.float64))), rtol=1e-7, atol=1e-40)
+
+
+def test_an_encoder_of_sounds_alone(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS["gemma4"])
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "vision_config": None}))
+    f = open_gguf(convert(checkpoint, tmp_path / "mmproj.gguf", "F16", mmproj=True))
+    assert f.metadata["clip.audio.projector_type"] == "gemma4a"
+    assert "clip.has_vision_encoder" not in f.metadata
+    assert all(name.startswith(("a.", "mm.a.")) for name in f.tensors)
+
+
 def test_sizes_of_gemma4_that_readers_do_not_assume(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS["gemma4 of other size"])
     config = json.loads((checkpoint / "config.json").read_text())
@@ -115,7 +131,8 @@ def with_value(key: str, value: object, part: str = "vision_config") -> Callable
         ("gemma4", with_value("num_key_value_heads", 1), UnsupportedError, "num_key_value_heads: must be 2"),
         ("gemma4", with_value("hidden_activation", "silu"), UnsupportedError, "hidden_activation: must be gelu_"),
         ("gemma4", with_value("rope_parameters", {"rope_theta": 1e4}), UnsupportedError, "rope_theta: must be 100"),
-        ("gemma4", with_value("vision_config", None, ""), UnsupportedError, "vision_config: is missing"),
+        ("gemma4", with_value("residual_weight", 1.0, "audio_config"), UnsupportedError, "residual_weight: must be"),
+        ("gemma4 of other size", with_value("vision_config", None, ""), UnsupportedError, "vision_config: is missing"),
         ("qwen2.5vl", with_value("fullatt_block_indexes", [1, 2]), LocalInferError, "must be every n-th layer"),
         ("qwen2.5vl", with_value("fullatt_block_indexes", ["x"]), LocalInferError, "must be numbers of layers"),
         ("qwen3vl", with_value("deepstack_visual_indexes", [9]), LocalInferError, "must be numbers of layers below 4"),

@@ -21,6 +21,7 @@ from localinfer.machine import resources
 from localinfer.multimodal import projector_file
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.preprocessing.processors import make_image_processor
+from localinfer.multimodal.sounds.sound_tensors import PREFIXES
 from localinfer.options import Options
 
 VALUES = (None, 0, 1, 1 << 31)  # None: the key is missing
@@ -28,16 +29,19 @@ CHECKED = (PRODUCT, COPY, ROPE, WEIGH_ROWS, SOFTMAX, TRANSPOSE, RELATIVE_ATTENTI
 OTHER_KEYS = ("vision.spatial_merge_size", "vision.projector.scale_factor", "vision.attention.head_dim")
 
 
-def changed_keys(f: GGUF) -> Iterator[GGUF]:
+def changed_keys(f: GGUF, kind: str) -> Iterator[GGUF]:
+    """Change each key of the encoder of this kind, "vision" or "audio", and those that belong to none."""
+    other = "clip.audio." if kind == "vision" else "clip.vision."
     for key in {**f.metadata, **{f"clip.{key}": 0 for key in OTHER_KEYS}}:
-        if key.startswith("clip."):
+        if key.startswith("clip.") and not key.startswith(other):
             for value in VALUES:
                 others = {name: each for name, each in f.metadata.items() if name != key}
                 yield replace(f, metadata=others if value is None else {**others, key: value})
 
 
-def changed_shapes(f: GGUF) -> Iterator[GGUF]:
-    """Change each dimension of the tensors that belong to no layer or to the first, and the bias with it."""
+def changed_shapes(f: GGUF, kind: str) -> Iterator[GGUF]:
+    """Change each dimension of the tensors that belong to no layer or to the first, and the bias with it: those of the
+    encoder of this kind, "vision" or "audio"."""
     f32 = next(tensor.type for tensor in f.tensors.values() if tensor.type_name == "F32")
 
     def reshaped(tensor: Tensor, axis: int, size: int) -> Tensor:
@@ -45,6 +49,8 @@ def changed_shapes(f: GGUF) -> Iterator[GGUF]:
         return replace(tensor, shape=shape, type=f32, data=np.zeros(4 * prod(shape), np.uint8))
 
     for tensor in f.tensors.values():
+        if tensor.name.startswith(PREFIXES) != (kind == "audio"):
+            continue
         if ".blk." in tensor.name and ".blk.0." not in tensor.name:
             continue
         for axis, old in enumerate(tensor.shape):
@@ -128,8 +134,9 @@ def test_changed_files_open_or_are_refused(name: str, tmp_path: Path, monkeypatc
     else:
         path, model = sound_projectors.write(name, tmp_path), sound_projectors.language_model(name, tmp_path)
     f, language_model, results = open_gguf(path), open_gguf(model), []
+    kind = "vision" if name in projectors.NAMES else "audio"
     open_and_build(path, language_model)
-    for changed in (*changed_keys(f), *changed_shapes(f)):
+    for changed in (*changed_keys(f, kind), *changed_shapes(f, kind)):
         monkeypatch.setattr(projector_file, "open_gguf", partial(given_file, changed))
         try:
             open_and_build(path, language_model)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from localinfer.multimodal.media import Sound
+from localinfer.multimodal.sounds.gemma_mel import Gemma4Processor
 from localinfer.multimodal.sounds.granite_mel import GraniteProcessor
 from localinfer.multimodal.sounds.mel import MelProcessor, log_mel
 from localinfer.multimodal.sounds.nemo_mel import NemoProcessor
@@ -58,6 +59,25 @@ def test_short_sounds_of_nemo_have_9_frames_and_one_of_zeros(n_samples: int) -> 
     assert features.shape == (10 + n_samples // 1600, 80)
     assert np.isfinite(features).all()
     assert not features[-1].any()
+
+
+@pytest.mark.parametrize("name", made_sounds.SOUNDS)
+def test_spectrograms_of_gemma4_are_those_of_transformers(name: str) -> None:
+    with np.load(REFERENCE) as found:
+        expected = found[f"{name}_gemma4"]
+    process, sound = Gemma4Processor(128), Sound(made_sounds.SOUNDS[name]())
+    spectrogram = process(sound)
+    count = process.n_frames(len(sound.samples))
+    assert len(spectrogram.features) == spectrogram.n_frames == count
+    assert -(-count // made_sounds.STRIDE) == len(expected)
+    assert np.abs(spectrogram.features[:: made_sounds.STRIDE] - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize(("n_samples", "n_frames"), [(0, 1), (1, 1), (320, 1), (321, 2), (480_000, 2999)])
+def test_frames_of_gemma4_end_within_the_sound(n_samples: int, n_frames: int) -> None:
+    spectrogram = Gemma4Processor(32)(Sound(made_sounds.chirp(30.0)[:n_samples]))
+    assert spectrogram.features.shape == (n_frames, 32)
+    assert np.isfinite(spectrogram.features).all()
 
 
 def test_the_frames_of_sound_are_counted() -> None:
