@@ -4,19 +4,13 @@ from typing import Any
 
 import torch
 import transformers
+from encoder_families.spec import TEXT, Grid
 
-TEXT = {
-    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
 ODD = {  # sizes that kernels read with padding
     "hidden_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 24,
     "intermediate_size": 44,
 }  # fmt: skip
 UNCHANGED = {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0]}
-Grid = tuple[int, int]
-
-
 ODD_SOUNDS = {
     "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1, "subsampling_conv_channels": [64, 32],
     "conv_kernel_size": 3, "output_proj_dims": 96, "use_clipped_linears": False,

@@ -16,8 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,38 +25,12 @@ import gguf
 import numpy as np
 import torch
 import transformers
-from gemma_encoders import TEXT, UNCHANGED, Grid
+from encoder_families import kimi
+from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip
 from safetensors.torch import save_file
 
 DATA = Path(__file__).parents[1] / "data" / "projectors"
 CONVERTER = Path(os.environ.get("LLAMA_CPP", ".")) / "convert_hf_to_gguf.py"
-MEAN = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
-Rows = torch.Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spec:
-    """A projector. `model` makes the checkpoint's model, `encode` computes the output rows of an image from its pixels
-    (1, 3, height, width). `saved` changes the names or the values of the saved tensors."""
-
-    architecture: str  # GGUF's name of the language model's architecture
-    model: Callable[[], Any]
-    encode: Callable[[Any, torch.Tensor, Grid], Rows]
-    grids: Sequence[Grid]
-    patch: int
-    preprocessor: dict[str, Any]
-    saved: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = dict
-    written: Callable[[dict[str, Any]], dict[str, Any]] = dict  # changes config.json
-    extra: Callable[[Path], None] = lambda folder: None  # writes further files of the checkpoint
-    file: Callable[[Any], bytes] | None = None  # makes the projector file, if the converter cannot
-    embedding_length: int = 64
-
-
-def siglip(size: int, patch: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "image_size": size, "patch_size": patch, "hidden_act": "gelu_pytorch_tanh", **changes,
-    }  # fmt: skip
 
 
 def gemma3() -> Any:
@@ -81,17 +54,6 @@ def nested(prefix: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.T
     def change(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         kept = {name: tensor for name, tensor in tensors.items() if f"{prefix}.head." not in name}
         return {name.replace(prefix, f"{prefix}.vision_model"): tensor for name, tensor in kept.items()}
-
-    return change
-
-
-def renamed(*pairs: tuple[str, str]) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
-    """Return the change of the beginnings of names."""
-
-    def change(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        for old, new in pairs:
-            tensors = {name.replace(old, new) if name.startswith(old) else name: t for name, t in tensors.items()}
-        return tensors
 
     return change
 
@@ -340,11 +302,11 @@ SPECS = {
     ),
     "gemma4v": Spec(
         architecture="gemma4", model=gemma_encoders.gemma4, encode=gemma_encoders.gemma4_rows, patch=4,
-        grids=[(6, 9), (3, 3), (21, 3)], preprocessor=UNCHANGED,
+        grids=[(6, 9), (3, 3), (21, 3)], preprocessor=gemma_encoders.UNCHANGED,
     ),
     "gemma4v_unclipped": Spec(
         architecture="gemma4", model=gemma_encoders.unclipped_gemma4, encode=gemma_encoders.gemma4_rows, patch=4,
-        grids=[(3, 12), (9, 6)], preprocessor=UNCHANGED,
+        grids=[(3, 12), (9, 6)], preprocessor=gemma_encoders.UNCHANGED,
     ),
     "glm4v": Spec(
         architecture="glm4", model=glm4v, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
@@ -390,6 +352,7 @@ SPECS = {
     "qwen3vl": Spec(
         architecture="qwen3vl", model=qwen3vl, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
     ),
+    **kimi.SPECS,
 }  # fmt: skip
 
 
@@ -402,13 +365,6 @@ def random_weights(model: Any) -> None:
             is_norm = tensor.dim() == 1 and name.endswith("weight")
             scale = 2.0**-6 if tensor.dim() == 1 else 2.0 ** -np.ceil(np.log2(4 * tensor[0].numel() ** 0.5))
             tensor.copy_(values * scale + float(is_norm))
-
-
-def as_patches(pixels: torch.Tensor, patch: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return the patches of an image (1, 3, height, width), each in the order [channel][y][x]."""
-    _, channels, height, width = pixels.shape
-    tiles = pixels[0].reshape(channels, height // patch, patch, width // patch, patch)
-    return tiles.permute(1, 3, 0, 2, 4).reshape(-1, channels * patch * patch).numpy()
 
 
 def convert(spec: Spec, model: Any) -> bytes:

@@ -94,6 +94,15 @@ def test_a_small_image_of_idefics3_is_the_overview_alone(tmp_path: Path) -> None
     assert (begin, end) == ("<fake_token_around_image><global-img>", "<fake_token_around_image>")
 
 
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [("kimivl", "<|media_start|>image<|media_content|>", "<|media_end|>")],
+)
+def test_text_around_the_rows_of_an_image(name: str, begin: str, end: str, tmp_path: Path) -> None:
+    projector, processor = open_reference(name, tmp_path)
+    assert projector.layout(image(1)) == [begin, len(processor.case.rows), end]
+
+
 def test_the_same_image_is_encoded_once(tmp_path: Path) -> None:
     projector, processor = open_reference("gemma3", tmp_path)
     first, second = projector.encode(image(1)), projector.encode(image(1))
