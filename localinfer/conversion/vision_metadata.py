@@ -2,8 +2,8 @@
 
 `architecture_metadata` explains the functions."""
 
+from localinfer.conversion import expert_metadata
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.expert_metadata import experts
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.rope import mrope_sections
 from localinfer.gguf.source import Field
@@ -25,4 +25,9 @@ def deepstack(config: JsonObject, hp: HParams) -> Fields:
 
 def deepstack_experts(config: JsonObject, hp: HParams) -> Fields:
     """Return the metadata of DeepStack and of experts."""
-    return deepstack(config, hp) | experts(config, hp, usually_normed=True)
+    return deepstack(config, hp) | expert_metadata.experts(config, hp, usually_normed=True)
+
+
+def sigmoid_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return the sections of M-RoPE and the metadata of experts with sigmoid gating."""
+    return mrope(config, hp) | expert_metadata.sigmoid_experts(config, hp)

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
-from localinfer.graph.properties.rope import BASE, plain_rope, read_axes, read_temperature, temperature_only_rope
+from localinfer.graph.properties.rope import (
+    BASE,
+    SECTIONS_KEY,
+    plain_rope,
+    read_axes,
+    read_temperature,
+    temperature_only_rope,
+)
 from localinfer.graph.properties.sliding_window import read_kv_source_layers, read_sliding_layers, read_sliding_window
 
 
@@ -28,6 +35,11 @@ def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:
     """Return the rotary embedding of the file, whose pairs rotate by one of three coordinates (M-RoPE)."""
     rope = g.rope("halves")
     return replace(rope, axes=read_axes(g.hparams, len(rope.frequencies), interleaved=interleaved))
+
+
+def rope_of_file(g: Builder[X], pairs: str) -> Rope:
+    """Return the rotary embedding of the file: M-RoPE if it has sections, as text models of vision models have it."""
+    return mrope(g) if g.hparams.has(SECTIONS_KEY) else g.rope(pairs)
 
 
 def rope_swa(g: Builder[X], pairs: str, base: str = "") -> Rope:

@@ -12,6 +12,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.rope import SECTIONS_KEY
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, read_class_rows
 from localinfer.multimodal.encoder_graph.encoder_model import check_lengths, encoder_model, read_heads
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
@@ -134,6 +135,9 @@ def check_pair(f: GGUF, name: str, encoder: Encoder, model: GGUF) -> tuple[int, 
         raise f.error("clip.projector_type", what, UsageError)
     length = model.get(f"{architecture}.embedding_length", int)
     deepstack = model.get(f"{architecture}.n_deepstack_layers", int, 0)
+    if encoder.grid_positions and f"{architecture}.{SECTIONS_KEY}" not in model.metadata:
+        what = f"is missing: {name} needs a model with M-RoPE; convert the checkpoint again"
+        raise model.error(f"{architecture}.{SECTIONS_KEY}", what, UsageError)
     projected = f.get(f"{PREFIX}.projection_dim", int)
     if projected != length and encoder.has_projection_dim:
         what = f"is {projected}; the embedding length of {printable(model.path.name, 80)} is {length}"

@@ -472,6 +472,11 @@ SIGLIP = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4,
     "image_size": 32,
 }  # fmt: skip
+GLM_IMAGE_IDS = {
+    "image_start_token_id": 258, "image_end_token_id": 259, "image_token_id": 260, "video_token_id": 261,
+    "video_start_token_id": 262, "video_end_token_id": 263,
+}  # fmt: skip
+GLM_VISION = VISION | {"image_size": 32}
 QWEN3VL_TEXT = sizes(3, 1, 3, head_dim=32) | rope(theta=5e6, mrope_section=[6, 5, 5], mrope_interleaved=True)
 
 MODELS = {
@@ -1090,6 +1095,25 @@ MODELS = {
             **IMAGE_IDS, tie_word_embeddings=False,
             text_config=sizes(3, 1, 3, head_dim=32) | rope(theta=5e5, mrope_section=[4, 6, 6]),
             vision_config=SIGLIP | {"num_hidden_layers": 3, "spatial_merge_size": 2},
+        ),
+    ),
+    "glm4v": Spec(
+        architecture="glm4", model=T.Glm4vForConditionalGeneration,
+        config=T.Glm4vConfig(
+            **GLM_IMAGE_IDS,
+            text_config=sizes(3, 1, 3) | rope(partial_rotary_factor=0.5, mrope_section=[2, 3, 3]),
+            vision_config=GLM_VISION,
+        ),
+    ),
+    "glm4vmoe": Spec(
+        architecture="glm4moe", model=T.Glm4vMoeForConditionalGeneration, shapes=UNFUSED[0], computed=UNFUSED[1],
+        config=T.Glm4vMoeConfig(
+            **GLM_IMAGE_IDS,
+            text_config=sizes(3, 1, 3, head_dim=32)
+            | rope(theta=1e6, partial_rotary_factor=0.5, mrope_section=[3, 2, 3])
+            | BIASED
+            | {"first_k_dense_replace": 1, "n_shared_experts": 1, "attention_bias": True},
+            vision_config=GLM_VISION,
         ),
     ),
     "gemma3-vision": Spec(

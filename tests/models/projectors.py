@@ -57,13 +57,15 @@ def reference(name: str) -> Reference:
         return Reference(str(found["architecture"]), int(found["embedding_length"]), cases)
 
 
-def language_model(reference: Reference, folder: Path, **changes: int) -> Path:
+def language_model(reference: Reference, folder: Path, *, has_mrope: bool = True, **changes: int) -> Path:
     """Write a file with the metadata of the projector's language model that matters here, and return its path."""
     path = folder / "model.gguf"
     writer = gguf.GGUFWriter(path, reference.architecture)
     lengths = {"embedding_length": reference.embedding_length, "n_deepstack_layers": reference.deepstack}
     for key, value in (lengths | changes).items():
         writer.add_uint32(f"{reference.architecture}.{key}", value)
+    if has_mrope:
+        writer.add_rope_dimension_sections([8, 12, 12, 0])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

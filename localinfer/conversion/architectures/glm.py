@@ -1,6 +1,8 @@
-"""GLM-4, dense and with experts. (GLM-4.7 Flash is in deepseek.py.)"""
+"""GLM-4, dense and with experts, also the text models of GLM-4V. (GLM-4.7 Flash is in deepseek.py.)"""
 
-from localinfer.conversion import expert_metadata
+from dataclasses import replace
+
+from localinfer.conversion import expert_metadata, vision_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     GATED_FFN,
@@ -12,6 +14,7 @@ from localinfer.conversion.architectures.common import (
     biases,
 )
 from localinfer.conversion.architectures.experts import DOTS1
+from localinfer.conversion.tensor_formats import reorder
 
 GLM4 = Architecture(
     name="glm4",
@@ -20,6 +23,16 @@ GLM4 = Architecture(
     shapes={"ffn_up": ("n_gate_and_up", "n_embd")},
     has_partial_rope=True,
     defaults={"partial_rotary_factor": 0.5},
+)
+GLM4V = replace(
+    GLM4,
+    metadata=vision_metadata.mrope,
+    reorder={
+        "attn_q": reorder.halve_query_pairs,
+        "attn_q.bias": reorder.halve_query_pairs,
+        "attn_k": reorder.halve_key_pairs,
+        "attn_k.bias": reorder.halve_key_pairs,
+    },
 )
 GLM4MOE = Architecture(
     name="glm4moe",
@@ -37,7 +50,10 @@ GLM4MOE = Architecture(
     required_values=DOTS1.required_values,
     defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
 )
+GLM4VMOE = replace(GLM4MOE, metadata=vision_metadata.sigmoid_experts)
 BY_CLASS = {
     "Glm4ForCausalLM": GLM4,
+    "Glm4vForConditionalGeneration": GLM4V,
     "Glm4MoeForCausalLM": GLM4MOE,
+    "Glm4vMoeForConditionalGeneration": GLM4VMOE,
 }

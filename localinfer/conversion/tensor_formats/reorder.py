@@ -105,6 +105,24 @@ def interleave_key_halves(values: Values, hp: HParams) -> Values:
     return interleave_halves(values, hp.n_head_kv)
 
 
+def halve_pairs(values: Values, heads: int, n_rot: int) -> Values:
+    """Undo `interleave_halves` for the first n_rot rows of each head: rows 0 1 2 3 4 5 -> 0 2 1 3 4 5 if 4 are rotated,
+    because rope with several coordinates (M-RoPE) rotates halves."""
+    rows = values.reshape(heads, len(values) // heads, *values.shape[1:])
+    rotated, others = rows[:, :n_rot], rows[:, n_rot:]
+    return np.concatenate([rotated[:, ::2], rotated[:, 1::2], others], axis=1).reshape(values.shape)
+
+
+def halve_query_pairs(values: Values, hp: HParams) -> Values:
+    """Return query rows with the even rows of the rotated part of each head before the odd ones."""
+    return halve_pairs(values, hp.n_head, hp.rope.n_rot)
+
+
+def halve_key_pairs(values: Values, hp: HParams) -> Values:
+    """Return key rows with the even rows of the rotated part of each head before the odd ones."""
+    return halve_pairs(values, hp.n_head_kv, hp.rope.n_rot)
+
+
 # --- value heads that share a recurrent key head ---
 
 

@@ -161,3 +161,9 @@ def test_the_projector_of_another_model_is_refused(tmp_path: Path) -> None:
         open_projector(path, other)
     with pytest.raises(UsageError, match=r"general\.architecture: is 'qwen2'; the file of a projector has 'clip'"):
         open_projector(other.path, other)
+
+
+def test_rows_in_two_dimensions_need_a_model_with_positions_in_two_dimensions(tmp_path: Path) -> None:
+    text_only = open_gguf(projectors.language_model(projectors.reference("glm4v"), tmp_path, has_mrope=False))
+    with pytest.raises(UsageError, match=r"glm4\.rope\.dimension_sections: is missing: glm4v needs"):
+        open_projector(projectors.write("glm4v", tmp_path), text_only)
