@@ -194,12 +194,12 @@ def batch_normalization(name: str, parts: Mapping[str, StoredTensor]) -> dict[st
 def parts_of(
     architecture: ProjectorArchitecture, name: str, config: ProjectorConfig, tensor: StoredTensor
 ) -> Iterator[tuple[str, Part]]:
-    """Yield the parts of a tensor by name: the tensor itself, unless the family divides it."""
+    """Yield the parts of a tensor by name: the tensor itself, unless the family divides it or leaves it out."""
     try:
         parts = architecture.parts(name, config)
     except (IndexError, ValueError):
         raise tensor.error("has an unexpected name", UnsupportedError) from None
-    yield from (parts or {name: whole}).items()
+    yield from ({name: whole} if parts is None else parts).items()
 
 
 def convert_tensor(

@@ -27,6 +27,7 @@ from localinfer.runtime.media_embeddings import MediaEmbeddings
 from quant.jit.loader import Progress
 
 MAX_KEPT_BYTES = 256 << 20  # of rows of recent images and sounds
+NO_IMAGE = (0, 0)  # the size in pixels of a sound
 
 
 class Projector:
@@ -86,7 +87,10 @@ class Projector:
             count_rows = cache(lambda grid: self._file.build(grid, self._options)[1].rows.capacity)
             counts = [(each.name, count_rows(each.grid)) for each in self._image_processor(media)]
             arrange = self._file.image_encoder.arrange
-        views = [View(name, MediaEmbeddings(b"", np.empty((count, 0), np.float32), count)) for name, count in counts]
+        size = media.pixels.shape[:2] if isinstance(media, Image) else NO_IMAGE
+        views = [
+            View(name, MediaEmbeddings(b"", np.empty((count, 0), np.float32), count), size) for name, count in counts
+        ]
         return [part if isinstance(part, str) else len(part) for part in arrange(views)]
 
     def close(self) -> None:
@@ -111,12 +115,12 @@ class Projector:
 
     def _image_parts(self, image: Image) -> list[Part]:
         """Return the rows of an image and the text around them. Adjacent inputs of the same size share a graph."""
-        views, f, inputs = [], self._file.f, self._image_processor(image)
+        views, f, inputs, size = [], self._file.f, self._image_processor(image), image.pixels.shape[:2]
         for grid, group in groupby(inputs, key=lambda each: each.grid):
             with CompiledEncoder(*self._file.build(grid, self._options), self._progress) as encoder:
                 for each in group:
                     f.check_unchanged()
-                    views.append(View(each.name, self._embeddings(encoder.run(each.patches), grid)))
+                    views.append(View(each.name, self._embeddings(encoder.run(each.patches), grid), size))
         return self._file.image_encoder.arrange(views)
 
     def _sound_parts(self, sound: Sound) -> list[Part]:
@@ -131,7 +135,7 @@ class Projector:
                     f.check_unchanged()
                     seen = features[first : first + encoder.framing.window]
                     rows = compiled.run(encoder.family.prepare(seen, encoder.framing.lengths(n_frames)))
-                    views.append(View(OVERVIEW, MediaEmbeddings(digest_of(rows), rows, len(rows))))
+                    views.append(View(OVERVIEW, MediaEmbeddings(digest_of(rows), rows, len(rows)), NO_IMAGE))
         return encoder.family.arrange(views)
 
     def _embeddings(self, rows: Floats, grid: tuple[int, int]) -> MediaEmbeddings:

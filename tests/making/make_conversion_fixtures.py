@@ -53,6 +53,8 @@ def converted(name: str) -> dict[str, Any] | str:
         values = with_older_keys(ModelBase.load_hparams(checkpoint, False))
         if values["model_type"] == "nemotron_h":  # the class of newer transformers adds wrong expert keys
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+        if values["architectures"] == ["LlavaNextForConditionalGeneration"]:  # whose text model it wants by itself
+            values["architectures"] = ["GraniteForCausalLM"]
         model_class = get_model_class(values["architectures"][0])
         model_class.no_mtp = not head
         if name == "deepseek3; head":  # the conversion omits MTP layers that llama.cpp supports

@@ -7,7 +7,8 @@ computes.
 Needs torch, transformers and gguf, and the converter of llama.cpp's source. NAME.gguf.xz is the file that llama.cpp's
 converter makes in F32 of a checkpoint with random weights of a few bits, which compress well. NAME.npz has the grid of
 patches, the patches and the output rows of some images (patches_0, rows_0, grid_0, patches_1, ...), computed in
-float32 with eager attention, and `embedding_length` and `architecture` of the language model.
+float32 with eager attention, and `embedding_length` and `architecture` of the language model. `image_rows_N` are the
+rows of the whole made image N, for models whose images consist of several views.
 """
 
 import json
@@ -25,7 +26,10 @@ import gguf
 import numpy as np
 import torch
 import transformers
-from encoder_families import kimi
+
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+
+from encoder_families import kimi, llava_next
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip
 from safetensors.torch import save_file
 
@@ -353,6 +357,7 @@ SPECS = {
         architecture="qwen3vl", model=qwen3vl, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
     ),
     **kimi.SPECS,
+    **llava_next.SPECS,
 }  # fmt: skip
 
 
@@ -402,6 +407,8 @@ def make(name: str, spec: Spec) -> str:
             rows = spec.encode(model, pixels, grid)
         arrays |= {f"patches_{number}": as_patches(pixels, spec.patch), f"rows_{number}": rows.numpy()}
         arrays[f"grid_{number}"] = np.array(grid)
+    with torch.no_grad():
+        arrays |= spec.more(model)
     DATA.mkdir(exist_ok=True)
     try:
         file = lzma.compress(spec.file(model) if spec.file else convert(spec, model), preset=9)

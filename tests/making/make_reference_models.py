@@ -33,7 +33,7 @@ assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
 CHUNKED = {"attention_chunk_size": WINDOW, "floor_scale": 16}
 NUMBER = re.compile(r"\.\d+\.")
-VISION_TENSOR = re.compile(r"model\.(visual|vision_tower|projector|multi_modal_projector)\.")
+VISION_TENSOR = re.compile(r"model\.(visual\.|vision_tower\.|projector\.|multi_modal_projector\.|image_newline)")
 DULL = (
     "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
     "time_step",
@@ -1114,6 +1114,16 @@ MODELS = {
             | BIASED
             | {"first_k_dense_replace": 1, "n_shared_experts": 1, "attention_bias": True},
             vision_config=GLM_VISION,
+        ),
+    ),
+    "granite-vision": Spec(
+        architecture="granite", model=T.LlavaNextForConditionalGeneration,
+        config=T.LlavaNextConfig(
+            text_config=sizes(3, 1) | rope() | GRANITE | {"model_type": "granite", "logits_scaling": 1.0},
+            tie_word_embeddings=False,  # transformers' class does not scale logits
+            vision_config=SIGLIP | {"model_type": "siglip_vision_model", "vision_use_head": False},
+            image_token_index=260, vision_feature_layer=[-2, -1], vision_feature_select_strategy="full",
+            image_grid_pinpoints=[[32, 64], [64, 32]],
         ),
     ),
     "gemma3-vision": Spec(

@@ -1,11 +1,12 @@
 """Tiny projector files, and the output rows that `transformers` computes with them.
 
-data/projectors/NAME.gguf.xz is the file, NAME.npz has images as patches and the rows of each.
+data/projectors/NAME.gguf.xz is the file, NAME.npz has images as patches and the rows of each, and for some projectors
+the rows of whole images, which consist of several views.
 make_encoder_fixtures.py writes both.
 """
 
 import lzma
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import gguf
@@ -33,6 +34,7 @@ class Reference:
     architecture: str
     embedding_length: int
     cases: list[Case]
+    images: dict[int, Floats] = field(default_factory=dict)  # the rows of whole made images, by number
 
     @property
     def deepstack(self) -> int:
@@ -54,7 +56,8 @@ def reference(name: str) -> Reference:
             Case(tuple(found[f"grid_{number}"].tolist()), found[f"patches_{number}"], found[f"rows_{number}"])
             for number in range(sum(key.startswith("grid_") for key in found))
         ]
-        return Reference(str(found["architecture"]), int(found["embedding_length"]), cases)
+        images = {int(key.removeprefix("image_rows_")): found[key] for key in found if key.startswith("image_rows_")}
+        return Reference(str(found["architecture"]), int(found["embedding_length"]), cases, images)
 
 
 def language_model(reference: Reference, folder: Path, *, has_mrope: bool = True, **changes: int) -> Path:

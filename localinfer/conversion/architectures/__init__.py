@@ -24,6 +24,7 @@ from localinfer.conversion.architectures import (
     granite,
     lfm,
     llama,
+    llava,
     mamba,
     nemotron,
     phi,
@@ -37,7 +38,7 @@ from localinfer.escaping import printable
 
 FAMILIES = (
     llama, bitnet, gemma, qwen, phi, glm, granite, experts, deepseek, mamba, rwkv, lfm, nemotron, falcon, gpt, cohere,
-    encoders,
+    encoders, llava,
 )  # fmt: skip
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()

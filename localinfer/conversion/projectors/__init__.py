@@ -1,6 +1,6 @@
 """The supported encoders and projectors as tables, one module per family, by the class of the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 
 from localinfer.conversion.checkpoint_folder import JsonObject
@@ -13,6 +13,7 @@ from localinfer.conversion.projectors import (
     kimi,
     lfm,
     llama,
+    llava,
     ocr,
     pixtral,
     qwen,
@@ -22,11 +23,10 @@ from localinfer.conversion.projectors.projector_architecture import ProjectorArc
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 
-FAMILIES = (gemma, idefics, qwen, pixtral, lfm, internvl, llama, glm, kimi, ocr, whisper, granite)
-BY_CLASS: Mapping[str, Sequence[ProjectorArchitecture]] = {
-    name: found if isinstance(found, tuple) else (found,)
-    for family in FAMILIES
-    for name, found in family.BY_CLASS.items()
+FAMILIES = (gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, ocr, whisper, granite)
+Found = ProjectorArchitecture | tuple[ProjectorArchitecture, ...]
+BY_CLASS: Mapping[str, Found | Callable[[JsonObject], Found]] = {
+    name: found for family in FAMILIES for name, found in family.BY_CLASS.items()
 }
 
 
@@ -40,4 +40,6 @@ def find_projectors(config: JsonObject) -> Sequence[ProjectorArchitecture]:
         known = f"the most similar class with one is {nearest}"
         what = f"{printable(repr(name), 80)} has no encoder of images or sounds that is supported; {known}"
         raise config.error("architectures", what, UnsupportedError)
-    return BY_CLASS[name]
+    entry = BY_CLASS[name]
+    found = entry if isinstance(entry, ProjectorArchitecture | tuple) else entry(config)
+    return found if isinstance(found, tuple) else (found,)

@@ -80,7 +80,6 @@ LIGHTONOCR = replace(
     parts=permuted_parts,
 )
 BY_CLASS = {
-    "LlavaForConditionalGeneration": PIXTRAL,
     "Mistral3ForConditionalGeneration": PIXTRAL,
     "LightOnOcrForConditionalGeneration": LIGHTONOCR,
     "LightOnOCRForConditionalGeneration": LIGHTONOCR,

@@ -22,6 +22,8 @@ Part: TypeAlias = Callable[[Values], Values]
 Parts: TypeAlias = Mapping[str, Part]  # by the name of the part
 Fields: TypeAlias = dict[str, Field]
 
+USUAL_LENGTHS = {"llama": 4096, "mistral": 4096}  # embedding lengths of text models, which config.json may lack
+
 
 @dataclass(frozen=True)
 class ProjectorConfig:
@@ -37,7 +39,8 @@ class ProjectorConfig:
         """The embedding length of the text model."""
         found = (self.root.child(key) for key in TEXT_KEYS)
         where = next((each for each in found if each.values.get("hidden_size") is not None), self.root)
-        return where.positive_int("hidden_size", 1 << 20)
+        usual = USUAL_LENGTHS.get(self.root.child("text_config").get("model_type", str, ""))
+        return where.positive_int("hidden_size", 1 << 20, usual)
 
 
 def no_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001 (one signature for all)
@@ -56,8 +59,8 @@ class ProjectorArchitecture:
 
     `prefixes` maps the beginnings of the names of its tensors to what they are replaced by; other tensors belong to the
     text model. `names` replaces parts of these names. `parts` divides or reorders a tensor: it returns functions of its
-    values by name, or None. `offsets` are added to the values of tensors, by GGUF's names. `computed` are functions of
-    the values, by patterns of GGUF's names. `batch_norm` is a pattern of
+    values by name, none of them for a tensor that is left out, or None. `offsets` are added to the values of tensors,
+    by GGUF's names. `computed` are functions of the values, by patterns of GGUF's names. `batch_norm` is a pattern of
     the names of batch normalizations, which become factors and terms, one for each column.
     """
 

@@ -196,3 +196,57 @@ def test_missing_files(tmp_path: Path) -> None:
     (pixtral / "tokenizer.json").write_text("{}")
     with pytest.raises(LocalInferError, match=r"the tokenizer has no token \[IMG_BREAK\]"):
         convert(pixtral, tmp_path / "out.gguf", mmproj=True)
+
+
+LLAVA_NEXT: dict[str, Any] = {  # llama.cpp's converter does not know it: test_projector.py compares what it computes
+    "files": {
+        "config.json": {
+            "architectures": ["LlavaNextForConditionalGeneration"], "text_config": {"model_type": "mistral"},
+            "vision_config": {
+                "model_type": "clip_vision_model", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+                "num_attention_heads": 2, "image_size": 56, "patch_size": 14,
+            },
+            "image_grid_pinpoints": [[56, 112], [112, 56]], "vision_feature_layer": [-3, -2],
+        },
+        "preprocessor_config.json": {"image_mean": [0.5] * 3, "image_std": [0.5] * 3},
+    },
+    "tensors": {
+        "image_newline": [4096], "multi_modal_projector.linear_1.weight": [4096, 128],
+        "vision_tower.vision_model.embeddings.class_embedding": [64],
+        "vision_tower.vision_model.encoder.layers.2.mlp.fc1.weight": [96, 64],
+        "vision_tower.vision_model.encoder.layers.3.mlp.fc1.weight": [96, 64],
+        "vision_tower.vision_model.post_layernorm.weight": [64], "language_model.model.norm.weight": [64],
+    },
+}  # fmt: skip
+
+
+def llava_next(folder: Path, **changes: object) -> Path:
+    """Write the checkpoint with other values in config.json."""
+    files = LLAVA_NEXT["files"]
+    config = {**files["config.json"], **changes}
+    return write_checkpoint(folder / "checkpoint", {**LLAVA_NEXT, "files": {**files, "config.json": config}})
+
+
+def test_layers_of_llava_next_that_the_model_does_not_read_are_left_out(tmp_path: Path) -> None:
+    f = open_gguf(convert(llava_next(tmp_path), tmp_path / "out.gguf", "F16", mmproj=True))
+    assert set(f.tensors) == {"v.image_newline", "mm.0.weight", "v.class_embd", "v.blk.2.ffn_up.weight"}
+    assert f.metadata["clip.vision.feature_layer"].tolist() == [2, 3]
+    assert f.metadata["clip.vision.block_count"] == 3
+    assert f.metadata["clip.vision.image_grid_pinpoints"].tolist() == [112, 56, 56, 112]  # widths first
+    assert f.metadata["clip.vision.projection_dim"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"vision_feature_layer": -5}, "vision_feature_layer: must be numbers of layers, 1 to 4 or negative"),
+        ({"vision_feature_layer": [0]}, "vision_feature_layer: must be numbers of layers"),
+        ({"vision_feature_select_strategy": "full"}, "vision_feature_select_strategy: must be default"),
+        ({"image_grid_pinpoints": [[56]]}, "image_grid_pinpoints: must be pairs of a height and a width"),
+        ({"vision_config": {"model_type": "clip_vision_model", "hidden_act": "silu"}}, "hidden_act: 'silu' is not"),
+    ],
+)
+def test_invalid_configurations_of_llava_next(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    sizes = {**LLAVA_NEXT["files"]["config.json"]["vision_config"], **changes.pop("vision_config", {})}
+    with pytest.raises(LocalInferError, match=problem):
+        convert(llava_next(tmp_path, vision_config=sizes, **changes), tmp_path / "out.gguf", mmproj=True)

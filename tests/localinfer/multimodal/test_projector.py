@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import projectors
 import pytest
+from made_images import SIZES, made_image
 
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.reader import open_gguf
@@ -92,6 +93,21 @@ def test_a_small_image_of_idefics3_is_the_overview_alone(tmp_path: Path) -> None
     projector, _ = open_reference("idefics3", tmp_path)
     begin, _, end = projector.encode(image(1))
     assert (begin, end) == ("<fake_token_around_image><global-img>", "<fake_token_around_image>")
+
+
+@pytest.mark.parametrize("name", [name for name in projectors.NAMES if projectors.reference(name).images])
+def test_whole_images_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    reference = projectors.reference(name)
+    file = open_projector(projectors.write(name, tmp_path), open_gguf(projectors.language_model(reference, tmp_path)))
+    projector = Projector(file, Options(threads=2))
+    for number, expected in reference.images.items():
+        parts = projector.encode(Image(made_image(number)))
+        assert projector.layout(Image(made_image(number))) == [
+            part if isinstance(part, str) else len(part) for part in parts
+        ]
+        rows = np.concatenate([each.rows for each in rows_of(parts)])
+        assert rows.shape == expected.shape, SIZES[number]
+        assert np.abs(rows - expected).max() <= 1e-4 * np.abs(expected).max(), SIZES[number]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ class Spec:
     written: Callable[[dict[str, Any]], dict[str, Any]] = dict  # changes config.json
     extra: Callable[[Path], None] = lambda folder: None  # writes further files of the checkpoint
     file: Callable[[Any], bytes] | None = None  # makes the projector file, if the converter cannot
+    more: Callable[[Any], dict[str, Any]] = lambda model: {}  # makes further arrays of the fixture
     embedding_length: int = 64
 
 
