@@ -80,11 +80,12 @@ class SpanAttention:
 
     def attend(
         self, name: str, qkv: tuple[Buffer, Buffer, Buffer], vectors: Buffer | Floats | None = None, *,
-        cap: float = 0.0, biases: tuple[Tensor | int, Tensor | int] = (0, 0),
+        scale: float = 0.0, cap: float = 0.0, biases: tuple[Tensor | int, Tensor | int] = (0, 0),
     ) -> Buffer:  # fmt: skip
-        """Return the attention of queries to keys and values, (rows, heads * size). `biases` are added to the queries
-        that keys and position vectors are multiplied by. Position vectors are rows of all heads, computed by the graph,
-        or constant ones of one head, (n_vectors, size), that heads share."""
+        """Return the attention of queries to keys and values, (rows, heads * size). Scores are multiplied by `scale`, 0
+        for one through the square root of the size of a head. `biases` are added to the queries that keys and position
+        vectors are multiplied by. Position vectors are rows of all heads, computed by the graph, or constant ones of
+        one head, (n_vectors, size), that heads share."""
         g, heads, (q, k, v), spans = self.g, self.heads, qkv, self.spans
         n = heads.count * heads.key
         for buffer, count in ((q, len(spans.oldest)), (k, spans.n_rows), (v, spans.n_rows)):
@@ -99,7 +100,7 @@ class SpanAttention:
             cost=CostModel(token=Cost(fmas=(2 if vectors is None else 3) * self.width * n)), q=q, bias_u=biases[0],
             bias_v=biases[1], k=keys, k_stride=keys.n, v=v, p=columns, p_stride=stride,
             p_step=heads.key if isinstance(vectors, Buffer) else 0, first=LANES + spans.first, oldest=self.oldest,
-            newest=self.newest, heads=heads.count, size=heads.key, scale=heads.key**-0.5, cap=cap, y=y,
+            newest=self.newest, heads=heads.count, size=heads.key, scale=scale or heads.key**-0.5, cap=cap, y=y,
         )  # fmt: skip
         return y
 

@@ -21,8 +21,8 @@ from localinfer.multimodal.sounds.depthwise import Taps, convolve, make_taps, ov
 from localinfer.multimodal.sounds.encoders.conformer import HALF, SQUARE, halved, kernel_width, prepare
 from localinfer.multimodal.sounds.framing import Framing
 from localinfer.multimodal.sounds.gemma_mel import Gemma4Processor
-from localinfer.multimodal.sounds.relative_attention import RelativeAttention
 from localinfer.multimodal.sounds.sound_builder import SoundBuilder
+from localinfer.multimodal.sounds.span_attention import SpanAttention, Spans
 
 SoundProcessor = Gemma4Processor
 ARCHITECTURES = ("gemma4",)
@@ -41,7 +41,7 @@ def build(g: SoundBuilder) -> Buffer:
     g.model.eps = EPSILON
     x, count = subsample(g), g.graph.batch
     vectors, rows = position_rows(g), np.arange(count, dtype=np.int32)
-    attention = RelativeAttention.make(g, np.maximum(rows - SPAN + 1, 0), rows, first=SPAN, n_vectors=SPAN + 1)
+    attention = SpanAttention.make(g, g.heads, Spans(np.maximum(rows - SPAN + 1, 0), rows, count, SPAN, SPAN + 1))
     taps = make_taps(g, over_time(count, kernel_width(g) - 1, 0), count)
     for blk in g.layers():
         feed_forward(g, x, blk, "")
@@ -62,7 +62,7 @@ def subsample(g: SoundBuilder) -> Buffer:
     patches = g.graph.buffer(weight.shape[1], g.rows(count))
     no_rows = np.zeros((0, patches.n), np.float32)
     g.input = PatchInput(patches, 0, consecutive((count,)), patches, no_rows)
-    x = g.with_zero_row(activated(g, g.product(patches, weight), "a.conv1d.0"))
+    x = g.with_zero_rows(activated(g, g.product(patches, weight), "a.conv1d.0"))
     numbers = over_squares(times, bands)
     gathered = g.gather(x, np.where(numbers < 0, count, numbers))
     x = g.product(gathered, g.tensors.convolution_of_rows("a.conv1d.1", n_out, channels, *SQUARE))
@@ -93,7 +93,7 @@ def feed_forward(g: SoundBuilder, x: Buffer, blk: str, number: str) -> None:
     g.add(x, g.norm(y, f"{blk}ffn_post_norm{number}"), HALF)
 
 
-def attend(g: SoundBuilder, x: Buffer, blk: str, attention: RelativeAttention, vectors: Buffer) -> None:
+def attend(g: SoundBuilder, x: Buffer, blk: str, attention: SpanAttention, vectors: Buffer) -> None:
     """Add the attention of each row to those of its span. The position vectors are a matrix times those of distances;
     each dimension of the queries has a factor."""
     h, heads = g.norm(x, f"{blk}attn_pre_norm"), g.heads
