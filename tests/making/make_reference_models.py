@@ -33,7 +33,9 @@ assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
 CHUNKED = {"attention_chunk_size": WINDOW, "floor_scale": 16}
 NUMBER = re.compile(r"\.\d+\.")
-VISION_TENSOR = re.compile(r"model\.(visual\.|vision_tower\.|projector\.|multi_modal_projector\.|image_newline)")
+VISION_TENSOR = re.compile(
+    r"model\.(visual|vision_tower|projector|multi_modal_projector|image_newline|view_separator)\b"
+)
 DULL = (
     "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
     "time_step",
@@ -289,6 +291,14 @@ def hunyuan_moe(config: dict[str, Any]) -> dict[str, Any]:
     return config | {key: [value] * config["num_hidden_layers"] for key, value in each.items()}
 
 
+def deepseek_ocr(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration as that of DeepSeek-OCR, of whose class transformers has only the successor's."""
+    without = {"use_mla": False, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0}
+    text = {key: value for key, value in config["text_config"].items() if key != "mlp_layer_types"}
+    own = {"architectures": ["DeepseekOCRForCausalLM"], "model_type": "deepseek_vl_v2"}
+    return own | {"language_config": text | without | {"first_k_dense_replace": 1}}
+
+
 IDLE = re.compile(r"model\.layers\.2[0-4]\.self_attn\.(k_|v_)")
 
 
@@ -404,6 +414,7 @@ OSS_ROPE = rope(
 QWEN3VLMOE = transposed_experts, transposed_experts
 UNFUSED, MIXTRAL = unfused("gate_proj", "up_proj", "down_proj"), unfused("w1", "w3", "w2", "block_sparse_moe")
 LFM2MOE = unfused("w1", "w3", "w2", "feed_forward", "feed_forward")
+DEEPSEEK_OCR = also_renamed(UNFUSED, {"model.language_model.": "model."})
 PHIMOE = also_renamed(MIXTRAL, {"block_sparse_moe.router": "block_sparse_moe.gate"})
 ERNIE = also_renamed(UNFUSED, {"mlp.gate.moe_statics": "mlp.moe_statics"})
 GRANITE_NAMES = {
@@ -468,6 +479,10 @@ VISION = {
     "temporal_patch_size": 2, "out_hidden_size": 96,
 }  # fmt: skip
 DEEPSTACK_VISION = VISION | {"deepstack_visual_indexes": [0, 2], "num_position_embeddings": 16}
+SAM = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "output_channels": 16, "image_size": 64,
+    "patch_size": 4, "window_size": 4, "global_attn_indexes": [1], "downsample_channels": [16, 32],
+}  # fmt: skip
 SIGLIP = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4,
     "image_size": 32,
@@ -676,6 +691,26 @@ MODELS = {
         written=lambda config: config | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
+    ),
+    "deepseek2-ocr": Spec(
+        architecture="deepseek2-ocr", model=T.DeepseekOcr2ForConditionalGeneration,
+        config=T.DeepseekOcr2Config(
+            tie_word_embeddings=False,
+            text_config=sizes(3, 3, 3) | rope() | {
+                "n_routed_experts": 12, "num_experts_per_tok": 6, "moe_intermediate_size": 64, "n_shared_experts": 2,
+                "topk_method": "greedy", "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0,
+                "mlp_layer_types": ["dense", "sparse", "sparse"],
+            },
+            vision_config={
+                "sam_config": SAM, "encoder_config": {
+                    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+                    "num_key_value_heads": 2, "vocab_size": 8,
+                },
+            },
+        ),
+        written=deepseek_ocr,
+        shapes=DEEPSEEK_OCR[0],
+        computed=DEEPSEEK_OCR[1],
     ),
     "mistral4": Spec(
         architecture="mistral4", model=T.Mistral4ForCausalLM,

@@ -1,10 +1,11 @@
-"""DeepSeek and other models with multi-head latent attention (MLA)."""
+"""DeepSeek and other models with multi-head latent attention (MLA), and DeepSeek-OCR, which has none."""
 
 from dataclasses import replace
+from functools import partial
 
-from localinfer.conversion import attention_metadata
+from localinfer.conversion import attention_metadata, expert_metadata
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, PRE_NORMS, SHARED_EXPERTS
+from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, PRE_NORMS, SEPARATE_QKV, SHARED_EXPERTS
 from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.tensor_formats import reorder
 
@@ -43,9 +44,22 @@ MISTRAL4 = replace(
     shapes={**DEEPSEEK2.shapes, "ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
     metadata=attention_metadata.mla_with_temperature,
 )
+DEEPSEEK2_OCR = Architecture(
+    name="deepseek2-ocr",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV),
+    moe_tensors=(*EXPERTS, *SHARED_EXPERTS),
+    dense_tensors=GATED_FFN,
+    ignored_tensors=r"model\.(sam_model|vision_model|projector|image_newline|view_seperator)\b.*",
+    float_keys=DOTS1.float_keys,
+    int_keys=DOTS1.int_keys,
+    metadata=partial(expert_metadata.experts, usually_normed=False),
+    required_values={"use_mla": False, "topk_method": "greedy", "moe_layer_freq": 1},
+    defaults={"rms_norm_eps": 1e-6, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1},
+)
 BY_CLASS = {
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": DEEPSEEK3,
+    "DeepseekOCRForCausalLM": DEEPSEEK2_OCR,
     "Glm4MoeLiteForCausalLM": DEEPSEEK3,
     "Mistral4ForCausalLM": MISTRAL4,
 }

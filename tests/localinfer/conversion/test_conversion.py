@@ -58,6 +58,7 @@ LESS = {
 OTHER = {
     "falcon": {"context_length"},  # config.json has it now
     "falcon-40b": {"context_length"},
+    "deepseek2-ocr": {"rope.dimension_count"},  # 0, which stands for all
     "gemma3": {"token_embd.weight"},  # rows without a token stay
     "gemma3-vision": {"token_embd.weight"},
     "gemma4": {"token_embd.weight"},
