@@ -14,7 +14,12 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.rope import SECTIONS_KEY
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, read_class_rows
-from localinfer.multimodal.encoder_graph.encoder_model import check_lengths, encoder_model, read_heads
+from localinfer.multimodal.encoder_graph.encoder_model import (
+    IGNORE_DAMAGED_WEIGHTS,
+    check_lengths,
+    encoder_model,
+    read_heads,
+)
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.multimodal.encoders import Encoder, find_encoder, known
 from localinfer.multimodal.preprocessing.image_parameters import MAX_IMAGE_SIZE, MAX_PATCH_SIZE
@@ -65,6 +70,7 @@ class ProjectorFile:
             raise self.f.error("clip.projector_type", f"{self.projector_type} does not encode sounds", UnsupportedError)
         return self.sound
 
+    @IGNORE_DAMAGED_WEIGHTS
     def build(self, grid: tuple[int, int], options: Options) -> tuple[EncoderBuilder, Buffer]:
         """Build and check the graph for images with this grid of patches. Nothing is allocated or compiled. Return the
         builder and the output rows."""

@@ -6,7 +6,7 @@
     python tests/fuzz --like qwen3            # only models whose name, ARCHITECTURE-TYPE, contains this
     python tests/fuzz model.gguf ...          # these models, too
     python tests/fuzz --files                 # sessions, checkpoints, manifests, batches, object files, ...
-    python tests/fuzz --files --like Snapshot # snapshots; DraftHeads for draft heads; ImageFile, SoundFile
+    python tests/fuzz --files --like Snapshot # snapshots; DraftHeads; ImageFile, SoundFile, ProjectorFile
 
 A seed determines a mutant: the model, the mutations, the options and the tokens. A mutant must either be rejected with
 a one-line error or run. A signal, a hang, excessive memory, or any exception other than LocalInferError is a finding,
@@ -66,7 +66,7 @@ def main() -> None:
 def make_server(arguments: argparse.Namespace, folder: Path) -> ForkServer:
     """Return the server that the arguments describe."""
     if arguments.files:
-        return FileServer(make_targets(folder, arguments.like), folder, arguments.findings)
+        return FileServer(make_targets(folder, arguments.like), folder, arguments.findings, arguments.kernels)
     sources = [*write_corpus(folder, arguments.like), *(SeedModel(path, {}) for path in arguments.models)]
     return ModelServer(sources, folder, arguments.findings, arguments.kernels)
 

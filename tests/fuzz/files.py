@@ -404,8 +404,8 @@ class FileServer(ForkServer):
 
     mutants_per_child = 1000
 
-    def __init__(self, targets: Sequence[Target], folder: Path, findings: Path) -> None:
-        super().__init__(folder / "mutant.bin", findings)
+    def __init__(self, targets: Sequence[Target], folder: Path, findings: Path, spare_kernels: int) -> None:
+        super().__init__(folder / "mutant.bin", findings, spare_kernels)
         self.targets = targets
 
     def write_mutant(self, choose: Random) -> tuple[Target, bytes]:
@@ -430,8 +430,9 @@ def make_targets(folder: Path, like: str) -> list[Target]:
     if not like:
         return [target(folder) for target in TARGETS]
     from fuzz.media import ImageFile, SoundFile
+    from fuzz.projector_files import ProjectorFile
     from fuzz.snapshots import DraftHeads, SnapshotFile
 
-    others = (SnapshotFile, DraftHeads, ImageFile, SoundFile)
+    others = (SnapshotFile, DraftHeads, ImageFile, SoundFile, ProjectorFile)
     wanted = [target for target in (*TARGETS, *others) if like.lower() in target.__name__.lower()]
     return [target(folder) for target in wanted]

@@ -155,6 +155,8 @@ class ForkServer(ABC):
             return Outcome("error", traceback.format_exc())
         if peak_memory() > before + MAX_MEMORY:
             return Outcome("much memory", f"{peak_memory() - before >> 20} MiB")
+        if len(refusal.splitlines()) > 1:
+            return Outcome("error", f"an error of several lines: {refusal}")
         return Outcome("refused" if refusal else "ran", refusal)
 
     def save_finding(self, seed: int, outcome: Outcome) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from localinfer.errors import NotEnoughMemoryError, UnsupportedError
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
@@ -17,6 +19,7 @@ from localinfer.runtime.compiled_graph import ACTIVATION_PASSES, DEFAULT_PRECISI
 
 CACHE_TYPES = {"fast": "f16", "high": "f32"}  # of keys and values, by precision
 MAX_HEAD_SIZE = 1 << 12
+IGNORE_DAMAGED_WEIGHTS = np.errstate(over="ignore", invalid="ignore")  # the host computes with them as kernels do
 HOST_BYTES = 24  # of each value of a row, for positions in double precision; the activations of a layer need more
 
 

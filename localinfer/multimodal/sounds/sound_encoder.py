@@ -8,7 +8,12 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.hyperparameters import Hyperparameters
-from localinfer.multimodal.encoder_graph.encoder_model import check_lengths, encoder_model, read_heads
+from localinfer.multimodal.encoder_graph.encoder_model import (
+    IGNORE_DAMAGED_WEIGHTS,
+    check_lengths,
+    encoder_model,
+    read_heads,
+)
 from localinfer.multimodal.sounds.encoders import SoundFamily, find_family, known
 from localinfer.multimodal.sounds.framing import CHUNK_FRAMES, Framing
 from localinfer.multimodal.sounds.sound_builder import MAX_BANDS, SoundBuilder
@@ -38,6 +43,7 @@ class SoundEncoder:
         """Return what makes the spectrograms that it reads."""
         return self.family.make_processor(Hyperparameters(self.f, PREFIX).count("num_mel_bins", maximum=MAX_BANDS))
 
+    @IGNORE_DAMAGED_WEIGHTS
     def build(self, n_frames: int, options: Options) -> tuple[SoundBuilder, Buffer]:
         """Build and check the graph for sounds of `n_frames` frames, a result of `framing.frames`. Nothing is allocated
         or compiled. Return the builder and the output rows."""

@@ -144,3 +144,17 @@ def test_changed_files_open_or_are_refused(name: str, tmp_path: Path, monkeypatc
         except LocalInferError:
             results.append("refused")
     assert {"opened", "refused"} <= set(results)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", ["qwen3vl", "gemma3"])
+@pytest.mark.parametrize("value", [np.inf, np.nan, 3e38])
+def test_weights_that_are_no_numbers_cause_no_warnings(name: str, value: float, tmp_path: Path) -> None:
+    """numpy's warnings would be visible to users."""
+    f, reference = open_gguf(projectors.write(name, tmp_path)), projectors.reference(name)
+    kind, encoder = projector_file.read_encoder(f)
+    for key in [key for key in f.tensors if key.startswith(("v.patch_embd", "v.position_embd"))]:
+        values = np.full(f.tensors[key].data.nbytes // 4, value, np.float32)
+        f.tensors[key] = replace(f.tensors[key], data=values.view(np.uint8))
+    file = projector_file.ProjectorFile(f, kind, encoder, reference.embedding_length, reference.deepstack)
+    file.build(projector_file.smallest_grid(f), Options(threads=1))
