@@ -1,4 +1,5 @@
-"""Images and sounds of chat sessions: each is stored once, under its hash, in the folder `media` beside the sessions.
+"""Images, sounds and videos of chat sessions: each is stored once, under its hash, in the folder `media` beside the
+sessions.
 
     {"type": "image", "sha256": HASH, "name": "cat.jpg"}      a part of a message in the session
 """
@@ -12,13 +13,13 @@ from localinfer import paths
 from localinfer.errors import LocalInferError
 
 HASH = re.compile(r"[0-9a-f]{64}")
-KINDS = ("image", "audio")
+KINDS = ("image", "audio", "video")
 
 Message = Mapping[str, object]
 
 
 def new_part(kind: str, content: bytes, name: str) -> dict[str, object]:
-    """Return the part of a message for an image ("image") or a sound ("audio")."""
+    """Return the part of a message for an image ("image"), a sound ("audio") or a video ("video")."""
     return {"type": kind, "sha256": sha256(content).hexdigest(), "name": name}
 
 

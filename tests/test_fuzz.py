@@ -40,7 +40,7 @@ def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
     assert not findings.exists()
 
 
-@pytest.mark.parametrize("target", ["", "SnapshotFile", "ImageFile", "SoundFile", "ProjectorFile"])
+@pytest.mark.parametrize("target", ["", "SnapshotFile", "ImageFile", "SoundFile", "VideoFile", "ProjectorFile"])
 def test_mutants_of_other_files(target: str, tmp_path: Path) -> None:
     options = ["--files", "-n", "300", "--kernels", "0", "--findings", tmp_path / "findings"]
     options += ["--like", target] if target else []

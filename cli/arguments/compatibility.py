@@ -241,11 +241,8 @@ NO_EFFECT = (  # "... has no effect: <reason>"
 )
 
 UNSUPPORTED = (  # "... is not supported: <what happens instead>", where the answer stays the same
-    (
-        "there is no video in a prompt",
-        "--video-fps --video-timestamp-interval --video-ffmpeg-dir",
-        "",
-    ),
+    ("the model's own processor decides where the prompt has times", "--video-timestamp-interval", ""),
+    ("the package of the extra `video` decodes videos", "--video-ffmpeg-dir", ""),
     ("weights are not validated at load time; use `localinfer quantize MODEL OUT COPY`", "", "--check-tensors"),
     ("the model runs locally", "--server-base", ""),
     ("use the environment variable HF_TOKEN or `hf auth login`", "-hft --hf-token", ""),
@@ -264,7 +261,6 @@ REFUSED = (
         "--control-vector --control-vector-scaled --control-vector-layer-range:2",
         "",
     ),
-    ("there is no video in a prompt; --image sends single frames", "--video", ""),
     (
         "RoPE parameters are those of the model file; `localinfer quantize MODEL OUT COPY --override-kv ...` sets them",
         (

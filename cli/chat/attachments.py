@@ -1,4 +1,4 @@
-"""Images and sounds that are attached to the next message of a chat."""
+"""Images, sounds and videos that are attached to the next message of a chat."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,9 +45,9 @@ def attachments_of(message: "Message", contents: dict[str, bytes]) -> list[Attac
 
 
 def read_stored(path: Path) -> bytes | None:
-    from localinfer.multimodal.access import read_bytes
+    from localinfer.multimodal.access import MAX_VIDEO_BYTES, read_bytes
 
     try:
-        return read_bytes(path, "session")
+        return read_bytes(path, "session", MAX_VIDEO_BYTES)
     except LocalInferError:
         return None

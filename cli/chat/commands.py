@@ -134,13 +134,22 @@ def image(chat: Chat, argument: str) -> None:
 
     Without a path, remove what is attached.
     """
+    attach_media(chat, argument, "/image")
+
+
+def video(chat: Chat, argument: str) -> None:
+    """Attach a video, as `image` does."""
+    attach_media(chat, argument, "/video")
+
+
+def attach_media(chat: Chat, argument: str, command: str) -> None:
     if not argument and chat.attachments:
         names = ", ".join(str(each.part["name"]) for each in chat.attachments)
         chat.attachments.clear()
         screen.note_dim(f"removed from your next message: {screen.one_line(names)}")
         return
-    path, question = split_path(argument, "/image")
-    chat.attach(read_media_file(path, "/image"), waits=not question)
+    path, question = split_path(argument, command)
+    chat.attach(read_media_file(path, command), waits=not question)
     if question:
         chat.try_send(question)
 
@@ -258,6 +267,7 @@ COMMANDS = [
     Command(("/file", "/read"), "PATH [QUESTION]", "add a file to the next message", file),
     Command(("/image", "/audio"), "[PATH [QUESTION]]", "add an image or a sound to the next message, or remove all",
             image),
+    Command(("/video",), "[PATH [QUESTION]]", "add a video to the next message, or remove all", video),
     Command(("/save",), "NAME", "save the conversation as session NAME", session_commands.save),
     Command(("/load",), "SESSION", "switch to another session", session_commands.load),
     Command(("/sessions",), "[TEXT]", "list the saved sessions, or those with TEXT", session_commands.sessions_),

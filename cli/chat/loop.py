@@ -38,7 +38,7 @@ STOPPED = "Stopped."
 STOPPED_EARLY = "Stopped before the answer began. The conversation is as it was; the Up key brings the message back."
 REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
 FILES_KEPT = "The files of /file are kept for your next message; /clear removes them."
-MEDIA_KEPT = "Attached images and sounds are kept for your next message; /image without a path removes them."
+MEDIA_KEPT = "Attached images, sounds and videos are kept for your next message; /image without a path removes them."
 UNSAVED = "{}; the conversation continues, and the next message saves it if that is possible; /export FILE copies it"
 TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
 TOOL_CANCELLED = "The tool call was cancelled."
@@ -142,8 +142,8 @@ class Chat:
             self.try_send(message)
 
     def _attach_paths(self, typed: str) -> str:
-        """Attach the images and sounds whose paths the message has, as from files that were dropped on the terminal.
-        Return the message without them.
+        """Attach the images, sounds and videos whose paths the message has, as from files that were dropped on the
+        terminal. Return the message without them.
 
         A model that reads text only gets the message as it is.
         """
@@ -159,7 +159,7 @@ class Chat:
         return message
 
     def attach(self, file: MediaFile, *, waits: bool = False, quiet: bool = False) -> None:
-        """Attach an image or a sound to the next message. Raises UnsupportedError, UsageError."""
+        """Attach an image, a sound or a video to the next message. Raises UnsupportedError, UsageError."""
         attachment, about = attach(file, self.model)
         self.attachments.append(attachment)
         if not quiet:

@@ -1,4 +1,4 @@
-"""Images and sounds that a command line or a typed message names."""
+"""Images, sounds and videos that a command line or a typed message names."""
 
 import os
 import re
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from localinfer import Model
     from localinfer.model.media_encoder import MediaInfo
 
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg")
 SUFFIXES = frozenset((
     ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif",
     ".wav", ".mp3", ".flac", ".ogg", ".opus",
+    *VIDEO_SUFFIXES,
 ))  # fmt: skip
+OF_VIDEOS = ("--video", "/video")  # options and commands
 FILE_URL = "file://"
 PATH_START = re.compile(r"/|~|\.{1,2}[/\\]|[A-Za-z]:[/\\]|file://")  # a name alone may be a word of the question
 WORD = re.compile(r"""(?<!\S)(?:"([^"\n]+)"|'([^'\n]+)'|((?:\\.|[^\s"'\\])+))(?!\S)""")
@@ -28,16 +31,23 @@ WINDOWS_WORD = re.compile(r"""(?<!\S)(?:"([^"\n]+)"|'([^'\n]+)'|([^\s"']+))(?!\S
 
 
 class MediaFile(NamedTuple):
-    """The content of a file with an image or a sound, and the name of the option or command that names it."""
+    """The content of a file with an image, a sound or a video, the name of the option or command that names it, and
+    what it is if that does not follow from the content: an animated GIF may be a video."""
 
     path: Path
     content: bytes
     option: str
+    kind: str = ""
+
+    @property
+    def source(self) -> object:
+        """What `Model.media_info` and `Model.tokenize` take."""
+        return {"type": self.kind, self.kind: self.content} if self.kind else self.content
 
 
 @dataclass(frozen=True, kw_only=True)
 class MediaInput:
-    """Images and sounds of a prompt."""
+    """Images, sounds and videos of a prompt."""
 
     image: Annotated[
         list[str] | None,
@@ -47,12 +57,16 @@ class MediaInput:
         list[str] | None,
         typer.Option("--audio", metavar="FILE,...", help="Sounds of the prompt, before its text; may be repeated."),
     ] = None
+    video: Annotated[
+        list[str] | None,
+        typer.Option("--video", metavar="FILE,...", help="Videos of the prompt, before its text; may be repeated."),
+    ] = None
 
     def read(self) -> list[MediaFile]:
         """Return the files. Raises UsageError for one that cannot be read."""
         return [
             read_media_file(name, option)
-            for option, values in (("--image", self.image), ("--audio", self.audio))
+            for option, values in (("--image", self.image), ("--audio", self.audio), ("--video", self.video))
             for value in values or ()
             for name in split_names(value, option)
         ]
@@ -74,18 +88,20 @@ def split_names(value: str, option: str) -> list[str]:
 
 
 def read_media_file(name: str, option: str) -> MediaFile:
-    """Read a file with an image or a sound. Raises UsageError."""
-    from localinfer.multimodal.access import read_bytes
+    """Read a file with an image, a sound or a video. Raises UsageError."""
+    from localinfer.multimodal.access import MAX_BYTES, MAX_VIDEO_BYTES, read_bytes
 
     try:
         path = Path(name).expanduser()
     except RuntimeError as error:
         raise UsageError(f"{option}: {printable(name, 200)}: {error}") from None
-    return MediaFile(path, read_bytes(path, option), option)
+    kind = "video" if option in OF_VIDEOS else ""
+    may_be_video = kind or path.suffix.lower() in VIDEO_SUFFIXES
+    return MediaFile(path, read_bytes(path, option, MAX_VIDEO_BYTES if may_be_video else MAX_BYTES), option, kind)
 
 
 def split_paths(text: str, *, windows: bool = os.name == "nt") -> tuple[str, list[Path]]:
-    """Return a typed message without the paths of images and sounds in it, and these paths.
+    """Return a typed message without the paths of images, sounds and videos in it, and these paths.
 
     A terminal writes the path of a file that is dropped on it with quotes, with escaped spaces, or as a file:// URL.
     """
@@ -107,7 +123,7 @@ def joined(pieces: Sequence[str]) -> str:
 
 
 def media_path(word: str, *, unescapes: bool) -> Path | None:
-    """Return the path of an existing image or sound that a word is, or None."""
+    """Return the path of an existing image, sound or video that a word is, or None."""
     if not PATH_START.match(word):
         return None
     name = unquote(word.removeprefix(FILE_URL)) if word.startswith(FILE_URL) else word
@@ -126,4 +142,4 @@ def media_info(file: MediaFile, model: "Model") -> "MediaInfo":
 
     Raises UnsupportedError if the model cannot read it, UsageError if it is damaged.
     """
-    return model.media_info(file.content, name=f"{file.option}: {file.path}")
+    return model.media_info(file.source, name=f"{file.option}: {file.path}")

@@ -83,8 +83,9 @@ def generate_command(
     The model continues the prompt; no chat template is applied. The prompt consists of PROMPT, -p, -f and stdin, in
     this order, joined by newlines. One trailing newline of a file or of stdin is removed. If there is another source of
     the prompt, stdin is read only if it is a file or a pipe with data; `-f -` always reads it. Only the generated text
-    is written to stdout. Without MODEL, the default model runs. Images of --image and sounds of --audio take the places
-    of the markers <__media__> in the prompt; without markers, they come before it.
+    is written to stdout. Without MODEL, the default model runs. Images of --image, sounds of --audio
+    and videos of --video take the places of the markers <__media__> in the prompt; without markers, they come before
+    it.
 
     \b
     Examples:
@@ -104,7 +105,7 @@ def generate_command(
             info = media_info(file, opened)
             if not output.as_json and not output.quiet:
                 screen.note_dim(screen.one_line(f"{file.path.name}: {info}"))
-        tokens = opened.tokenize(text, parse_special=parse_special, media=[file.content for file in files])
+        tokens = opened.tokenize(text, parse_special=parse_special, media=[file.source for file in files])
         n_cached = opened.load_cache(cache_path) if cache_path and cache_path.exists() else 0
         painter = create_painter(output.color_by) if not output.as_json else None
         logprobs = max(1, opened.options.logprobs) if painter else opened.options.logprobs

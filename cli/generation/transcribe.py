@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULTS: Layer = {"temp": 0.0}
 SAMPLING = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "n_predict")
-OF_IMAGES = ("image_min_tokens", "image_max_tokens")
+OF_IMAGES = ("image_min_tokens", "image_max_tokens", "video_fps", "video_max_frames")
 SHORTEST_CHUNK, LONGEST_CHUNK = 5.0, 30.0  # seconds
 
 

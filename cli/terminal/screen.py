@@ -24,6 +24,7 @@ from localinfer.escaping import printable, terminal_text
 
 DELAY_SECONDS = 0.4  # the status line of a stage appears after this time
 COMPILED = {"compile": "this CPU", "compile_rest": "long prompts"}  # what the kernels of a stage are for
+OF_VIDEOS = {"frames": "reading", "video": "encoding"}
 IMMEDIATE_STAGES = ("download", *COMPILED)  # stages whose status line appears at once
 REDRAW_SECONDS = 0.1
 BAR_WIDTH = 20  # characters
@@ -275,6 +276,8 @@ class Status:
             return f"loading the model: {mib(done)} of {mib(total)}"
         if self.stage == "prefill":
             return f"processing the prompt: {done:,} of {total:,} tokens"
+        if self.stage in OF_VIDEOS:
+            return f"{OF_VIDEOS[self.stage]} the video: {done} of {total} frames"
         return f"{self.stage} {done}/{total}"
 
     def show(self, line: str) -> None:

@@ -19,7 +19,7 @@ Message = Mapping[str, object]
 
 ROLE = re.compile(r"\w[\w-]*")  # templates build control tokens from it, such as <|user|>
 NAME = re.compile(r"[A-Za-z_]\w*")
-MEDIA_TYPES = ("image", "audio")
+MEDIA_TYPES = ("image", "audio", "video")
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")  # reasoning content, the preferred name first
 
@@ -29,10 +29,10 @@ class Conversation:
     """A conversation to render.
 
     A message is {"role": ..., "content": ...}. The content is a string or a list of parts {"type": "text", "text":
-    ...}; it may be missing if there are `tool_calls`. A part {"type": "image", "ids": [...]}, or with "audio", stands
-    for the token ids of an image or a sound. `ids` are the token ids with which the model generated content
-    and tool calls; the prompt repeats exactly these tokens. `reasoning_ids` are the token ids of the reasoning before
-    them.
+    ...}; it may be missing if there are `tool_calls`. A part {"type": "image", "ids": [...]}, or with "audio" or
+    "video", stands for the token ids of an image, a sound or a video. `ids` are the token ids with which the model
+    generated content and tool calls; the prompt repeats exactly these tokens. `reasoning_ids` are the token ids of the
+    reasoning before them.
 
     `tools` are JSON schemas of functions, `documents` are mappings with title and text for retrieval-augmented
     generation. With `continue_final_message`, the model continues the last message. Otherwise the prompt ends with the
@@ -141,7 +141,7 @@ def check_part(where: str, part: object) -> None:
         check_ids(f"{where}.ids", part.get("ids", ()))
         return
     if part["type"] != "text":
-        raise UsageError(f"{where}.type: must be text, image or audio, not {printable(str(part['type']), 40)}")
+        raise UsageError(f"{where}.type: must be text, image, audio or video, not {printable(str(part['type']), 40)}")
     if not isinstance(part.get("text"), str):
         raise UsageError(f"{where}.text: must be a string")
 

@@ -1,7 +1,7 @@
 """The projector of a model on this machine: the file (mmproj) with which it reads images or sounds.
 
     find_projector("hf:OWNER/REPO", file)    beside the model, or what its store says
-    media_kinds(projector)                   {"image"}, {"audio"} or both
+    media_kinds(projector)                   {"image"}, {"image", "video"}, {"audio"} ...
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from localinfer.hub.model_store import is_file, list_directory
 from localinfer.hub.projector_selection import is_projector, select_projector
 from localinfer.options import Options
 
-NOUNS = {"image": "images", "audio": "audio"}
+NOUNS = {"image": "images", "video": "videos", "audio": "audio"}
 
 
 def projector_of(name: str | Path, file: Path, options: Options) -> Path | None:
@@ -48,8 +48,8 @@ def find_beside(model: Path) -> Path | None:
 
 
 def media_kinds(projector: Path | None) -> frozenset[str]:
-    """Return what a projector encodes: "image", "audio" or both; nothing for None, for a damaged file, and for encoders
-    that are not supported."""
+    """Return what a projector encodes: "image", "audio", "video"; nothing for None, for a damaged file, and for
+    encoders that are not supported."""
     if projector is None:
         return frozenset()
     try:
@@ -60,8 +60,9 @@ def media_kinds(projector: Path | None) -> frozenset[str]:
 
 
 def kinds_text(kinds: Iterable[str]) -> str:
-    """Return "images", "audio" or "images and audio"; "" for nothing."""
-    return " and ".join(noun for kind, noun in NOUNS.items() if kind in kinds)
+    """Return "images", "images and audio", "images, videos and audio" ...; "" for nothing."""
+    *others, last = [noun for kind, noun in NOUNS.items() if kind in kinds] or [""]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 @lru_cache(maxsize=64)
@@ -70,9 +71,11 @@ def _media_kinds(projector: Path, _mtime: int, _size: int) -> frozenset[str]:
     from localinfer.multimodal.sounds.encoders import find_family
 
     metadata = open_gguf(projector).metadata
-    kinds = set()
-    for kind, key, find in ("image", "vision", find_encoder), ("audio", "audio", find_family):
+    found = {}
+    for key, find in ("vision", find_encoder), ("audio", find_family):
         name = metadata.get(f"clip.{key}.projector_type", metadata.get("clip.projector_type"))
-        if metadata.get(f"clip.has_{key}_encoder") is True and isinstance(name, str) and find(name):
-            kinds.add(kind)
-    return frozenset(kinds)
+        if metadata.get(f"clip.has_{key}_encoder") is True and isinstance(name, str):
+            found[key] = find(name)
+    encoder = found.get("vision")
+    kinds = {"image": encoder, "audio": found.get("audio"), "video": getattr(encoder, "video", None)}
+    return frozenset(kind for kind, each in kinds.items() if each)

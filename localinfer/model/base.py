@@ -82,15 +82,15 @@ class ModelBase:
 
     @property
     def projector(self) -> "Projector":
-        """The projector, with which the model reads images or sounds; loaded at first use.
+        """The projector, with which the model reads images, sounds or videos; loaded at first use.
 
         Raises UnsupportedError if the model has none.
         """
         return self._resources.media_encoder().projector()
 
     def media_info(self, source: object, *, name: str = "source") -> "MediaInfo":
-        """Return the size of an image or a sound, and the number of its tokens in a prompt: of a path, bytes, a data:
-        URL, or decoded media. Nothing is encoded. `name` is that in errors.
+        """Return the size of an image, a sound or a video, and the number of its tokens in a prompt: of a path, bytes,
+        a data: URL, decoded media, or a part of a message. Nothing is encoded. `name` is that in errors.
 
         Raises UsageError for what cannot be read, UnsupportedError for what the model does not read.
         """
@@ -102,8 +102,8 @@ class ModelBase:
     ) -> list[int]:  # fmt: skip
         """Return the token ids of a text.
 
-        `media` are images and sounds, in the order of the markers <__media__> in the text; without markers, they come
-        before it. Their token ids are negative.
+        `media` are images, sounds and videos, in the order of the markers <__media__> in the text; without markers,
+        they come before it. Their token ids are negative.
 
         With `add_special`, the ids begin with BOS if the model expects it, but never with two. With `parse_special`,
         the texts of control tokens become control tokens.

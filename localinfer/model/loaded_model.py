@@ -101,7 +101,8 @@ class LoadedModel(Model):
     def _create_media_encoder(self, name: str | Path) -> "MediaEncoder":
         from localinfer.model.media_encoder import MediaEncoder
 
-        return MediaEncoder(self.file, name, self._projector_path, self.options, self.tokenizer, self.progress)
+        return MediaEncoder(
+            self.file, name, self._projector_path, self.options, self.tokenizer, self.progress, self.n_ctx)
 
     def concurrent(self, slot: int) -> "Model":
         """Return the handle for a scheduler slot: see `Model.concurrent`."""

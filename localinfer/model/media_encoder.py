@@ -1,7 +1,8 @@
-"""Images and sounds of prompts as token ids: decoded, encoded by the model's projector, and given to the engine."""
+"""Images, sounds and videos of prompts as token ids: decoded, encoded by the projector, and given to the engine."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from localinfer.errors import LocalInferError, PromptTooLongError, UnsupportedInputError, UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
-from localinfer.hub.projectors import NOUNS, media_kinds
+from localinfer.hub.projectors import NOUNS, kinds_text, media_kinds
 from localinfer.multimodal.access import ANY_FILE, MediaAccess
-from localinfer.multimodal.media import SAMPLE_RATE, Image
+from localinfer.multimodal.media import SAMPLE_RATE, Image, Sound, Video
 from localinfer.multimodal.parts import (
     KINDS,
     Content,
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
     from localinfer.multimodal.projector import Projector
     from localinfer.runtime.media_embeddings import MediaEmbeddings
 
-MAX_DECODED_BYTES = 256 << 20  # of decoded images and sounds that are kept for the next request
-MAX_COUNTS = 1000  # images and sounds whose numbers of tokens are kept
+MAX_DECODED_BYTES = 256 << 20  # of decoded images, sounds and videos that are kept for the next request
+MAX_COUNTS = 1000  # images, sounds and videos whose numbers of tokens are kept
 MAX_FIELD = 100  # characters of the name of a field
 MAX_MEDIA = 1000  # of a conversation, of which the oldest turns may be left out
-TOO_LONG = "use fewer or smaller images, or a larger ctx_size (--ctx-size)"
+MAX_SHARE = 2  # of the context that a video takes, unless the user sets its number of frames: a half
+TOO_LONG = "use fewer or smaller images, fewer frames of videos, or a larger ctx_size (--ctx-size)"
 
 Message = Mapping[str, object]
 MediaIds = Callable[["MediaEmbeddings"], list[int]]
@@ -50,17 +52,22 @@ class NamedMedia(NamedTuple):
 
 
 class MediaInfo(NamedTuple):
-    """The size of an image in pixels, or of a sound in seconds, and the number of its tokens in a prompt."""
+    """The size of an image in pixels, that of a sound in seconds, or both and the number of encoded frames of a video,
+    and the number of its tokens in a prompt."""
 
     kind: str
     n_tokens: int
     width: int = 0
     height: int = 0
     seconds: float = 0.0
+    n_frames: int = 0
 
     def __str__(self) -> str:
-        size = f"{self.width} x {self.height}" if self.kind == "image" else f"{self.seconds:.1f} s"
-        return f"{size}, {self.n_tokens:,} tokens"
+        sizes = {
+            "image": f"{self.width} x {self.height}", "audio": f"{self.seconds:.1f} s",
+            "video": f"{self.seconds:.1f} s, {self.n_frames} frames of {self.width} x {self.height}",
+        }  # fmt: skip
+        return f"{sizes[self.kind]}, {self.n_tokens:,} tokens"
 
 
 class MediaEncoder:
@@ -71,11 +78,11 @@ class MediaEncoder:
 
     def __init__(
         self, f: GGUF, name: str | Path, projector: Path | None, options: Options, tokenizer: Tokenizer,
-        progress: Progress | None = None,
+        progress: Progress | None = None, n_ctx: int = 0,
     ) -> None:  # fmt: skip
-        """`name` is that by which the model was loaded."""
+        """`name` is that by which the model was loaded. A video takes a part of `n_ctx` tokens, 0 for no limit."""
         self._file, self._name, self._options, self._tokenizer = f, name, options, tokenizer
-        self._path, self._progress = projector, progress
+        self._path, self._progress, self._n_ctx = projector, progress, n_ctx
         self._projector: Projector | None = None
         self._decoded: OrderedDict[bytes, Media] = OrderedDict()  # by digest of kind and content, latest last
         self._counts: OrderedDict[bytes, int] = OrderedDict()  # of tokens, by digest, latest last
@@ -83,7 +90,7 @@ class MediaEncoder:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """What the model reads beside text: "image", "audio" or both. Does not load the projector."""
+        """What the model reads beside text: "image", "audio", "video". Does not load the projector."""
         return media_kinds(self._path)
 
     def projector(self) -> "Projector":
@@ -138,13 +145,11 @@ class MediaEncoder:
     def encode_sources(
         self, sources: Sequence[object], access: MediaAccess, media_ids: MediaIds, n_ctx: int
     ) -> list[list[int]]:
-        """Return the token ids of images and sounds that are paths, bytes, data: URLs, `Image` or `Sound`."""
+        """Return the token ids of images, sounds and videos: paths, bytes, data: URLs, decoded media, or parts of
+        messages."""
         fields = [f"media[{index}]" for index in range(len(sources))]
         require_few(fields)
-        found = [
-            NamedMedia(field, "", source_content(source, field, "", access))
-            for field, source in zip(fields, sources, strict=True)
-        ]
+        found = [named_media(source, field, access) for field, source in zip(fields, sources, strict=True)]
         return self.ids(found, media_ids, n_ctx)
 
     # --- token ids ---
@@ -163,13 +168,16 @@ class MediaEncoder:
         return [self._encode(projector, self._decode(each), media_ids) for each in found]
 
     def info(self, source: object, field: str) -> "MediaInfo":
-        """Return the size and the tokens of an image or a sound: see `Model.media_info`."""
-        media = self._decode(NamedMedia(field, "", source_content(source, field, "", ANY_FILE)))
+        """Return the size and the tokens of an image, a sound or a video: see `Model.media_info`."""
+        media = self._decode(named_media(source, field, ANY_FILE))
         n_tokens = self._count(self.projector(), media)
         if isinstance(media, Image):
             height, width = media.pixels.shape[:2]
             return MediaInfo("image", n_tokens, width=width, height=height)
-        return MediaInfo("audio", n_tokens, seconds=len(media.samples) / SAMPLE_RATE)
+        if isinstance(media, Sound):
+            return MediaInfo("audio", n_tokens, seconds=len(media.samples) / SAMPLE_RATE)
+        n_frames, height, width = media.frames.shape[:3]
+        return MediaInfo("video", n_tokens, width, height, media.duration, n_frames)
 
     def _count(self, projector: "Projector", media: Media) -> int:
         """Return the number of tokens of an image or a sound, those of the text around it included."""
@@ -207,13 +215,24 @@ class MediaEncoder:
         with self._lock:
             known = self._decoded.pop(key, None)
         if known is None:  # without the lock, for which other requests would wait
-            known = decode(media.content, media.kind, media.field)
+            known = decode(media.content, media.kind, media.field, self._read_video)
         with self._lock:
             self._decoded[key] = known
             while sum(map(size_of, self._decoded.values())) > MAX_DECODED_BYTES and len(self._decoded) > 1:
                 self._decoded.popitem(last=False)
         self._require(kind_of(known), media.field)
         return known
+
+    def _read_video(self, content: bytes, name: str) -> Video:
+        """Return the frames of a video that the projector encodes, in the size that it reads."""
+        from localinfer.multimodal.reading import read_video
+
+        self._require("video", name)
+        projector, max_tokens = self.projector(), (self._n_ctx or 1 << 31) // MAX_SHARE
+        report = partial(self._progress, "frames") if self._progress else None
+        return read_video(
+            content, name, lambda info: projector.choose_frames(info, max_tokens), projector.video_processor.fit, report
+        )
 
     def _require(self, kind: str, field: str) -> None:
         """Raise UnsupportedError unless the projector encodes this kind of media, or any if it is ""."""
@@ -224,7 +243,8 @@ class MediaEncoder:
             except LocalInferError as error:
                 raise UnsupportedInputError(f"{field}: {error}") from None
         if kind and kind not in kinds:
-            raise UnsupportedInputError(f"{field}: the model reads {NOUNS[min(kinds)]}, and no {NOUNS[kind]}")
+            what = "was not trained for videos" if kind == "video" and "image" in kinds else f"no {NOUNS[kind]}"
+            raise UnsupportedInputError(f"{field}: the model reads {kinds_text(kinds)}, and {what}")
 
     def _missing_projector(self) -> str:
         if not self._options.mmproj and not self._options.mmproj_auto:
@@ -235,10 +255,17 @@ class MediaEncoder:
         return f"{self._file.path.name} reads text only: there is no projector (mmproj) beside it; {hint}"
 
 
+def named_media(source: object, field: str, access: MediaAccess) -> NamedMedia:
+    """Return the image, sound or video that a Python object or a part of a message is or names."""
+    if isinstance(source, Mapping) and is_media_part(source):
+        return NamedMedia(field, KINDS[str(source["type"])], part_content(source, field, access))
+    return NamedMedia(field, "", source_content(source, field, "", access))
+
+
 def require_few(fields: Sequence[str]) -> None:
     """Raise UsageError for too many images and sounds, before one is read."""
     if len(fields) > MAX_MEDIA:
-        raise UsageError(f"{fields[MAX_MEDIA]}: more than {MAX_MEDIA} images and sounds")
+        raise UsageError(f"{fields[MAX_MEDIA]}: more than {MAX_MEDIA} images, sounds and videos")
 
 
 def iter_media_parts(messages: object) -> "list[tuple[str, Mapping[str, str]]]":
@@ -255,4 +282,6 @@ def iter_media_parts(messages: object) -> "list[tuple[str, Mapping[str, str]]]":
 
 
 def size_of(media: Media) -> int:
+    if isinstance(media, Video):
+        return media.frames.nbytes
     return (media.pixels if isinstance(media, Image) else media.samples).nbytes

@@ -1,4 +1,4 @@
-"""Which files and addresses a message may name as an image or a sound, and their content.
+"""Which files and addresses a message may name as an image, a sound or a video, and their content.
 
 Content within the message itself is always allowed. Programs and the command line read any file (`ANY_FILE`);
 messages of clients name none unless the server allows it.
@@ -16,6 +16,7 @@ from localinfer.errors import UsageError
 from localinfer.escaping import printable
 
 MAX_BYTES = 64 << 20  # of a file, before it is decoded
+MAX_VIDEO_BYTES = 1 << 30
 DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.IGNORECASE | re.ASCII)
 FILE_URL = "file://"
 WEB_SCHEMES = ("http", "https")
@@ -30,19 +31,19 @@ class MediaAccess:
     folder: Path | None = None
     urls: bool = False
 
-    def read_url(self, url: str, field: str) -> bytes:
+    def read_url(self, url: str, field: str, max_bytes: int = MAX_BYTES) -> bytes:
         """Return what a URL contains or names. Raises UsageError that begins with `field`."""
         if url[:5].lower() == "data:":
             return decode_data_url(url, field)
         if url.startswith(FILE_URL):
-            return self.read_file(unquote(url.removeprefix(FILE_URL)), field)
+            return self.read_file(unquote(url.removeprefix(FILE_URL)), field, max_bytes)
         if urlsplit_scheme(url) in WEB_SCHEMES:
             if not self.urls:
                 raise UsageError(f"{field}: addresses of the web are not fetched here; send the content as a data: URL")
-            return download(url, field)
+            return download(url, field, max_bytes)
         raise UsageError(f"{field}: must be a data: URL, such as data:image/png;base64,...")
 
-    def read_file(self, path: str, field: str) -> bytes:
+    def read_file(self, path: str, field: str, max_bytes: int = MAX_BYTES) -> bytes:
         """Return the content of a file. Raises UsageError that begins with `field`."""
         if self.folder is None and not self.any_file:
             raise UsageError(f"{field}: files are not read here; send the content as a data: URL")
@@ -53,7 +54,7 @@ class MediaAccess:
             raise UsageError(f"{field}: {printable(path, 200)}: {error}") from None
         if folder and not file.is_relative_to(folder):
             raise UsageError(f"{field}: {printable(path, 200)} is not in the folder of media files")
-        return read_bytes(file, field)
+        return read_bytes(file, field, max_bytes)
 
 
 INLINE_ONLY = MediaAccess()
@@ -89,23 +90,23 @@ def decode_base64(text: str, field: str) -> bytes:
     return content
 
 
-def read_bytes(path: Path, field: str) -> bytes:
-    """Return the content of a regular file of at most MAX_BYTES."""
+def read_bytes(path: Path, field: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file of at most `max_bytes`."""
     name = printable(str(path), 200)
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
             raise UsageError(f"{field}: {name}: not a regular file")
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         raise UsageError(f"{field}: {name}: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > MAX_BYTES:
-        raise UsageError(f"{field}: {name}: larger than {MAX_BYTES >> 20} MiB")
+    if len(content) > max_bytes:
+        raise UsageError(f"{field}: {name}: larger than {max_bytes >> 20} MiB")
     return content
 
 
-def download(url: str, field: str) -> bytes:
-    """Return what a web server sends, at most MAX_BYTES, within DOWNLOAD_SECONDS."""
+def download(url: str, field: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return what a web server sends, at most `max_bytes`, within DOWNLOAD_SECONDS."""
     import time
 
     import httpx2  # few programs fetch media
@@ -117,8 +118,8 @@ def download(url: str, field: str) -> bytes:
             response.raise_for_status()
             for chunk in response.iter_bytes():
                 content += chunk
-                if len(content) > MAX_BYTES:
-                    raise UsageError(f"{field}: larger than {MAX_BYTES >> 20} MiB")
+                if len(content) > max_bytes:
+                    raise UsageError(f"{field}: larger than {max_bytes >> 20} MiB")
                 if time.monotonic() > deadline:
                     raise UsageError(f"{field}: took longer than {DOWNLOAD_SECONDS:.0f} s")
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:

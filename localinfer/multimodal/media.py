@@ -1,4 +1,4 @@
-"""Decoded images and sounds, identified by their content."""
+"""Decoded images, sounds and videos, identified by their content."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +33,22 @@ class Sound:
     def digest(self) -> bytes:
         """The digest of the samples."""
         return digest_of(self.samples)
+
+
+@dataclass(frozen=True, eq=False)
+class Video:
+    """Frames of a video: `frames` are uint8 (n, height, width, 3), upright, `times` the time of each in seconds, and
+    `duration` that of the whole video."""
+
+    frames: NDArray[np.uint8]
+    times: tuple[float, ...]
+    duration: float
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The digest of the frames and of their times."""
+        times = digest_of(np.array([*self.times, self.duration]))
+        return digest_of(np.frombuffer(digest_of(self.frames) + times, np.uint8))
 
 
 def digest_of(array: NDArray[np.generic]) -> bytes:

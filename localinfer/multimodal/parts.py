@@ -1,4 +1,4 @@
-"""The parts of a message with images and sounds, in every form in which programs and clients write them.
+"""The parts of a message with images, sounds and videos, in every form in which programs and clients write them.
 
     {"type": "image", "image": ...}                               a path, bytes, a data: URL, pixels, or an `Image`
     {"type": "audio", "audio": ...}                               a path, bytes, a data: URL, or a `Sound`
@@ -6,6 +6,9 @@
     {"type": "input_image", "image_url": "data:..."}              OpenAI's responses
     {"type": "audio_url", "audio_url": {"url": "data:..."}}
     {"type": "input_audio", "input_audio": {"data": "...", "format": "wav"}}
+    {"type": "video", "video": ...}                               a path, bytes, a data: URL, or a `Video`
+    {"type": "video_url", "video_url": {"url": "data:..."}}       vLLM
+    {"type": "input_video", "input_video": {"url": "data:..."}}   llama.cpp; also {"data": "..."} in base64
 
 With "field", a part says by which name errors call it.
 """
@@ -17,65 +20,74 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.errors import LocalInferError, UsageError
-from localinfer.multimodal.access import MediaAccess, decode_base64
-from localinfer.multimodal.media import Image, Sound
+from localinfer.errors import LocalInferError, UnsupportedInputError, UsageError
+from localinfer.multimodal.access import MAX_BYTES, MAX_VIDEO_BYTES, MediaAccess, decode_base64
+from localinfer.multimodal.media import Image, Sound, Video
 
-Media: TypeAlias = Image | Sound
+Media: TypeAlias = Image | Sound | Video
 Content: TypeAlias = Media | bytes  # decoded, or the content of a file
 
 KINDS = {  # type of a part -> what it is
     "image": "image", "image_url": "image", "input_image": "image",
     "audio": "audio", "audio_url": "audio", "input_audio": "audio",
+    "video": "video", "video_url": "video", "input_video": "video",
 }  # fmt: skip
+ENCODED = ("input_audio", "input_video")  # parts with base64 that is no data: URL
 MAX_SIDE = 1 << 15  # of an image that is given as pixels
 
 
 def kind_of(media: Media) -> str:
-    """Return "image" or "audio"."""
-    return "image" if isinstance(media, Image) else "audio"
+    """Return "image", "audio" or "video"."""
+    return "image" if isinstance(media, Image) else "audio" if isinstance(media, Sound) else "video"
+
+
+def max_bytes_of(kind: str) -> int:
+    """Return the largest size of a file of this kind."""
+    return MAX_VIDEO_BYTES if kind == "video" else MAX_BYTES
 
 
 def is_media_part(part: object) -> bool:
-    """Return whether a part of a message is an image or a sound."""
+    """Return whether a part of a message is an image, a sound or a video."""
     return isinstance(part, Mapping) and isinstance(part.get("type"), str) and part["type"] in KINDS
 
 
 def part_content(part: Mapping[str, object], where: str, access: MediaAccess) -> Content:
-    """Return the image or sound of a part, or its content before decoding. Raises UsageError that names the field."""
+    """Return the image, sound or video of a part, or its content before decoding. Raises UsageError that names the
+    field."""
     kind = str(part["type"])
-    if kind == "input_audio" and isinstance(sound := part.get(kind), Mapping):
-        data = sound.get("data")
+    found = part.get(kind)
+    if kind in ENCODED and isinstance(found, Mapping) and (kind == "input_audio" or "data" in found):
+        data = found.get("data")
         if not isinstance(data, str):
             raise UsageError(f"{where}.{kind}.data: must be base64")
         return decode_base64(data, f"{where}.{kind}.data")
     name = "image_url" if kind == "input_image" else kind
     value, field = part.get(name), f"{where}.{name}"
-    if name.endswith("_url"):
+    if name.endswith("_url") or name == "input_video":
         if isinstance(value, Mapping):
             value, field = value.get("url"), f"{field}.url"
         if not isinstance(value, str):
             raise UsageError(f"{field}: must be a URL, such as data:{KINDS[kind]}/...;base64,...")
-        return access.read_url(value, field)
+        return access.read_url(value, field, max_bytes_of(KINDS[kind]))
     return source_content(value, field, KINDS[kind], access)
 
 
 def source_content(value: object, field: str, kind: str, access: MediaAccess) -> Content:
-    """Return the image or sound that a Python object is or names, or its content before decoding. The kind may be
-    "" if only the content tells it.
+    """Return the image, sound or video that a Python object is or names, or its content before decoding. The kind may
+    be "" if only the content tells it.
     """
-    if isinstance(value, Image | Sound) and kind in ("", kind_of(value)):
+    if isinstance(value, Image | Sound | Video) and kind in ("", kind_of(value)):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str) and (value[:5].lower() == "data:" or "://" in value[:10]):
-        return access.read_url(value, field)
+        return access.read_url(value, field, max_bytes_of(kind))
     if isinstance(value, str | PathLike):
-        return access.read_file(str(fspath(value)), field)
-    if isinstance(value, np.ndarray):
+        return access.read_file(str(fspath(value)), field, max_bytes_of(kind))
+    if isinstance(value, np.ndarray) and kind != "video":
         is_sound = kind == "audio" or (not kind and value.ndim == 1)
         return sound_of_samples(value, field) if is_sound else image_of_pixels(value, field)
-    raise UsageError(f"{field}: must be a path, bytes, a data: URL or an array")
+    raise UsageError(f"{field}: must be a path, bytes, a data: URL or {'a `Video`' if kind == 'video' else 'an array'}")
 
 
 def image_of_pixels(pixels: NDArray[np.generic], field: str) -> Image:
@@ -92,15 +104,21 @@ def sound_of_samples(samples: NDArray[np.generic], field: str) -> Sound:
     return Sound(np.ascontiguousarray(samples, np.float32))
 
 
-def decode(content: bytes, kind: str, field: str) -> Media:
+def decode(content: bytes, kind: str, field: str, read_video: Callable[[bytes, str], Video]) -> Media:
     """Decode the content of a file; its kind may be "". Raises UsageError that begins with `field`."""
-    from localinfer.multimodal.reading import read_image, read_media, read_sound  # few prompts have media
+    from localinfer.multimodal.reading import (  # few prompts have media
+        kind_of_content,
+        read_image,
+        read_media,
+        read_sound,
+    )
 
-    readers: Mapping[str, Callable[[bytes, str], Media]] = {"image": read_image, "audio": read_sound}
-    read = readers.get(kind, read_media)
+    readers: Mapping[str, Callable[[bytes, str], Media]]
+    readers = {"image": read_image, "audio": read_sound, "video": read_video}
+    read = readers.get(kind or kind_of_content(content), read_media)
     try:
         return read(content, field)
-    except UsageError:
+    except (UsageError, UnsupportedInputError):
         raise
     except LocalInferError as error:
         raise UsageError(str(error)) from None

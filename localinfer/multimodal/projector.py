@@ -1,4 +1,4 @@
-"""The projector of a multimodal model: makes input rows of its language model of images and sounds."""
+"""The projector of a multimodal model: makes input rows of its language model of images, sounds and videos."""
 
 import threading
 from collections import OrderedDict
@@ -11,29 +11,31 @@ from operator import itemgetter
 
 import numpy as np
 
-from localinfer.errors import LocalInferError
+from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.reader import GGUF
 from localinfer.machine import resources
 from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoders.arrangement import Part, View
-from localinfer.multimodal.media import Image, Sound, digest_of
+from localinfer.multimodal.media import Image, Sound, Video, digest_of
 from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW
 from localinfer.multimodal.preprocessing.processors import ImageProcessor, make_image_processor
 from localinfer.multimodal.projector_file import ProjectorFile
 from localinfer.multimodal.sounds.sound_input import SoundProcessor
+from localinfer.multimodal.videos.video_info import VideoInfo
+from localinfer.multimodal.videos.video_processor import VideoProcessor
 from localinfer.options import Options
 from localinfer.runtime.media_embeddings import MediaEmbeddings
 from quant.jit.loader import Progress
 
-MAX_KEPT_BYTES = 256 << 20  # of rows of recent images and sounds
+MAX_KEPT_BYTES = 256 << 20  # of rows of recent images, sounds and videos
 NO_IMAGE = (0, 0)  # the size in pixels of a sound
 
 
 class Projector:
-    """The encoders of a model's images and sounds. One thread at a time encodes; recent results are kept.
+    """The encoders of a model's images, sounds and videos. One thread at a time encodes; recent results are kept.
 
-    Memory for a graph is allocated while an image or a sound is encoded. `processor` and `sound_processor` replace
+    Memory for a graph is allocated while something is encoded. `processor` and `sound_processor` replace
     those that the file's keys describe.
     """
 
@@ -50,17 +52,18 @@ class Projector:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """What it encodes: "image", "audio"."""
-        encoders = {"image": self._file.encoder, "audio": self._file.sound}
-        return frozenset(kind for kind, encoder in encoders.items() if encoder)
+        """What it encodes: "image", "audio", "video"."""
+        encoder = self._file.encoder
+        encoders = {"image": encoder, "audio": self._file.sound, "video": encoder.video if encoder else None}
+        return frozenset(kind for kind, found in encoders.items() if found)
 
     @property
     def sound_type(self) -> str:
         """The projector type of the encoder of sounds. Raises UnsupportedError if there is none."""
         return self._file.sound_encoder.projector_type
 
-    def encode(self, media: Image | Sound) -> list[Part]:
-        """Return the rows that take the place of an image or a sound in the prompt, and the text around them.
+    def encode(self, media: Image | Sound | Video) -> list[Part]:
+        """Return the rows that take the place of an image, a sound or a video in the prompt, and the text around them.
 
         The same image is not encoded twice while its rows are kept. Raises UnsupportedError for what the projector does
         not encode, NotEnoughMemoryError, and LocalInferError if the file has changed.
@@ -69,15 +72,17 @@ class Projector:
             if self._closed:
                 raise LocalInferError("the projector is closed")
             if media.digest not in self._kept:
-                parts = self._image_parts(media) if isinstance(media, Image) else self._sound_parts(media)
-                self._kept[media.digest] = parts
+                self._kept[media.digest] = self._parts(media)
                 while len(self._kept) > 1 and sum(map(size_of, self._kept.values())) > MAX_KEPT_BYTES:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(media.digest)
             return list(self._kept[media.digest])
 
-    def layout(self, media: Image | Sound) -> list[str | int]:
+    def layout(self, media: Image | Sound | Video) -> list[str | int]:
         """Return what `encode` returns, without encoding: the number of rows in place of the rows."""
+        if isinstance(media, Video):
+            parts = self._video_layout(media)
+            return [part if isinstance(part, str) else len(part) for part in parts]
         if isinstance(media, Sound):
             encoder = self._file.sound_encoder
             count_rows = cache(lambda n_frames: encoder.build(n_frames, self._options)[1].rows.capacity)
@@ -92,6 +97,28 @@ class Projector:
             View(name, MediaEmbeddings(b"", np.empty((count, 0), np.float32), count), size) for name, count in counts
         ]
         return [part if isinstance(part, str) else len(part) for part in arrange(views)]
+
+    @property
+    def video_processor(self) -> VideoProcessor:
+        """The processor of videos. Raises UnsupportedError if the encoder was not trained for them."""
+        family = self._file.image_encoder.video
+        if family is None:
+            what = f"{self._file.projector_type} was not trained for videos; send single frames as images"
+            raise self._file.f.error("clip.projector_type", what, UnsupportedError)
+        return VideoProcessor(family, self._image_processor.parameters, self._options)
+
+    def choose_frames(self, info: VideoInfo, max_tokens: int) -> list[int]:
+        """Return the numbers of the frames of a video to encode. Unless the user sets their number, they are so few
+        that they have at most `max_tokens` rows; one encoder input is the least."""
+        processor = self.video_processor
+        most = processor.most
+        while True:
+            numbers = processor.frames(info, most)
+            n_rows = processor.n_inputs(len(numbers)) * self._count_rows(processor, info, len(numbers))
+            fewest = processor.family.frames
+            if n_rows <= max_tokens or len(numbers) <= fewest or self._options.video_max_frames:
+                return numbers
+            most = max(fewest, min(len(numbers) - 1, len(numbers) * max_tokens // n_rows))
 
     def close(self) -> None:
         """Discard the kept rows; later calls raise LocalInferError. An image of another thread is encoded first."""
@@ -112,6 +139,11 @@ class Projector:
         framing = self._file.sound_encoder.framing
         assert self._sound_processor
         return framing.windows(self._sound_processor.n_frames(len(sound.samples)))
+
+    def _parts(self, media: Image | Sound | Video) -> list[Part]:
+        if isinstance(media, Image):
+            return self._image_parts(media)
+        return self._video_parts(media) if isinstance(media, Video) else self._sound_parts(media)
 
     def _image_parts(self, image: Image) -> list[Part]:
         """Return the rows of an image and the text around them. Adjacent inputs of the same size share a graph."""
@@ -138,8 +170,34 @@ class Projector:
                     views.append(View(OVERVIEW, MediaEmbeddings(digest_of(rows), rows, len(rows)), NO_IMAGE))
         return encoder.family.arrange(views)
 
+    def _video_parts(self, video: Video) -> list[Part]:
+        """Return the rows of a video and the text around them."""
+        processor, f, rows = self.video_processor, self._file.f, []
+        inputs = processor(video)
+        graph = self._file.build(inputs[0].grid, self._options, processor.family.frames)
+        with CompiledEncoder(*graph, self._progress) as encoder:
+            for number, each in enumerate(inputs, 1):
+                f.check_unchanged()
+                rows.append(self._embeddings(encoder.run(each.patches), each.grid))
+                if self._progress:
+                    self._progress("video", number, len(inputs))
+        return processor.family.arrange(video, rows)
+
+    def _video_layout(self, video: Video) -> list[Part]:
+        """Return what `_video_parts` returns, with rows of no values."""
+        processor, n = self.video_processor, len(video.frames)
+        grid = processor.grid(video.frames.shape[1], video.frames.shape[2], n)
+        count = self._file.build(grid, self._options, processor.family.frames)[1].rows.capacity
+        each = self._embeddings(np.empty((count, 0), np.float32), grid)
+        return processor.family.arrange(video, [each] * processor.n_inputs(n))
+
+    def _count_rows(self, processor: VideoProcessor, info: VideoInfo, n: int) -> int:
+        """Return the number of rows of an encoder input of a video of which `n` frames are encoded."""
+        grid = processor.grid(info.height, info.width, n)
+        return self._file.build(grid, self._options, processor.family.frames)[1].rows.capacity
+
     def _embeddings(self, rows: Floats, grid: tuple[int, int]) -> MediaEmbeddings:
-        """Return the output rows of an image with their positions."""
+        """Return the output rows of an image, or of frames, with their positions."""
         encoder = self._file.image_encoder
         digest, coordinates, n_positions = digest_of(rows), None, len(rows)
         if encoder.grid_positions:

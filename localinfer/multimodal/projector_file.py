@@ -71,9 +71,9 @@ class ProjectorFile:
         return self.sound
 
     @IGNORE_DAMAGED_WEIGHTS
-    def build(self, grid: tuple[int, int], options: Options) -> tuple[EncoderBuilder, Buffer]:
-        """Build and check the graph for images with this grid of patches. Nothing is allocated or compiled. Return the
-        builder and the output rows."""
+    def build(self, grid: tuple[int, int], options: Options, n_frames: int = 1) -> tuple[EncoderBuilder, Buffer]:
+        """Build and check the graph for images with this grid of patches, or for as many frames of a video. Nothing is
+        allocated or compiled. Return the builder and the output rows."""
         f, hparams = self.f, Hyperparameters(self.f, PREFIX)
         used = "image_size", "feed_forward_length", "projection_dim", "projector_type"
         hparams.accept(*USED_BY_PREPROCESSORS, *used)
@@ -82,7 +82,7 @@ class ProjectorFile:
         if n > MAX_PATCHES:
             raise LocalInferError(f"an image of {grid[0]} x {grid[1]} patches is too large; the limit is {MAX_PATCHES}")
         model = encoder_model(f, hparams, tensors, n, options)
-        g = EncoderBuilder(model, grid, read_heads(model))
+        g = EncoderBuilder(model, grid, read_heads(model), n_frames)
         output = self.image_encoder.build(g)
         if self.sound:
             tensors.accept(*sound_tensors(f))

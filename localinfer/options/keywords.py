@@ -108,6 +108,8 @@ class LoadKeywords(OptionKeywords, total=False):
     mmproj_auto: bool
     image_min_tokens: int
     image_max_tokens: int
+    video_fps: float
+    video_max_frames: int
 
     n_ctx: int  # ctx_size
     n_threads: int  # threads

@@ -280,6 +280,13 @@ class Options:
     image_max_tokens: int = option(
         0, "--image-max-tokens", section="media", minimum=0, maximum=INT32_MAX,
         help="Maximum number of tokens of an image, for models whose images differ in size (0: that of the model).")
+    video_fps: float = option(
+        0.0, "--video-fps", section="media", minimum=0, maximum=1000,
+        help="Frames per second of a video that the model reads (0: that of the model).")
+    video_max_frames: int = option(
+        0, "--video-max-frames", section="media", minimum=0, maximum=4096,
+        help="Maximum number of frames of a video (0: that of the model, and so few that they take at most half of "
+        "the context).")
 
     system_prompt: str = option(
         "", "-sys", "--system-prompt", section="chat",

@@ -28,6 +28,7 @@ from localinfer.runtime.media_embeddings import MediaEmbeddings
 
 MAX_BYTES = 1 << 30  # of rows that are kept although nobody holds them
 MAX_ROWS = 1 << 31  # ids are int32
+MAX_POSITIONS = 1 << 24  # of a span: those of a long video may be more than its rows
 
 
 class MissingRowsError(LocalInferError):
@@ -142,8 +143,9 @@ class MediaTable:
         if rows.dtype != np.float32 or rows.ndim != 2 or not len(rows) or rows.shape[1] != self._row_size:
             what = f"{rows.dtype} {list(rows.shape)}"
             raise UsageError(f"media: rows must be float32 of {self._row_size} values each, not {what}")
-        if embeddings.n_positions < 1:
-            raise UsageError(f"media: n_positions is {embeddings.n_positions}; it must be at least 1")
+        if not 1 <= embeddings.n_positions <= MAX_POSITIONS:
+            what = f"is {embeddings.n_positions}; it must be from 1 to {MAX_POSITIONS}"
+            raise UsageError(f"media: n_positions {what}")
         if coordinates is not None and (coordinates.shape != (len(rows), 3) or coordinates.min() < 0):
             raise UsageError(f"media: coordinates must be three numbers from 0 on for each of {len(rows)} rows")
 

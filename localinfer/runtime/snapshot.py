@@ -32,7 +32,7 @@ from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.cache.sequence_cache import Bytes
 from localinfer.options import Options
-from localinfer.runtime.media_table import MediaSpan, MediaTable
+from localinfer.runtime.media_table import MAX_POSITIONS, MediaSpan, MediaTable
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.sequence_media import SequenceMedia
@@ -182,7 +182,7 @@ def spans_of_file(media: list[dict[str, Any]], engine: SequenceEngine, n_tokens:
     spans, first, n_ctx = list[MediaSpan](), 0, engine.n_ctx
     for each in media:
         count, n_positions = index(each["count"]), index(each["n_positions"])
-        if not 1 <= count <= n_ctx or not 1 <= n_positions <= n_ctx or first + count > n_tokens + n_ctx:
+        if not 1 <= count <= n_ctx or not 1 <= n_positions <= MAX_POSITIONS or first + count > n_tokens + n_ctx:
             raise ValueError("media with no rows, or too many")
         spans.append(MediaSpan(first, count, bytes.fromhex(each["digest"]), n_positions, bool(each["bidirectional"])))
         first += count

@@ -6,7 +6,7 @@
     python tests/fuzz --like qwen3            # only models whose name, ARCHITECTURE-TYPE, contains this
     python tests/fuzz model.gguf ...          # these models, too
     python tests/fuzz --files                 # sessions, checkpoints, manifests, batches, object files, ...
-    python tests/fuzz --files --like Snapshot # snapshots; DraftHeads; ImageFile, SoundFile, ProjectorFile
+    python tests/fuzz --files --like Snapshot # snapshots; DraftHeads; ImageFile, SoundFile, VideoFile, ProjectorFile
 
 A seed determines a mutant: the model, the mutations, the options and the tokens. A mutant must either be rejected with
 a one-line error or run. A signal, a hang, excessive memory, or any exception other than LocalInferError is a finding,

@@ -432,7 +432,8 @@ def make_targets(folder: Path, like: str) -> list[Target]:
     from fuzz.media import ImageFile, SoundFile
     from fuzz.projector_files import ProjectorFile
     from fuzz.snapshots import DraftHeads, SnapshotFile
+    from fuzz.videos import VideoFile
 
-    others = (SnapshotFile, DraftHeads, ImageFile, SoundFile, ProjectorFile)
+    others = (SnapshotFile, DraftHeads, ImageFile, SoundFile, ProjectorFile, VideoFile)
     wanted = [target for target in (*TARGETS, *others) if like.lower() in target.__name__.lower()]
     return [target(folder) for target in wanted]

@@ -1,4 +1,4 @@
-"""Fuzzing of projector files: mutants of each type are opened, checked and encode an image or a sound.
+"""Fuzzing of projector files: mutants of each type are opened, checked and encode an image, a video or a sound.
 
 Guard pages are around every tensor and every region of the compute graph.
 """
@@ -22,7 +22,7 @@ from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.graph.ops.buffers import Region
 from localinfer.machine import resources
 from localinfer.multimodal import projector_file
-from localinfer.multimodal.media import Image, Sound
+from localinfer.multimodal.media import Image, Sound, Video
 from localinfer.multimodal.projector import Projector
 from localinfer.options import Options
 from quant.jit import loader
@@ -77,12 +77,16 @@ class ProjectorFile(Target):
         self.encode(self.source, content, choose)
 
     def encode(self, source: Source, content: bytes, choose: Random) -> None:
-        """Open a file and encode an image and a sound, as far as the file has encoders of them."""
+        """Open a file and encode an image, a video and a sound, as far as the file has encoders of them."""
         file = projector_file.open_projector(self.write("mmproj.gguf", content), source.model)
         guard_tensors(file.f)
         projector = Projector(file, OPTIONS)
         rng = np.random.default_rng(choose.getrandbits(32))
-        media = {"image": Image(photograph(*choose.choice(SIZES), rng)), "audio": Sound(chirp())}
+        frames = np.stack([photograph(40, 56, rng) for _ in range(3)])
+        media = {
+            "image": Image(photograph(*choose.choice(SIZES), rng)), "audio": Sound(chirp()),
+            "video": Video(frames, (0.0, 0.5, 1.0), 1.5),
+        }  # fmt: skip
         for kind in sorted(projector.kinds):
             parts = projector.encode(media[kind])
             assert [each if isinstance(each, str) else len(each) for each in parts] == projector.layout(media[kind])

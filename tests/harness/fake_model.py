@@ -82,7 +82,9 @@ class FakeModel:
         top = tuple(Alternative(f" other {n}", 100 + n, quarter) for n in range(3))
         return [Piece(f" word {id}", id, logprob=quarter, entropy=-quarter, top=top) for id in ids]
 
-    def media_info(self, source: bytes, *, name: str) -> MediaInfo:
+    def media_info(self, source: bytes | Mapping[str, bytes], *, name: str) -> MediaInfo:
+        if isinstance(source, Mapping):
+            return MediaInfo("video", 40, width=4, height=3, seconds=2.0, n_frames=5)
         if not source.startswith(b"\x89PNG"):
             raise UsageError(f"{name}: not an image")
         return MediaInfo("image", 16, width=4, height=3)
@@ -136,15 +138,18 @@ class FakeModel:
 
 
 def text_of(message: Mapping[str, object]) -> str:
-    """Return the text of a message, with the sizes of images."""
+    """Return the text of a message, with the sizes of images and videos."""
     content = message["content"]
     parts = content if isinstance(content, list) else [{"text": content}]
-    return "".join(str(part["text"]) if "text" in part else shown(part["image"]) for part in parts)
+    return "".join(str(part["text"]) if "text" in part else shown(part) for part in parts)
 
 
-def shown(image: bytes | Path) -> str:
-    content = image if isinstance(image, bytes) else image.read_bytes()
-    return f"<image of {len(content)} bytes>"
+def shown(media: bytes | Mapping[str, object]) -> str:
+    """Return the kind and the size of an image, or of a part of a message."""
+    kind = str(media["type"]) if isinstance(media, Mapping) else "image"
+    content = media[kind] if isinstance(media, Mapping) else media
+    size = len(content.read_bytes() if isinstance(content, Path) else content)  # type: ignore[arg-type]
+    return f"<{kind} of {size} bytes>"
 
 
 def reasoning_pieces(seconds: float) -> Iterator[Piece]:

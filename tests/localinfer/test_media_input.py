@@ -179,7 +179,7 @@ def test_the_marker_without_media_is_text(model: Model) -> None:
     ({"type": "image", "image": np.zeros((0, 2, 3), np.uint8)}, "image: must be uint8"),
     ({"type": "image", "image": b"text"}, ""),
     ({"type": "image", "ids": [1, 2]}, "image: must be a path"),
-    ({"type": "video", "video": "a.mp4"}, "type: must be text, image or audio, not video"),
+    ({"type": "film", "film": "a.mp4"}, "type: must be text, image, audio or video, not film"),
 ])  # fmt: skip
 def test_invalid_parts(model: Model, part: dict[str, object], problem: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -235,7 +235,7 @@ def test_too_many_images_for_the_context(model: Model, monkeypatch: pytest.Monke
 
 def test_too_many_images(model: Model, tmp_path: Path) -> None:
     missing = {"type": "image", "image": str(tmp_path / "missing.png")}
-    with pytest.raises(UsageError, match=r"^messages\[0\]\.content\[1000\].*: more than 1000 images and sounds$"):
+    with pytest.raises(UsageError, match=r"^messages\[0\]\.content\[1000\].*: more than 1000 images, sounds and vid"):
         model.chat(asked(*[missing] * 1001))  # before one is read
 
 
@@ -286,7 +286,7 @@ def test_addresses_of_the_web(model: Model, monkeypatch: pytest.MonkeyPatch) -> 
         assert ids_of(model, part, media_access=allowed) == ids_of(model, {"type": "image", "image": picture()})
         with pytest.raises(UsageError, match=r"content\[0\]\.image_url\.url: .*404"):
             ids_of(model, {"type": "image_url", "image_url": {"url": f"{address}/dog.png"}}, media_access=allowed)
-        monkeypatch.setattr("localinfer.multimodal.access.MAX_BYTES", 10)
+        monkeypatch.setattr("localinfer.multimodal.parts.MAX_BYTES", 10)
         with pytest.raises(UsageError, match="larger than"):
             ids_of(model, part, media_access=allowed)
     finally:

@@ -421,5 +421,6 @@ def make(name: str, spec: Spec) -> str:
     return ""
 
 
-failed = {each: error for each in sys.argv[1:] or SPECS if (error := make(each, SPECS[each]))}
-sys.exit("\n".join(f"{each}: {error}" for each, error in failed.items()) or None)
+if __name__ == "__main__":
+    failed = {each: error for each in sys.argv[1:] or SPECS if (error := make(each, SPECS[each]))}
+    sys.exit("\n".join(f"{each}: {error}" for each, error in failed.items()) or None)

@@ -2,10 +2,12 @@
 
     python tests/making/make_media_fixtures.py            # all of them
     python tests/making/make_media_fixtures.py qwen2vl    # this one
+    python tests/making/make_media_fixtures.py video      # tests/data/video_logits.npz
 
 Needs torch and transformers. The models are those of `make_reference_models`. A file has the text's `ids`, where -1 is
 a row of an image; the `rows` of all images, one after another; the rows and columns of each image (`grids`); and the
-`logits` at some `positions`.
+`logits` at some `positions`. video_logits.npz has the `coordinates` of the rows of a video instead of grids: pairs of
+frames at unequal temporal positions, and text that begins behind the largest of them.
 """
 
 import sys
@@ -105,6 +107,26 @@ def make(name: str) -> None:
     write(name, ids[0].numpy(), rows.numpy(), grids, logits)
 
 
+def make_video() -> None:
+    """Write what Qwen2.5-VL's text model computes with a video whose temporal positions are times."""
+    model = make_reference_models.write_and_load("qwen2vl", make_reference_models.MODELS["qwen2vl"])
+    grid, text = (4, 2 * MERGE, 3 * MERGE), make_reference_models.IDS[:40]
+    count = grid[0] * grid[1] * grid[2] // MERGE**2
+    ids = torch.tensor([[*text[:9], START, *[IMAGE_ID] * count, END, *text[9:]]])
+    coordinates = model.model.get_vision_position_ids(0, torch.tensor(grid), 1, MERGE, 2.6)
+    before, after = torch.arange(10).expand(3, -1), torch.arange(ids.shape[1] - count - 10).expand(3, -1)
+    positions = torch.cat([before, 10 + coordinates, 10 + coordinates.max() + 1 + after], 1)[:, None]
+    rows, is_row = random_pixels(count, model.config.text_config.hidden_size), ids == IMAGE_ID
+    with torch.no_grad():
+        embedded = model.get_input_embeddings()(ids).masked_scatter(is_row[..., None], rows)
+        logits = model(inputs_embeds=embedded, position_ids=positions, use_cache=False).logits[0].numpy()
+    chosen = np.array([*range(5, ids.shape[1], 4), ids.shape[1] - 1])
+    np.savez_compressed(
+        DATA.parent / "video_logits.npz", ids=np.where(is_row[0], -1, ids[0]).astype(np.int16), rows=rows.numpy(),
+        coordinates=coordinates.T.numpy().astype(np.int32), positions=chosen, logits=logits[chosen],
+    )  # fmt: skip
+
+
 def write(name: str, ids: Any, rows: Any, grids: Sequence[tuple[int, int]], logits: Any) -> None:
     is_row = ids == IMAGE_ID
     positions = np.array([*range(5, len(ids), 4), len(ids) - 1])
@@ -117,5 +139,5 @@ def write(name: str, ids: Any, rows: Any, grids: Sequence[tuple[int, int]], logi
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or MODELS:
-        make(name)
+    for name in sys.argv[1:] or [*MODELS, "video"]:
+        make_video() if name == "video" else make(name)

@@ -23,9 +23,11 @@ from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
 from hearing_model import speech, wav, write_hearing_model
 from locations import DATA, TESTS
 from lora_adapter import lora_adapter
+from made_videos import make_video
 from seeing_model import picture, write_seeing_model
 from split_files import split
 from tiny import Field, tiny_gemma3, tiny_llama, tiny_qwen2
+from watching_model import write_watching_model
 
 N_CTX = 4096
 CHAT_TEMPLATE = (  # with a list of tools, a switch for reasoning, and a reasoning effort
@@ -71,6 +73,16 @@ def seeing_model(path: Path) -> None:
     """Write a model and its projector."""
     write_seeing_model(path.parent, n_ctx=N_CTX).rename(path)
     (path.parent / "mmproj-gemma3.gguf").rename(path.with_name(f"mmproj-{path.name}"))
+
+
+def watching_model(path: Path) -> None:
+    """Write a model that was trained for videos, and its projector."""
+    write_watching_model(path.parent, n_ctx=N_CTX).rename(path)
+    (path.parent / "mmproj-internvl.gguf").rename(path.with_name(f"mmproj-{path.name}"))
+
+
+def video(path: Path) -> None:
+    path.write_bytes(make_video())
 
 
 def photos(path: Path) -> None:
@@ -163,6 +175,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     **dict.fromkeys(("meeting.mp3", "interview.wav", "monday.flac", "tuesday.flac", "talk.wav"), sound),
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
     "template.jinja": lambda path: text(path, CHAT_TEMPLATE),
+    "qwen3-vl.gguf": watching_model, "clip.mp4": video,
     "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image,
     "photos.jsonl": partial(lines, objects=[ABOUT_A_PHOTO]), "photos/": photos,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from localinfer.runtime.media_embeddings import MediaEmbeddings
 
 DATA = Path(__file__).parents[1] / "data" / "media"
+VIDEO_MODEL = "qwen2vl"  # the reference model of `expected_with_video`
 BIDIRECTIONAL = ["gemma3-vision", "gemma4-dense"]  # rows of an image attend to later ones
 NAMES = sorted(path.stem for path in DATA.glob("*.npz"))
 
@@ -26,6 +27,15 @@ class MediaReference:
     images: list[MediaEmbeddings]
     positions: NDArray[np.intp]
     logits: NDArray[np.float32]
+
+
+def expected_with_video() -> MediaReference:
+    """Return what transformers computed for a video in a text, whose temporal positions are times."""
+    with np.load(DATA.parent / "video_logits.npz") as file:
+        ids, coordinates = file["ids"].astype(int), file["coordinates"]
+        ids[ids < 0] = -1 - np.arange((ids < 0).sum())
+        video = MediaEmbeddings(b"video", file["rows"], int(coordinates.max()) + 1, coordinates)
+        return MediaReference(ids.tolist(), [video], file["positions"], file["logits"])
 
 
 def expected(name: str) -> MediaReference:

@@ -33,7 +33,7 @@ from localinfer.multimodal.preprocessing.image_parameters import MAX_PATCH_SIZE
 
 CHANNELS = 3
 PATCH_EMBEDDING, PATCH_BIAS = "v.patch_embd.weight", "v.patch_embd.bias"
-FRAMES = (PATCH_EMBEDDING, f"{PATCH_EMBEDDING}.1")  # of encoders of videos: an image is two equal frames
+FRAMES = (PATCH_EMBEDDING, f"{PATCH_EMBEDDING}.1")  # of encoders of pairs of frames: an image is two equal frames
 DEFAULT_EPSILON = 1e-5
 FULL_ATTENTION = AttentionSpec()
 
@@ -50,13 +50,15 @@ class PatchInput(NamedTuple):
 
 
 class EncoderBuilder(GraphBuilder):
-    """Records the operations of an encoder for a `grid` of patches: rows and columns."""
+    """Records the operations of an encoder for a `grid` of patches: rows and columns. A patch shows one frame, or
+    `n_frames` frames of a video."""
 
     tensors: EncoderTensors
     layer_prefix = "v.blk."
 
-    def __init__(self, model: ModelGraph, grid: tuple[int, int], heads: AttentionHeads) -> None:
+    def __init__(self, model: ModelGraph, grid: tuple[int, int], heads: AttentionHeads, n_frames: int = 1) -> None:
         super().__init__(model)
+        self.n_frames = n_frames
         self.graph, self.grid, self.heads = model.graph, grid, heads
         self.n_patches = grid[0] * grid[1]
         self.constants: list[tuple[Region, int, NDArray[np.generic]]] = []  # with offsets in bytes
@@ -104,13 +106,15 @@ class EncoderBuilder(GraphBuilder):
         self, positions: Floats | None = None, *, order: Indices | None = None, convolutions: Sequence[str] = (),
         class_last: bool = False,
     ) -> Buffer:  # fmt: skip
-        """Return the residual stream: the product of each patch and the patch embedding, the sum of `convolutions`.
+        """Return the residual stream: the product of each patch and the patch embedding, the sum of `convolutions`, of
+        which each belongs to one frame if patches show as many.
 
         `positions` are the position embeddings of the class rows and the patches, in this order (patches first with
         `class_last`), as are the rows. Patches are in the given `order` of rows, positions in that of the grid.
         """
         n, names = self.embedding_length, tuple(convolutions) or (PATCH_EMBEDDING,)
-        weight = self.tensors.patch_matrix(names, n, CHANNELS, self.patch_size)
+        side_by_side = self.n_frames == len(names) > 1
+        weight = self.tensors.patch_matrix(names, n, CHANNELS, self.patch_size, side_by_side=side_by_side)
         class_rows = read_class_rows(self.tensors, n)
         initial, count = np.zeros((self.graph.batch, n), np.float32), len(class_rows)
         first = 0 if class_last else count

@@ -66,9 +66,11 @@ class EncoderTensors(Tensors):
 
         return self._once(f"{name} by patch", convert)
 
-    def patch_matrix(self, names: tuple[str, ...], n_out: int, channels: int, size: int) -> Tensor:
+    def patch_matrix(
+        self, names: tuple[str, ...], n_out: int, channels: int, size: int, *, side_by_side: bool = False
+    ) -> Tensor:  # fmt: skip
         """Return the sum of convolutions over patches as a matrix, (n_out, channels * size * size padded to a multiple
-        of 32)."""
+        of 32). `side_by_side`, their columns follow each other instead, for patches of several frames."""
         n_in = channels * size * size
         shape: tuple[int, ...] = (n_out, channels, size, size)
         for name in names:
@@ -77,11 +79,12 @@ class EncoderTensors(Tensors):
 
         def convert() -> Tensor:
             values = [dequantize(self.tensor(name, *shape)).reshape(n_out, n_in) for name in names]
-            return constant(names[0], np.pad(sum(values[1:], values[0]), ((0, 0), (0, -n_in % 32))))
+            whole = np.concatenate(values, axis=1) if side_by_side else sum(values[1:], values[0])
+            return constant(names[0], np.pad(whole, ((0, 0), (0, -whole.shape[1] % 32))))
 
         for name in names:
             self.tensor(name, *shape)
-        return self._once("+".join(names), convert)
+        return self._once(("|" if side_by_side else "+").join(names), convert)
 
     def _once(self, key: str, convert: Callable[[], Tensor]) -> Tensor:
         if key not in self._converted:

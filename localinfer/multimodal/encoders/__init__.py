@@ -7,6 +7,7 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     ARCHITECTURES       the language models that it belongs to (GGUF architectures); any if it is empty
     is_bidirectional(model)  whether the rows of an image attend to each other in this language model (no if missing)
     GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)
+    VIDEO               how videos are read (`VideoFamily`; None if missing: the encoder was not trained for them)
     HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
     ANY_SIZE            whether clip.vision.image_size is unused: the image processor chooses a size (False if missing)
 """
@@ -20,6 +21,7 @@ from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoders.arrangement import Arrange
+from localinfer.multimodal.videos.video_family import VideoFamily
 
 HELPERS = ("arrangement",)
 
@@ -34,6 +36,7 @@ class Encoder(NamedTuple):
     grid_positions: bool
     has_projection_dim: bool
     any_size: bool
+    video: VideoFamily | None = None
 
 
 def causal(model: GGUF) -> bool:  # noqa: ARG001 of all models
@@ -60,4 +63,5 @@ def find_encoder(projector_type: str) -> Encoder | None:
         getattr(module, "GRID_POSITIONS", False),
         getattr(module, "HAS_PROJECTION_DIM", True),
         getattr(module, "ANY_SIZE", False),
+        getattr(module, "VIDEO", None),
     )

@@ -7,10 +7,16 @@ from localinfer.multimodal.encoder_graph.encoder_builder import FRAMES, EncoderB
 from localinfer.multimodal.encoder_graph.matrices import n_rows_of, product_of_padded
 from localinfer.multimodal.encoder_graph.transformer import activation, hidden_units, transform
 from localinfer.multimodal.encoders.arrangement import surround
+from localinfer.multimodal.videos import frame_sizes, sampling, video_text
+from localinfer.multimodal.videos.video_family import VideoFamily
 
 ARCHITECTURES = ("glm4", "glm4moe", "glm4v", "glm4vmoe")
 GRID_POSITIONS = True
 arrange = surround("<|begin_of_image|>", "<|end_of_image|>")
+VIDEO = VideoFamily(
+    sampling.glm4v_frames, frame_sizes.glm4v_sizes, video_text.glm4v_text, fps=2, most=600, frames=2,
+    fewest_pixels=12_544,
+)  # fmt: skip
 
 
 def build(g: EncoderBuilder) -> Buffer:

@@ -7,9 +7,12 @@ from localinfer.multimodal.encoder_graph import learned_positions, row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.transformer import activation, transform
 from localinfer.multimodal.encoders.arrangement import Part, View
+from localinfer.multimodal.videos import frame_sizes, sampling, video_text
+from localinfer.multimodal.videos.video_family import VideoFamily
 
 ARCHITECTURES = ("llama", "smollm3")
 AROUND, WHOLE = "<fake_token_around_image>", "<global-img>"
+VIDEO = VideoFamily(sampling.smolvlm_frames, frame_sizes.smolvlm_sizes, video_text.smolvlm_text, fps=1, most=64)
 
 
 def build(g: EncoderBuilder) -> Buffer:

@@ -6,11 +6,16 @@ from localinfer.multimodal.encoder_graph import positions, row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import FRAMES, EncoderBuilder
 from localinfer.multimodal.encoder_graph.transformer import activation, transform, two_layers
 from localinfer.multimodal.encoders.arrangement import surround
+from localinfer.multimodal.videos import frame_sizes, sampling, video_text
+from localinfer.multimodal.videos.video_family import VideoFamily
 
 ARCHITECTURES = ("qwen2vl",)
 GRID_POSITIONS = True
 WINDOW = 112  # pixels on each side
 arrange = surround("<|vision_start|>", "<|vision_end|>")
+VIDEO = VideoFamily(
+    sampling.qwen2_frames, frame_sizes.qwen2_sizes, video_text.qwen25_text, fps=2, most=768, frames=2, tokens=(128, 768)
+)
 
 
 def build(g: EncoderBuilder) -> Buffer:

@@ -7,10 +7,16 @@ from localinfer.multimodal.encoder_graph import learned_positions, positions, ro
 from localinfer.multimodal.encoder_graph.encoder_builder import FRAMES, EncoderBuilder
 from localinfer.multimodal.encoder_graph.transformer import activation, transform, two_layers
 from localinfer.multimodal.encoders.arrangement import surround
+from localinfer.multimodal.videos import frame_sizes, sampling, video_text
+from localinfer.multimodal.videos.video_family import VideoFamily
 
 ARCHITECTURES = ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
 GRID_POSITIONS = True
 arrange = surround("<|vision_start|>", "<|vision_end|>")
+VIDEO = VideoFamily(
+    sampling.qwen3_frames, frame_sizes.qwen3_sizes, video_text.qwen3_text, fps=2, most=768, frames=2, tokens=(0, 768),
+    fewest_pixels=4096,
+)  # fmt: skip
 
 
 def build(g: EncoderBuilder) -> Buffer:

@@ -1,5 +1,5 @@
-// Files as attachments of a message: { name, size, text }, { name, size, image } or { name, size, audio }, where image
-// and audio are data URLs.
+// Files as attachments of a message: { name, size, text }, or { name, size } with an image, audio or video, which are
+// data URLs.
 
 import { pdfText } from "./pdf_text.js";
 import { scaledDown } from "./scaled_image.js";
@@ -7,8 +7,12 @@ import * as server from "./server.js";
 import { model } from "./state.js";
 
 const MAX_TEXT = 4 << 20; // bytes; the server accepts no longer prompt
-const MAX_BYTES = { text: MAX_TEXT, pdf: 32 << 20, image: 20 << 20, audio: 20 << 20, video: Infinity }; // a request may have 32 MiB, in base64
-const SENSES = { image: { modality: "vision", name: "see images" }, audio: { modality: "audio", name: "hear audio" } };
+const MAX_BYTES = { text: MAX_TEXT, pdf: 32 << 20, image: 20 << 20, audio: 20 << 20, video: 20 << 20 }; // a request may have 32 MiB, in base64
+const SENSES = {
+  image: { modality: "vision", name: "see images" },
+  audio: { modality: "audio", name: "hear audio" },
+  video: { modality: "video", name: "watch videos" },
+};
 
 /** Read a file. Raises an error whose message is a line for the user. */
 export async function readAttachment(file) {
@@ -16,7 +20,6 @@ export async function readAttachment(file) {
   const made = { name: file.name, size: file.size };
   const kind = kindOf(file);
   if (file.size > MAX_BYTES[kind]) fail("is too large");
-  if (kind === "video") fail("video is not supported");
   if (kind in SENSES) {
     await requireSense(SENSES[kind], fail);
     const content = kind === "image" ? await scaledDown(file) : file;

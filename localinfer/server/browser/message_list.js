@@ -50,10 +50,10 @@ function messageItem(node, nodes) {
   return item;
 }
 
-/** A file of a message. Its text can be unfolded; images are drawn on a canvas; of sounds there is the name. */
+/** A file of a message. Its text can be unfolded; images are drawn on a canvas; of sounds and videos there is the name. */
 function attachmentItem(file) {
   if (file.image) return element("li", [picture(file), file.name]);
-  if (file.audio) return element("li", [file.name]);
+  if (file.audio || file.video) return element("li", [file.name]);
   const text = element("pre"), details = element("details", [element("summary", [file.name]), text]);
   details.addEventListener("toggle", () => { text.textContent = file.text; }, { once: true }); // it may be long
   return element("li", [details]);

@@ -35,13 +35,15 @@ export function results(nodes) {
   return end < 0 ? nodes : nodes.slice(0, end);
 }
 
-/** The text of a message with its attached files in front, and images and sounds as parts of their own. */
+/** The text of a message with its attached files in front, and images, sounds and videos as parts of their own. */
 function userContent(node) {
   const files = node.attachments ?? [];
   const text = [...files.filter(each => each.text !== undefined).map(fenced), node.content].filter(Boolean).join("\n\n");
   const images = files.filter(each => each.image).map(each => ({ type: "image_url", image_url: { url: each.image } }));
   const sounds = files.filter(each => each.audio).map(soundPart);
-  return images.length + sounds.length ? [...images, ...sounds, { type: "text", text }] : text;
+  const videos = files.filter(each => each.video).map(each => ({ type: "input_video", input_video: { url: each.video } }));
+  const media = [...images, ...sounds, ...videos];
+  return media.length ? [...media, { type: "text", text }] : text;
 }
 
 function soundPart({ audio, name }) {

@@ -65,11 +65,13 @@ function message(value) {
 const checked = (list, check) => Array.isArray(list) ? list.map(check) : fail("has a field that is not a list");
 
 function attachment(value) {
-  const { name, size, text, image, audio } = value ?? {};
-  if (typeof name !== "string" || typeof (text ?? image ?? audio) !== "string") fail("has an invalid attachment");
+  const { name, size, text, image, audio, video } = value ?? {};
+  if (typeof name !== "string" || typeof (text ?? image ?? audio ?? video) !== "string") fail("has an invalid attachment");
   if (image !== undefined && !/^data:image\/[\w.+-]+;base64,[\w+/=]*$/.test(image)) fail("has an invalid image");
   if (audio !== undefined && !/^data:audio\/[\w.+-]+;base64,[\w+/=]*$/.test(audio)) fail("has an invalid sound");
-  return { name, size: Number(size) || 0, ...(text !== undefined ? { text } : image !== undefined ? { image } : { audio }) };
+  if (video !== undefined && !/^data:video\/[\w.+-]+;base64,[\w+/=]*$/.test(video)) fail("has an invalid video");
+  const content = text !== undefined ? { text } : image !== undefined ? { image } : audio !== undefined ? { audio } : { video };
+  return { name, size: Number(size) || 0, ...content };
 }
 
 function toolCall(value) {

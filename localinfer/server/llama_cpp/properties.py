@@ -19,6 +19,8 @@ from localinfer.server.streaming import JSONResponse
 if TYPE_CHECKING:
     from localinfer.model import Model
 
+MODALITIES = {"vision": "image", "audio": "audio", "video": "video"}  # as llama.cpp calls what a model reads
+
 
 async def health(_: Request) -> Response:
     return JSONResponse({"status": "ok"})
@@ -66,7 +68,7 @@ def describe(served: ServedModel, model: "Model", dispatcher: Dispatcher) -> dic
         "total_slots": len(dispatcher.slots.all),
         "model_alias": served.name,
         "model_path": str(model.file.path),
-        "modalities": {"vision": "image" in model.media_kinds, "audio": "audio" in model.media_kinds},
+        "modalities": {name: kind in model.media_kinds for name, kind in MODALITIES.items()},
         "media_marker": MEDIA_MARKER,
         "endpoint_slots": dispatcher.settings.has_slots,
         "endpoint_metrics": dispatcher.settings.has_metrics,

@@ -80,7 +80,7 @@ def model_details(served: ServedModel, model_cache: ModelCache, verbose: bool) -
         "details": format_details(info),
         "model_info": {key: to_json_value(value) for key, value in metadata.items()}
         | {"general.parameter_count": info.n_parameters},
-        "capabilities": [*capabilities(info), *(CAPABILITIES[kind] for kind in sorted(kinds, reverse=True))],
+        "capabilities": [*capabilities(info), *(name for kind, name in CAPABILITIES.items() if kind in kinds)],
         "modified_at": info.modified.isoformat(),
     }
 

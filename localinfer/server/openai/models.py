@@ -27,7 +27,7 @@ def model_object(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:
     result |= {"aliases": list(served.aliases), "tags": list(served.tags or dispatcher.settings.tags)}
     model = dispatcher.model_cache.loaded.get(served.name)
     kinds = dispatcher.model_cache.media_kinds(served)
-    inputs = [each for each in ("image", "audio") if each in kinds]
+    inputs = [each for each in ("image", "audio", "video") if each in kinds]
     result["architecture"] = {"input_modalities": ["text", *inputs], "output_modalities": ["text"]}
     result["capabilities"] = ["completion", *(["multimodal"] if inputs else [])]
     if model:

@@ -40,6 +40,18 @@ def test_image_of_a_question(fake_cli: FakeCli, fake_model: str, png: Path, tmp_
     assert f"<image of {SIZE} bytes>What?" in result.stdout.decode()
 
 
+def test_video_of_a_question(fake_cli: FakeCli, fake_model: str, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(bytes(99))
+    result = fake_cli("chat", fake_model, "--video", str(path), "What happens?")
+    assert result.stdout.decode() == "1: <video of 99 bytes>What happens?"
+    assert "clip.mp4: 2.0 s, 5 frames of 4 x 3, 40 tokens" in result.stderr.decode()
+    result = fake_cli("generate", fake_model, "--video", str(path), "It shows")
+    assert result.stdout.decode() == "<video of 99 bytes>It shows"
+    result = fake_cli("mtmd-cli", "-m", fake_model, "--video", str(path), "--video-fps", "2", "-p", "What?")
+    assert "<video of 99 bytes>What?" in result.stdout.decode()
+
+
 def test_image_of_a_prompt(fake_cli: FakeCli, fake_model: str, png: Path) -> None:
     result = fake_cli("generate", fake_model, "--image", str(png), "This shows")
     assert result.stdout.decode() == f"<image of {SIZE} bytes>This shows"
@@ -55,6 +67,22 @@ def test_files_that_are_no_images(fake_cli: FakeCli, fake_model: str, tmp_path: 
     damaged = fake_cli(command, fake_model, "--image", str(tmp_path / "text.png"), "What?")
     assert damaged.returncode == 2
     assert damaged.stderr.decode().splitlines()[-1].startswith("error: --image: ")
+
+
+@on_terminals
+def test_video_in_an_interactive_chat(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
+    path, own = tmp_path / "clip.mp4", {"LOCALINFER_DATA_DIR": str(tmp_path / "data")}
+    path.write_bytes(bytes(99))
+    t = terminal("chat", fake_model, "--session", "films", columns=200, **own)
+    t.expect("> ")
+    t.type(f"/video {path}\n")
+    t.expect("clip.mp4: 2.0 s, 5 frames of 4 x 3, 40 tokens, with your next message")
+    t.expect("> ")
+    t.type("What happens?\n")
+    t.expect("1: <video of 99 bytes>What happens?")
+    t.expect("> ")
+    t.type(f"/video {path} And then?\n")
+    t.expect("3: <video of 99 bytes>And then?")
 
 
 @on_terminals
@@ -125,7 +153,7 @@ def test_an_image_is_kept_until_it_is_sent(
     t.expect("with your next message")
     t.expect("> ")
     t.type("result\n")  # a result has no images
-    t.expect("Attached images and sounds are kept for your next message; /image without a path removes them.")
+    t.expect("Attached images, sounds and videos are kept for your next message; /image without a path removes them.")
     t.expect("3: result")
     t.expect("t/s")
     t.expect("> ")
@@ -148,7 +176,7 @@ def test_a_kept_image_can_be_removed(terminal: OpenTerminal, fake_model: str, pn
     t.expect("> ")
     t.type(f"/image '{png}' an overflow\n")
     t.expect("error: context is full")
-    t.expect("Attached images and sounds are kept for your next message; /image without a path removes them.")
+    t.expect("Attached images, sounds and videos are kept for your next message; /image without a path removes them.")
     t.expect("> ")
     t.type("/image\n")
     t.expect("removed from your next message: my cat.png")

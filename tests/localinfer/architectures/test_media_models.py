@@ -1,5 +1,5 @@
 """Text models of vision models compute what `transformers` computes with the rows of images: of several images, also of
-grids that are not square."""
+grids that are not square, and of a video."""
 
 import contextlib
 from pathlib import Path
@@ -20,8 +20,17 @@ EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", c
 
 @pytest.mark.parametrize("name", media_models.NAMES)
 def test_logits_with_images_agree_with_transformers(name: str, tmp_path: Path) -> None:
-    path = checkpoints.as_type(reference_models.checkpoint(name, tmp_path), tmp_path / "m.gguf", "F32")
-    reference, model = media_models.expected(name), naive.Model(open_gguf(path))
+    check_logits(name, media_models.expected(name), tmp_path)
+
+
+def test_logits_with_a_video_agree_with_transformers(tmp_path: Path) -> None:
+    check_logits(media_models.VIDEO_MODEL, media_models.expected_with_video(), tmp_path)
+
+
+def check_logits(name: str, reference: media_models.MediaReference, folder: Path) -> None:
+    """Compare the logits of the naive model and of the engine with those of transformers."""
+    path = checkpoints.as_type(reference_models.checkpoint(name, folder), folder / "m.gguf", "F32")
+    model = naive.Model(open_gguf(path))
     limit = 1e-4 * np.abs(reference.logits).max()
     model.media, model.ctx_size = reference.images, EXACT.ctx_size
     np.testing.assert_allclose(

@@ -28,7 +28,7 @@ def message(**changes: Any) -> list[dict[str, Any]]:
     (message(content=[{"text": "Hello"}]), "messages[1].content[0]: must be a part, such as"),
     (message(content=[{"type": "text"}]), "messages[1].content[0].text: must be a string"),
     (message(content=[{"type": "text", "text": ""}, {"type": "image_url", "image_url": {}}]),
-     "messages[1].content[1].type: must be text, image or audio, not image_url"),
+     "messages[1].content[1].type: must be text, image, audio or video, not image_url"),
     (message(tool_calls="f"), "messages[1].tool_calls: must be a list"),
     (message(tool_calls=["f"]), "messages[1].tool_calls[0]: must be a mapping"),
 ])  # fmt: skip

@@ -151,7 +151,7 @@ def test_a_long_conversation_in_a_child(file: GGUF, tokenizer: Tokenizer, chatml
 @pytest.mark.parametrize(("part", "problem"), [
     ({"type": "image", "ids": "abc"}, r"messages\[0\].content\[0\].ids: must be a list of token ids"),
     ({"type": "audio", "ids": [1.5]}, r"messages\[0\].content\[0\].ids: must be a list of token ids"),
-    ({"type": "video"}, r"messages\[0\].content\[0\].type: must be text, image or audio, not video"),
+    ({"type": "film"}, r"messages\[0\].content\[0\].type: must be text, image, audio or video, not film"),
 ])  # fmt: skip
 def test_invalid_parts(part: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=f"^{problem}$"):

@@ -153,7 +153,7 @@ def test_heic() -> None:
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "this is an SVG drawing"),
         (b"\xef\xbb\xbf<?xml version='1.0'?>\n<svg/>", "this is an SVG drawing"),
         (b"%PDF-1.7", "this is a PDF document"),
-        (b"\0\0\0\x1cftypM4A ", "this is an MP4 or M4A file"),
+        (b"\0\0\0\x1cftypM4A ", "this is an M4A file"),
         (b"<!DOCTYPE html>", "this is a web page"),
         (b"hello", "this is a file of an unknown type"),
         (png(0, 0), "PNG image is damaged|has no pixels"),

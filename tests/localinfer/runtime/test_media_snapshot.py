@@ -15,6 +15,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime import snapshot
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.media_table import MAX_POSITIONS
 from localinfer.runtime.sequence import Sequence
 
 OPTIONS = Options(threads=2, ctx_size=150)
@@ -96,7 +97,7 @@ SPAN = {"digest": "61", "count": 20, "n_positions": 5, "bidirectional": False}
         [SPAN | {"n_positions": -1}],
         [SPAN | {"count": 1 << 30}],
         [SPAN | {"n_positions": 1 << 70}],
-        [SPAN | {"n_positions": OPTIONS.ctx_size + 1}],
+        [SPAN | {"n_positions": MAX_POSITIONS + 1}],
         [SPAN, *({**SPAN, "digest": f"{n:04x}", "count": 150} for n in range(2))],
         [SPAN, SPAN],
         [SPAN, SPAN | {"digest": "62"}, SPAN | {"digest": "63", "count": 0}],

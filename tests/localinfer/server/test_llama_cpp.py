@@ -18,7 +18,8 @@ def test_health_props_and_slots(server: ServerProcess, tiny: Path) -> None:
     assert props["default_generation_settings"]["n_ctx"] == 16384
     assert props["model_path"] == str(tiny)
     assert props["default_generation_settings"]["params"]["temperature"] == 0.8
-    assert (props["bos_token"], props["modalities"]) == ("<|im_start|>", {"vision": False, "audio": False})
+    assert props["bos_token"] == "<|im_start|>"
+    assert props["modalities"] == {"vision": False, "audio": False, "video": False}
     assert not props["chat_template_caps"]["supports_tools"]
     assert "im_start" in props["chat_template"]
     slot = {"id": 0, "is_processing": False, "waiting": 0, "prompt_divergence": None, "n_ctx": 16384}

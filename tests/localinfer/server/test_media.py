@@ -9,10 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_videos import make_video
 from projector_files import write_projector_header
 from seeing_model import N_TOKENS, picture, write_seeing_model
 from server_process import ServerProcess
 from tiny import tiny_llama
+from watching_model import N_TOKENS as N_TOKENS_OF_A_FRAME
+from watching_model import write_watching_model
 
 import localinfer
 from cli.server.model_list import ModelList
@@ -68,7 +71,7 @@ def n_prompt(server: ServerProcess, *parts: dict[str, Any]) -> int:
 
 
 def test_what_the_server_says(seeing: ServerProcess, server: ServerProcess) -> None:
-    assert seeing.get("/props").body["modalities"] == {"vision": True, "audio": False}
+    assert seeing.get("/props").body["modalities"] == {"vision": True, "audio": False, "video": False}
     assert seeing.get("/props").body["media_marker"] == "<__media__>"
     [entry] = seeing.get("/v1/models").body["data"]
     assert entry["architecture"] == {"input_modalities": ["text", "image"], "output_modalities": ["text"]}
@@ -283,12 +286,39 @@ def test_a_model_that_reads_text_only(server: ServerProcess) -> None:
     ({"type": "image", "ids": [1]}, "messages[0].content[0].image: must be a path"),
     ({"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}, "messages[0].content[0]: the model"),
     ({"type": "input_audio", "input_audio": {}}, "messages[0].content[0].input_audio.data: must be base64"),
-    ({"type": "video_url"}, "messages[0].content[0].type: must be text, image or audio"),
+    ({"type": "video_url"}, "messages[0].content[0].video_url: must be a URL, such as data:video"),
+    ({"type": "video_url", "video_url": {"url": URL}}, "messages[0].content[0]: the model reads images, and was not"),
+    ({"type": "input_video", "input_video": {"data": "%"}}, "messages[0].content[0].input_video.data: is not valid"),
+    ({"type": "film"}, "messages[0].content[0].type: must be text, image, audio or video"),
 ])  # fmt: skip
 def test_invalid_parts(seeing: ServerProcess, part: dict[str, Any], problem: str) -> None:
     refused = seeing.post(CHAT, {"messages": [user(part, text())]})
     assert (refused.status, refused.body["error"]["param"]) == (400, "messages")
     assert refused.body["error"]["message"].startswith(problem), refused.body
+
+
+def test_videos_of_requests(tmp_path: Path) -> None:
+    model = write_watching_model(tmp_path)
+    with localinfer.load(model, parallel=2) as loaded:  # compiles the kernels
+        loaded.chat([user({"type": "video", "video": make_video()}, text())], **FIXED)
+    encoded = base64.b64encode(make_video()).decode()
+    with ServerProcess(model, "--video-max-frames", "2") as watching:
+        assert watching.get("/props").body["modalities"] == {"vision": True, "audio": False, "video": True}
+        (entry,) = watching.get("/v1/models").body["data"]
+        assert entry["architecture"]["input_modalities"] == ["text", "image", "video"]
+        url = f"data:video/mp4;base64,{encoded}"
+        parts = (
+            {"type": "video_url", "video_url": {"url": url}}, {"type": "input_video", "input_video": {"url": url}},
+            {"type": "input_video", "input_video": {"data": encoded}},
+        )  # fmt: skip
+        answers = [watching.post(CHAT, {"messages": [user(part, text())], **FIXED}).body for part in parts]
+        assert [answer["choices"] for answer in answers] == [answers[0]["choices"]] * len(parts)
+        assert answers[0]["usage"]["prompt_tokens"] > 2 * N_TOKENS_OF_A_FRAME
+        assert answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 2 * N_TOKENS_OF_A_FRAME
+        damaged = {"type": "input_video", "input_video": {"data": base64.b64encode(make_video()[:99]).decode()}}
+        refused = watching.post(CHAT, {"messages": [user(damaged, text())]})
+        assert refused.status == 400
+        assert refused.body["error"]["message"].startswith("messages[0].content[0]: the video is damaged: ")
 
 
 def test_more_images_than_the_context_holds(seeing: ServerProcess) -> None:

@@ -65,7 +65,7 @@ def test_a_file_can_have_encoders_of_images_and_sounds(tmp_path: Path) -> None:
     file = open_projector(sound_projectors.write_both("idefics3", "ultravox", tmp_path), model)
     case = sound_projectors.cases("ultravox")[1]
     alone = Projector(file, OPTIONS, processor=object(), sound_processor=sound_projectors.ReferenceProcessor(case))  # type: ignore[arg-type]
-    assert alone.kinds == {"image", "audio"}
+    assert alone.kinds == {"image", "audio", "video"}
     [rows] = alone.encode(sound(1.0))
     assert isinstance(rows, MediaEmbeddings)
     assert np.abs(rows.rows - case.rows).max() < 1e-4 * np.abs(case.rows).max()

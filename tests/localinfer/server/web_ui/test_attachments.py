@@ -229,7 +229,7 @@ def test_sounds_need_a_model_that_hears(page: Any) -> None:
     requests = answer_with_deltas(page, [[{"content": "Hello."}]])
     attach(page, file("talk.wav", b"RIFF", "audio/wav"), file("film.mp4", b"x", "video/mp4"))
     page.wait_for_selector("#attachments >> text=talk.wav")
-    assert page.inner_text("#notice span") == "film.mp4: video is not supported"
+    assert page.inner_text("#notice span") == "film.mp4: the model tiny cannot watch videos"
     ask(page, "What is said?")
     assert requests[-1]["messages"][-1]["content"] == [
         {"type": "input_audio", "input_audio": {"data": base64.b64encode(b"RIFF").decode(), "format": "wav"}},
@@ -237,6 +237,22 @@ def test_sounds_need_a_model_that_hears(page: Any) -> None:
     ]
     page.reload()
     assert page.inner_text(".attachments") == "talk.wav"
+
+
+def test_videos_need_a_model_that_watches(page: Any) -> None:
+    body = json.dumps({"modalities": {"video": True}, "default_generation_settings": {"n_ctx": 100}})
+    page.route("**/props*", lambda route: route.fulfill(content_type="application/json", body=body))
+    requests = answer_with_deltas(page, [[{"content": "A cat."}]])
+    attach(page, file("film.mp4", b"film", "video/mp4"))
+    page.wait_for_selector("#attachments >> text=film.mp4")
+    ask(page, "What happens?")
+    address = f"data:video/mp4;base64,{base64.b64encode(b'film').decode()}"
+    assert requests[-1]["messages"][-1]["content"] == [
+        {"type": "input_video", "input_video": {"url": address}},
+        {"type": "text", "text": "What happens?"},
+    ]
+    page.reload()
+    assert page.inner_text(".attachments") == "film.mp4"
 
 
 def test_the_model_sees_an_image_that_was_pasted(browser: Any, tmp_path: Path) -> None:
