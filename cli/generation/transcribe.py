@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULTS: Layer = {"temp": 0.0}
 SAMPLING = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "n_predict")
-OF_IMAGES = ("image_min_tokens", "image_max_tokens", "video_fps", "video_max_frames")
+NOT_OF_SOUNDS = ("image_min_tokens", "image_max_tokens", "video_fps", "video_max_frames")
 SHORTEST_CHUNK, LONGEST_CHUNK = 5.0, 30.0  # seconds
 
 
@@ -65,7 +65,7 @@ class UnreadableSoundError(LocalInferError):
     """A file that cannot be read or decoded. The others are transcribed nevertheless."""
 
 
-@with_options("model", "media", names=SAMPLING, without=OF_IMAGES, defaults=DEFAULTS)
+@with_options("model", "media", names=SAMPLING, without=NOT_OF_SOUNDS, defaults=DEFAULTS)
 def transcribe_command(
     model: ModelArgument,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Sounds: WAV, FLAC, MP3 or Ogg.")],

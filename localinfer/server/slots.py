@@ -23,7 +23,7 @@ from localinfer.server.api_errors import APIError
 if TYPE_CHECKING:
     from localinfer.model import Model
 
-STOPPABLE_STAGES = ("prefill", "constraint", "prompt")
+STOPPABLE_STAGES = ("prefill", "constraint", "prompt", "frames", "video")
 MIN_WAKE_INTERVAL = 1 / 60  # seconds between two deliveries: the refresh interval of a screen
 
 T = TypeVar("T")
@@ -36,8 +36,8 @@ class SlotStopped(BaseException):
 
 
 def stop_if_cancelled(stage: str, done: int, total: int) -> None:
-    """Raise SlotStopped if the slot was stopped, between two prefill batches and while it waits for a child process.
-    Pass the progress of prefill on to the slot.
+    """Raise SlotStopped if the slot was stopped, between two prefill batches or two frames of a video, and while it
+    waits for a child process. Pass the progress of prefill on to the slot.
 
     A `Progress` callback for a model.
     """

@@ -100,6 +100,20 @@ def test_a_video_is_encoded_once(folder: Path) -> None:
         assert second.stats.reused_tokens >= first.stats.prompt_tokens
 
 
+@pytest.mark.parametrize("stage", ["frames", "video"])
+def test_reading_a_video_can_be_stopped_at_each_frame(folder: Path, stage: str) -> None:
+    def progress(at: str, done: int, _: int) -> None:
+        if at == stage and done == 2 and not stopped:
+            stopped.append(at)
+            raise KeyboardInterrupt
+
+    stopped: list[str] = []
+    with localinfer.load(folder / "qwen2.gguf", threads=1, prefix_store=False, ctx_size=512, progress=progress) as own:
+        with pytest.raises(KeyboardInterrupt):
+            own.tokenize("", media=[VIDEO])
+        assert len(own.tokenize("", add_special=False, media=[VIDEO])) == own.media_info(VIDEO).n_tokens
+
+
 def test_size_of_a_video(model: Model) -> None:
     info = model.media_info(VIDEO)
     assert (info.kind, info.n_frames, info.width, info.height, info.seconds) == ("video", SECONDS, 24, 24, 3.0)

@@ -95,7 +95,7 @@ def test_load_mode_and_mmap(typed: str, meant: str) -> None:
     [
         (["-ngl", "99", "x"], ["-ngl has no effect: all computation runs on the CPU"]),
         (["-ngl", "9", "-sm", "none", "-ngl", "1", "x"], ["-ngl, -sm have no effect: all computation runs on the CPU"]),
-        (["--video-fps", "2", "x"], ["--video-fps is not supported: there is no video in a prompt"]),
+        (["--server-base", "2", "x"], ["--server-base is not supported: the model runs locally"]),
         (["-ctk", "bf16", "x"], ["-ctk bf16: using f16"]),
         (["--jinja", "x"], []),
     ],
