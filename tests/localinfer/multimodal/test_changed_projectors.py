@@ -157,4 +157,4 @@ def test_weights_that_are_no_numbers_cause_no_warnings(name: str, value: float, 
         values = np.full(f.tensors[key].data.nbytes // 4, value, np.float32)
         f.tensors[key] = replace(f.tensors[key], data=values.view(np.uint8))
     file = projector_file.ProjectorFile(f, kind, encoder, reference.embedding_length, reference.deepstack)
-    file.build(projector_file.smallest_grid(f), Options(threads=1))
+    file.build(projector_file.smallest_grid(f, encoder), Options(threads=1))
