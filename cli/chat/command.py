@@ -18,7 +18,7 @@ from cli.chat.transcript import Transcript
 from cli.files.media_input import MediaInput
 from cli.files.output_files import writable_path
 from cli.files.text_input import read_text_file, unescape_options
-from cli.generation.generate import as_object, collect
+from cli.generation.generate import as_object, collect, warn_if_closed
 from cli.models.loading import missing_model_first
 from cli.terminal import screen
 from localinfer.errors import UsageError
@@ -170,5 +170,6 @@ def context_summary(model: "Model") -> str:
 def answer_as_json(chat: "Chat", message: str) -> None:
     pieces, problem = collect(chat.conversation.ask(message, attachments=chat.attachments))
     screen.write(as_object(chat.name, GenerationResult.from_pieces(pieces, chat.conversation.stats)) + "\n")
+    warn_if_closed(chat.conversation.stats)
     if problem:
         raise problem

@@ -20,7 +20,7 @@ from cli.chat.status import status_line, used_context
 from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
 from cli.files.media_input import MediaFile, read_media_file, split_paths
-from cli.generation.generate import statistics_line, with_control_tokens
+from cli.generation.generate import statistics_line, warn_if_closed, with_control_tokens
 from cli.terminal import screen
 from cli.terminal.interrupts import deferred_interrupts
 from cli.terminal.pictures import show_picture
@@ -303,13 +303,13 @@ class Chat:
         """Print the status line or the statistics of the last answer."""
         stats = self.conversation.stats
         self.used = used_context(stats, self.model.n_ctx)
-        if self.output.quiet:
-            return
-        if self.is_interactive:
+        if self.is_interactive and not self.output.quiet:
             columns = shutil.get_terminal_size().columns
             screen.note_dim(status_line(self.name, stats, self.model.n_ctx, first, columns))
-        else:
+        elif not self.output.quiet:
             screen.note_dim(statistics_line(stats))
+        if not self.is_interactive:
+            warn_if_closed(stats)
 
 
 def note_tool_result(calls: list[dict[str, Any]], *, has_attachments: bool) -> None:

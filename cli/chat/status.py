@@ -26,7 +26,7 @@ def used_context(stats: "Stats", n_ctx: int) -> int:
 def status_line(name: str, stats: "Stats", n_ctx: int, first_token: float, columns: int) -> str:
     """Return the status line: as many fields as fit into `columns`, the most important first."""
     fields = [
-        FINISH_LABELS[stats.finish_reason],
+        "closed at the limit of tokens" if stats.closed_at_limit else FINISH_LABELS[stats.finish_reason],
         format_rate(stats.generated_tokens, stats.generate_seconds),
         f"context {used_context(stats, n_ctx):,} of {n_ctx:,} tokens",
         f"first token {first_token:.2f} s",

@@ -125,8 +125,16 @@ def generate_command(
                 screen.note_dim(logprobs_line(token))
         if not output.quiet:
             screen.note_dim(statistics_line(stream.stats))
+        warn_if_closed(stream.stats)
         if problem:
             raise problem
+
+
+def warn_if_closed(stats: "Stats") -> None:
+    """Warn that an answer is complete only because it was closed at its limit."""
+    if stats.closed_at_limit:
+        limit = stats.closed_at_limit
+        screen.warn(f"the answer was closed at the limit of {limit} tokens: it is complete, but shortened")
 
 
 def write(_: "Piece", text: str) -> None:

@@ -80,6 +80,8 @@ class Stats:
 
     `finish_reason` is "stop" for an end-of-generation token or a stop string, "length" for n_predict, "context" for a
     full context, and "interrupted" until one of these occurs. `stop_string` is the stop string, if one ended the text.
+    `closed_at_limit` is the limit of tokens, by n_predict or the context, if a constrained answer was closed there: its
+    last tokens are not the model's, they complete it. The reason is then "length".
     """
 
     prompt_tokens: int = 0
@@ -92,6 +94,7 @@ class Stats:
     accepted_tokens: int = 0  # draft tokens that were accepted
     speedup: float = 1.0  # estimated speedup by speculative decoding
     finish_reason: FinishReason = "interrupted"
+    closed_at_limit: int = 0
     stop_string: str = ""  # the one that ended the text
     seed: int = 0
 

@@ -22,9 +22,9 @@ class GenerationResult:
     """The output of one run.
 
     `text` is the answer without reasoning and without tool calls; `tokens` are the ids of everything that the model
-    generated. `finish_reason` is that of `Stats`, or "tool_calls" if the model called tools. `logprobs` has one entry
-    per token if the option `logprobs` was set, otherwise it is empty. `tokens[answer_start:]` are the tokens of the
-    answer; those before are the reasoning and its tags.
+    generated. `finish_reason` is that of `Stats`, or "tool_calls" if the model called tools and the answer was not
+    closed at a limit. `logprobs` has one entry per token if the option `logprobs` was set, otherwise it is empty.
+    `tokens[answer_start:]` are the tokens of the answer; those before are the reasoning and its tags.
     """
 
     text: str
@@ -44,7 +44,7 @@ class GenerationResult:
         return cls(
             text=text_of(pieces, "text"),
             tokens=[piece.id for piece in tokens],
-            finish_reason="tool_calls" if calls else stats.finish_reason,
+            finish_reason="tool_calls" if calls and not stats.closed_at_limit else stats.finish_reason,
             stats=stats,
             reasoning=text_of(pieces, "reasoning"),
             tool_calls=calls,

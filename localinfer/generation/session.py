@@ -7,7 +7,7 @@ depends on neither files nor chat templates nor messages.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, count, islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -188,6 +188,7 @@ class GenerationSession:
                 yield from tokens
                 return
             stats.generated_tokens, stats.finish_reason = len(kept) - n_prefix, "interrupted"
+            stats.closed_at_limit = 0
             of_prompt = stats.reused_tokens, stats.prompt_seconds
             attempt_options = options_of_attempt(options, number)
             selector, prefix = self._selector(attempt_options, constraint), [piece.id for piece in kept]
@@ -231,9 +232,12 @@ class GenerationSession:
             reasoning.accept(id)
             selector.accept(id)
             prefix_pieces.append(Piece("", id, reasoning.kind))
+        limit = self._limit(options, stats.prompt_tokens)
+        numbers = count(stats.generated_tokens + 1)  # of the pieces, from the first one of an earlier attempt
 
         def choose(logits: Logits, tokens: Sequence[int]) -> Piece:
-            piece = selector(logits, tokens, reasoning.forced)
+            n_left = limit - next(numbers) if limit and options.close_at_limit else None
+            piece = selector(logits, tokens, reasoning.forced, n_left)
             reasoning.accept(piece.id)
             return replace(piece, kind=reasoning.kind) if reasoning.kind != "text" else piece
 
@@ -275,7 +279,8 @@ class GenerationSession:
                     return
                 with add_generate_seconds(stats):
                     pieces = loop.next_pieces()
-        stats.finish_reason = "stop"
+        stats.finish_reason = "length" if selector.is_closing else "stop"
+        stats.closed_at_limit = limit or 0 if selector.is_closing else 0
 
     def _speculative_run(self, options: Options, stats: Stats) -> "SpeculativeRun | None":
         """Return the speculative decoding of a run, or None if the options or the model exclude it."""
@@ -298,6 +303,13 @@ class GenerationSession:
         context = self._engine.n_ctx - length if not self._engine.runner.uses_ring_buffer else self._engine.n_ctx
         limit = options.n_predict - generated_tokens if options.n_predict > 0 else context
         return min(context, limit)
+
+    def _limit(self, options: Options, prompt_tokens: int) -> int | None:
+        """Return the maximum number of tokens of a run; None if there is none."""
+        limits = [options.n_predict] if options.n_predict > 0 else []
+        if not self._engine.runner.uses_ring_buffer:
+            limits.append(self._engine.n_ctx - prompt_tokens + 1)  # the last token is not evaluated
+        return min(limits, default=None)
 
     def _beam_search_pieces(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
         """Yield the tokens of the text that beam search finds.

@@ -43,18 +43,30 @@ class TokenSelector:
         self.runs_in_scheduler_thread = runs_in_scheduler_thread and constraint is None and not logprobs
         self._sampler, self._logprobs, self._text_of = sampler, logprobs, text_of
 
-    def __call__(self, logits: Logits, tokens: Sequence[int], forced: int | None = None) -> Piece:
-        """Return the piece after `tokens`. `forced` is its token if it is already determined."""
-        if self.constraint is None:
+    def __call__(
+        self, logits: Logits, tokens: Sequence[int], forced: int | None = None, n_left: int | None = None
+    ) -> Piece:
+        """Return the piece after `tokens`. `forced` is its token if it is already determined.
+
+        If at most `n_left` tokens may follow, a constrained answer is completed within them; None is no limit.
+        """
+        constraint = self.constraint
+        if constraint is None:
             return self._piece(logits, self._sampler(logits, tokens) if forced is None else forced)
-        id = self._sampler(self.constraint.mask_logits(logits), tokens) if forced is None else forced
-        self.constraint.accept(id)
-        return self._piece(logits, id)
+        if forced is None:
+            forced = constraint.closing_token
+        id = self._sampler(constraint.mask_logits(logits), tokens) if forced is None else forced
+        return self._piece(logits, constraint.accept(id, n_left))
 
     @property
     def is_complete(self) -> bool:
         """Whether the constraint allows no further token."""
         return self.constraint is not None and self.constraint.is_complete
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the answer is being closed, or was, because it reached its limit of tokens."""
+        return self.constraint is not None and self.constraint.is_closing
 
     def accept(self, id: int) -> None:
         """Inform the constraint of a token that was not selected here."""

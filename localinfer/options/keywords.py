@@ -54,6 +54,7 @@ class OptionKeywords(TypedDict, total=False):
     grammar_file: str
     regex: str
     choice: str | Sequence[str]
+    close_at_limit: bool
     spec_type: str
     spec_draft_n_max: int
     spec_draft_n_min: int

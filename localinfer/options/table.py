@@ -231,6 +231,10 @@ class Options:
     choice: tuple[str, ...] = option(
         (), "--choice", section="structured", separator=",",
         help="Constrain the output to one of these comma-separated texts; repeatable.")
+    close_at_limit: bool = option(
+        True, "--close-at-limit", section="structured",
+        help="Complete a constrained output with a few tokens before it reaches --predict or the end of the context; "
+        "--no-close-at-limit cuts it off there.")
 
     spec_type: str = option(
         "ngram,draft-simple,draft-mtp,draft-eagle3", "--spec-type", section="speculative",
@@ -312,4 +316,6 @@ class Options:
 
 
 FLAGS: dict[str, Flag] = {each.name: each.metadata["flag"] for each in fields(Options)}
-CONSTRAINT_OPTIONS = tuple(name for name, flag in FLAGS.items() if flag.section == "structured")
+CONSTRAINT_OPTIONS = tuple(
+    name for name, flag in FLAGS.items() if flag.section == "structured" and name != "close_at_limit"
+)

@@ -46,6 +46,10 @@ class Generation:
         """The finish reason in OpenAI's terms."""
         return "stop" if self.stats.finish_reason == "stop" else "length"
 
+    def chat_finish_reason(self, *, has_calls: bool) -> Literal["stop", "length", "tool_calls"]:
+        """The finish reason of a chat. Calls that were closed at the limit of tokens have the reason `length`."""
+        return "tool_calls" if has_calls and not self.stats.closed_at_limit else self.finish_reason
+
 
 class Observer(Protocol):
     """Callbacks that collect statistics; see `metrics.Metrics`."""

@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
@@ -15,9 +17,23 @@ from numpy.typing import NDArray
 from localinfer.errors import ConstraintError, IncompleteOutputError, InvalidOutputError, LocalInferError
 from localinfer.escaping import printable
 
+from .constraint_end import LimitWatch
 from .constraint_source import ConstraintSource
 from .constraint_start import AfterMarker
-from .frames import BEGIN, CHECK, COMPILE, CONSUMED, INCOMPLETE, NO_TOKEN_ALLOWED, STOPPED, TEXT, TOKEN
+from .frames import (
+    BEGIN,
+    CHECK,
+    CLOSE,
+    CLOSING,
+    COMPILE,
+    CONSUMED,
+    INCOMPLETE,
+    NO_TOKEN_ALLOWED,
+    STOPPED,
+    TEXT,
+    TOKEN,
+    UNKNOWN,
+)
 from .vocabulary import Vocabulary
 
 Logits = NDArray[np.float32]
@@ -32,8 +48,9 @@ class Constraint:
     With `reasoning`, its opening token is allowed in place of the first constrained token; the constraint then begins
     after its closing tag.
 
-    `is_complete` is set once only the end is allowed. `unmasked` are JSON pointers to keywords of the schema that no
-    mask enforces, which a warning names; `restart` begins another attempt if they make the answer invalid.
+    `is_complete` is set once only the end is allowed, `is_closing` once the answer is being closed at its limit.
+    `unmasked` are JSON pointers to keywords of the schema that no mask enforces, which a warning names; `restart`
+    begins another attempt if they make the answer invalid.
 
     A worker process computes the next mask while the model runs. While a thread waits for it, `on_wait` is called
     several times a second; it may raise.
@@ -68,6 +85,9 @@ class Constraint:
         self.is_complete = False
         self._ids: list[int] | None = None if self._start else []  # the constrained tokens
         self._begun = b""  # the text before them that is constrained, too
+        self.is_closing = False
+        self._closing = deque[int]()  # its tokens that follow
+        self._limit = LimitWatch()
         self._failure = ""  # an error of llguidance
         self._allowed: Mask | None = None  # the next mask, if it has been received
         self._worker.request(BEGIN)  # the status says nothing before the first token
@@ -90,16 +110,25 @@ class Constraint:
             allowed[self._reasoning[0]] = True
         return np.where(allowed, logits, -np.inf)
 
-    def accept(self, id: int) -> None:
-        """Advance by this token."""
+    @property
+    def closing_token(self) -> int | None:
+        """The only token that may come next, if the closing has begun."""
+        return self._closing[0] if self._closing else None
+
+    def accept(self, id: int, n_left: int | None = None) -> int:
+        """Advance by a token, and return it.
+
+        At most `n_left` tokens may follow it; None stands for no limit. If they cannot complete the answer, but the
+        tokens of a closing can, then the first of these takes its place.
+        """
         if self._ids is None:
             if self._start and (rest := self._start.accept(id, self._vocabulary)) is not None:
                 self._begin(rest if self.source.is_optional else rest.lstrip())
-            return
+            return id
         if self._reasoning and not self._ids and id == self._reasoning[0]:
             (_, self._start), self._reasoning, self._ids = self._reasoning, None, None
-            return
-        self._advance(id)
+            return id
+        return self._advance(id, n_left)
 
     def _begin(self, text: bytes) -> None:
         """Begin the constrained text with what is already there. A violated optional constraint is dropped."""
@@ -116,16 +145,20 @@ class Constraint:
             shown = printable(text, 60)
             raise LocalInferError(f"{self.source.name}: the beginning of the answer violates the constraint: {shown}")
 
-    def _advance(self, id: int) -> None:
+    def _advance(self, id: int, n_left: int | None) -> int:
         assert self._ids is not None
         is_allowed = self._next_mask()[id]
+        if self._closing:
+            assert id == self._closing.popleft()
+        elif is_allowed and n_left is not None and id not in self._vocabulary.eog:
+            id = self._close_if_needed(id, n_left)
         is_end = id in self._vocabulary.eog
         content = (self._vocabulary.eos_token_id if is_end else id).to_bytes(4, "little")
         status = self._wait(self._worker.request(TOKEN, content))
         if not status[0] & CONSUMED:
             if self.source.is_optional and not is_allowed:  # a sampler that ignores the mask
                 self._ids = None
-                return
+                return id
             self._failure = status[1:].decode("utf-8", "replace")
             if is_allowed:
                 raise self._too_complex()
@@ -133,6 +166,21 @@ class Constraint:
         if not is_end:
             self._ids.append(id)
         self._receive(status)
+        self.is_complete = self.is_complete or (self.is_closing and not self._closing)
+        return id
+
+    def _close_if_needed(self, id: int, n_left: int) -> int:
+        """Return the token, or the first one of a closing that takes its place."""
+        if self.source.is_optional or not self._limit.is_near(n_left):
+            return id
+        request = self._worker.request(CLOSE, array("I", [id, n_left]).tobytes())
+        reply = self._wait(request)
+        kind, ids = reply[:1], array("I", reply[1:])
+        self._limit.update(n_left, None if kind == UNKNOWN else len(ids))
+        if kind != CLOSING:
+            return id
+        self.is_closing, self._closing = True, deque(ids)
+        return self._closing.popleft()
 
     def _receive(self, status: bytes) -> None:
         """Request the mask of what may follow."""

@@ -10,11 +10,13 @@ resources. It serves one constraint at a time:
     BEGIN                   -> a status, a failure, a mask    before the first token, also of a further attempt
     TEXT, text              -> a status, a failure, a mask    instead of tokens, if the answer begins with a text
     TOKEN, id               -> a status, a failure, a mask    after each token; the status alone if nothing may follow
+    CLOSE, id, n            -> a closing                      before a token after which only n tokens may follow
     CHECK, text, ids (JSON) -> "" or how the text violates the constraint, and the offset of the value that does (JSON);
                                ids are [] if the text has no control tokens
 
-Each of these is a frame. A failure is llguidance's error, "" for none. The first frames that the child reads are the
-vocabulary.
+Each of these is a frame. A failure is llguidance's error, "" for none. A closing is OPEN and the ids of tokens that
+complete the answer after this one, CLOSING and those that complete it without this one, or UNKNOWN.
+The first frames that the child reads are the vocabulary.
 """
 
 import json
@@ -30,21 +32,26 @@ from localinfer.child_process import limit_resources, limit_time, read_frame, wr
 from localinfer.errors import ConstraintError
 
 from .answer_check import answer_problem, validator_of
+from .closing import ByteVocabulary, Closings
 from .constraint_source import CALLS, ConstraintSource
 from .constraint_spec import ConstraintSpec, compile_constraint
 from .frames import (
     BEGIN,
     CHECK,
+    CLOSE,
+    CLOSING,
     COMPILE,
     CONSUMED,
     INCOMPLETE,
     NO_TOKEN_ALLOWED,
+    OPEN,
     QUESTION,
     REPLY,
     REWRITE,
     STOPPED,
     TEXT,
     TOKEN,
+    UNKNOWN,
     VALIDATE,
 )
 from .json_schema import rewrite
@@ -95,6 +102,9 @@ class Worker:
         self._spec = ConstraintSpec("", "", is_json=False)
         self._validator: Validator | None = None
         self._matcher: LLMatcher | None = None
+        self._ids: list[int] = []  # the tokens that it has consumed
+        self._byte_vocabulary: ByteVocabulary | None = None
+        self._closings: Closings | None = None  # of the answer, once it comes near its limit
 
     def compile(self, source: ConstraintSource) -> tuple[str, tuple[str, ...]]:
         """Compile a constraint, and return the problem, "" for none, and the keywords that no mask enforces."""
@@ -113,7 +123,8 @@ class Worker:
 
     def begin(self, output: BinaryIO) -> None:
         """Begin an answer."""
-        self._matcher = None
+        self._matcher = self._closings = None
+        self._ids = []
         self.advance(output, [])
 
     def advance(self, output: BinaryIO, ids: Sequence[int]) -> None:
@@ -121,11 +132,32 @@ class Worker:
         matcher = self._matcher = self._matcher or self._new_matcher()
         is_consumed = not ids or (matcher.validate_tokens(list(ids)) == len(ids) and matcher.consume_tokens(list(ids)))
         is_stopped = bool(ids) and matcher.is_stopped()
+        self._ids += ids
+        if self._closings and is_consumed:
+            self._closings.follow(ids)
         write_frame(output, REPLY, bytes([CONSUMED * is_consumed | STOPPED * is_stopped]), self._failure(matcher))
         if is_consumed and not is_stopped:
             mask = matcher.compute_bitmask()
             write_frame(output, REPLY, self._failure(matcher))
             write_frame(output, REPLY, mask)
+
+    def closing(self, id: int, n_left: int) -> tuple[bytes, list[int]]:
+        """Return the tokens that complete the answer after this one, if `n_left` are enough, or else instead of it."""
+        if not self._closings:
+            self._byte_vocabulary = self._byte_vocabulary or ByteVocabulary(self._vocabulary)
+            self._closings = Closings(self._spec.grammar, self._byte_vocabulary)
+            self._closings.follow(self._ids)
+        if (ids := self._closings.after(id, n_left)) is not None:
+            return OPEN, ids
+        if (ids := self._closings.now(n_left + 1)) is not None and self._completes(ids):
+            return CLOSING, ids or [self._vocabulary.eos_token_id]
+        return UNKNOWN, []
+
+    def _completes(self, ids: Sequence[int]) -> bool:
+        """Return whether these tokens complete the answer."""
+        assert self._matcher
+        matcher = self._matcher.deep_copy()
+        return (not ids or matcher.consume_tokens(list(ids))) and matcher.is_accepting()
 
     def tokenize(self, text: bytes) -> list[int]:
         """Return tokens whose bytes are the text."""
@@ -205,6 +237,9 @@ def answer(worker: Worker, replies: BinaryIO, kind: bytes, content: bytes) -> No
     """Answer a request."""
     if kind == TOKEN:
         worker.advance(replies, [int.from_bytes(content, "little")])
+    elif kind == CLOSE:
+        kind_of_closing, ids = worker.closing(*array("I", content))
+        write_frame(replies, REPLY, kind_of_closing, array("I", ids).tobytes())
     elif kind == BEGIN:
         worker.begin(replies)
     elif kind == TEXT:

@@ -139,9 +139,8 @@ async def chunks(chat_request: ChatRequest, dispatcher: Dispatcher) -> AsyncGene
                     yield event(delta, choice_logprobs([piece], chat_request, lease.model)) | times
                 tool_calls += piece.calls
         all_stats.append(generation.stats)
-        yield event({}, None, "tool_calls" if tool_calls else generation.finish_reason) | {
-            "timings": timings(generation.stats)
-        }
+        reason = generation.chat_finish_reason(has_calls=bool(tool_calls))
+        yield event({}, None, reason) | {"timings": timings(generation.stats)}
 
     async with dispatcher.lease(chat_request.common.model_name, chat_request.common.slot) as lease:
         head = response_head("chat.completion.chunk", lease)
@@ -202,7 +201,7 @@ async def completion(chat_request: ChatRequest, dispatcher: Dispatcher) -> dict[
             "index": index,
             "message": message,
             "logprobs": choice_logprobs(pieces, chat_request, lease.model),
-            "finish_reason": "tool_calls" if "tool_calls" in message else generation.finish_reason,
+            "finish_reason": generation.chat_finish_reason(has_calls="tool_calls" in message),
         }
 
     async with dispatcher.lease(chat_request.common.model_name, chat_request.common.slot) as lease:

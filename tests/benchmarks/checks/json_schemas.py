@@ -4,9 +4,9 @@
 
 The folder holds JSON schemas (*.json), such as a sample of SchemaStore or JSONSchemaBench. For each one that is
 accepted, the model writes a document, and `jsonschema` validates it, with the draft that the schema names. Documents
-that reach the token limit are counted separately, because a model may never end a list; `--closing-bias` makes tokens
-that end strings, lists and objects more probable, so that more documents are finished. Prints what was refused and why,
-and a Markdown table.
+that were closed at the limit of tokens are counted separately, because a model may never end a list; `--closing-bias`
+makes tokens that end strings, lists and objects more probable, so that more documents are finished. Documents are cut
+off where the limit leaves no room for a valid one. Prints what was refused and why, and a Markdown table.
 """
 
 import argparse
@@ -41,7 +41,8 @@ def outcome(model: Model, schema: object, n_predict: int, bias: dict[str, float]
     options = {"json_schema": json.dumps(schema), "n_predict": n_predict, "temp": 0.8, "seed": 1, "logit_bias": bias}
     text = ""
     try:
-        for piece in model.stream_chat(messages, **options):  # type: ignore[arg-type]
+        stream = model.stream_chat(messages, **options)  # type: ignore[arg-type]
+        for piece in stream:
             text += piece.text
     except IncompleteOutputError:
         return "cut off", text
@@ -51,7 +52,9 @@ def outcome(model: Model, schema: object, n_predict: int, bias: dict[str, float]
         return "refused" if not text else "too complex", str(error)
     draft = validator_for(schema, default=jsonschema.Draft202012Validator)
     problem = jsonschema.exceptions.best_match(draft(schema, registry=Registry()).iter_errors(json.loads(text)))
-    return ("invalid, not reported", f"{problem.message}: {text}") if problem else ("valid", text)
+    if problem:
+        return "invalid, not reported", f"{problem.message}: {text}"
+    return "closed" if stream.stats.closed_at_limit else "valid", text
 
 
 def main() -> None:
@@ -74,14 +77,16 @@ def main() -> None:
 
         for path, (kind, detail) in zip(paths, run_all(model, run, paths), strict=True):
             counts[kind] += 1
-            if kind not in ("valid", "cut off"):
+            if kind not in ("valid", "closed", "cut off"):
                 print(f"{path.name}: {kind}: {detail[:300]}", flush=True)
             print(f"\r{dict(counts)}", end="", file=sys.stderr, flush=True)
-    total, finished = counts.total(), counts["valid"] + counts["invalid, not reported"]
-    print("\n| schemas | accepted | finished and valid | invalid, exit code 6 | cut off | too complex |")
-    print("|---:|---:|---:|---:|---:|---:|")
-    print(f"| {total} | {total - counts['refused']} | {counts['valid']} of {finished} | {counts['invalid, reported']} "
-          f"| {counts['cut off']} | {counts['too complex']} |")  # fmt: skip
+    total, n_valid = counts.total(), counts["valid"] + counts["closed"]
+    n_documents = n_valid + counts["invalid, not reported"]
+    print("\n| schemas | accepted | valid | of these closed at the limit "
+          "| invalid, exit code 6 | cut off | too complex |")  # fmt: skip
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    print(f"| {total} | {total - counts['refused']} | {n_valid} of {n_documents} | {counts['closed']} "
+          f"| {counts['invalid, reported']} | {counts['cut off']} | {counts['too complex']} |")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,0 +1,341 @@
+"""The closing of an answer: a few tokens that complete it, from any state of its grammar.
+
+An answer that reaches its limit of tokens ends with its closing. The search knows nothing of JSON: it walks through the
+grammar byte by byte with a matcher whose vocabulary is the 256 bytes, which takes microseconds a byte. Where several
+bytes are allowed it prefers those that close something, and where it comes past the same choice again, those that it
+has not tried. Walks that leave the first one at one choice may be shorter. The bytes that were found are then divided
+into the fewest tokens.
+
+All of this is bounded by the number of bytes, so that the same answer has the same closing on every machine.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from itertools import groupby
+from time import process_time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MAX_STEPS = 4000  # bytes of all walks of a search; each takes about 20 microseconds
+MAX_SECONDS = 1.0  # of CPU time, for grammars that take far longer
+MAX_CHOICES = 6  # that are tried at one place of a walk in order to shorten it
+SHORTENING_STEPS = 1000  # those of them that may shorten a closing
+PATIENCE = 32  # bytes of a text after which it is looked for an end again
+MAX_TOKEN_BYTES = 64  # of tokens that a closing consists of
+
+CLOSERS = b"}])\"'"
+PLAIN = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+LAST = b" \n\t\r\\"  # white space rarely leads on, and an escape is longer than what it stands for
+ENDS_OF_TEXT = b"\"'}])>`;\n<@:,=/ .-_+*|~!?#$&^([{%\t"  # what is tried in this order
+PROGRESS = b"\"}],:"  # bytes after which a choice that returns is a new one
+LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)+"')
+CONTROL_TOKEN = re.compile(r"<\[(\d+)\]>")
+Steps = list[int]  # ids of the vocabulary of bytes
+
+
+def preference(byte: int) -> tuple[int, int]:
+    """Return the order of a byte among those that are allowed."""
+    ranks = (CLOSERS, PLAIN), (b"-+.,:;=>", b""), (b"[{(", b"")
+    for rank, groups in enumerate(ranks):
+        if (place := b"".join(groups).find(byte)) >= 0:
+            return rank, place
+    return (len(ranks) + (byte in LAST) + 2 * (byte >= 0x80)), byte
+
+
+PREFERRED = sorted(range(256), key=preference)
+
+
+@lru_cache(maxsize=4096)
+def preferred(mask: bytes) -> tuple[int, ...]:
+    """Return the bytes that a mask of 256 bits allows, the preferred ones first."""
+    bits = int.from_bytes(mask, "little")
+    return tuple(byte for byte in PREFERRED if bits >> byte & 1)
+
+
+@lru_cache(maxsize=4096)
+def is_text(mask: bytes) -> bool:
+    """Return whether a mask allows all letters and digits, as within a string."""
+    return set(PLAIN) <= set(preferred(mask))
+
+
+class TokenTexts(Protocol):
+    """What is used of a model's vocabulary: the text of each token, b"" for control tokens."""
+
+    eos_token_id: int
+
+    @property
+    def tokens(self) -> Sequence[bytes]: ...
+
+
+class ByteVocabulary:
+    """The bytes as a vocabulary of llguidance, and their division into a model's tokens.
+
+    A byte has the id `first` + byte. Control tokens keep their ids, and no other token has a text.
+    """
+
+    def __init__(self, vocabulary: TokenTexts) -> None:
+        self._tokens, self.eos_token_id = vocabulary.tokens, vocabulary.eos_token_id
+        self.first = -(-len(self._tokens) // 8) * 8  # where a byte of a bit mask begins
+
+    @cached_property
+    def trie(self) -> "LLTokenizer":
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        return LLTokenizer(TokenizerWrapper(self._Wrapped(self)), eos_token=self.eos_token_id, slices=[])
+
+    class _Wrapped:
+        """The interface of TokenizerWrapper."""
+
+        bos_token_id, special_token_ids = None, ()
+
+        def __init__(self, vocabulary: "ByteVocabulary") -> None:
+            self.eos_token_id, self._first = vocabulary.eos_token_id, vocabulary.first
+            self.tokens = [b""] * self._first + [bytes([byte]) for byte in range(256)]
+
+        def __call__(self, text: bytes) -> list[int]:
+            return [self._first + byte for byte in text]
+
+    def path_of(self, ids: Sequence[int]) -> Steps:
+        """Return the bytes of tokens, and the control tokens among them."""
+        return [each for id in ids for each in (self.bytes_of(self._tokens[id]) or [id])]
+
+    def bytes_of(self, text: bytes) -> Steps:
+        return [self.first + byte for byte in text]
+
+    def tokens_of(self, path: Sequence[int]) -> list[int] | None:
+        """Return the fewest tokens with these bytes; None if there are none."""
+        ids: list[int] = []
+        for is_text, part in groupby(path, lambda each: each >= self.first):
+            steps = list(part)
+            divided = self._divided(bytes(step - self.first for step in steps)) if is_text else steps
+            if divided is None:
+                return None
+            ids += divided
+        return ids
+
+    def _divided(self, text: bytes) -> list[int] | None:
+        best: list[tuple[int, int, int]] = []  # for each end: number of tokens behind it, the next token and its end
+        unreachable = len(text) + 1
+        for start in range(len(text), -1, -1):
+            found = (0 if start == len(text) else unreachable, 0, 0)
+            for end in range(start + 1, min(len(text), start + self._longest) + 1):
+                id = self._ids.get(text[start:end])
+                if id is not None:
+                    found = min(found, (1 + best[len(text) - end][0], id, end))
+            best.append(found)
+        if best[-1][0] >= unreachable:
+            return None
+        ids, start = [], 0
+        while start < len(text):
+            _, id, start = best[len(text) - start]
+            ids.append(id)
+        return ids
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        """The first token with each text."""
+        numbered = range(len(self._tokens) - 1, -1, -1)
+        return {text: id for id in numbered if (text := self._tokens[id]) and len(text) <= MAX_TOKEN_BYTES}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._ids), default=0)
+
+
+class Walk:
+    """A walk through a grammar from a state, of which `path` is kept and the rest found.
+
+    Where it comes past the same choice again, it takes another way. Without `is_thorough` it forgets the earlier ways
+    behind what is probably progress. `choices` has, for each place where several bytes were allowed, its index in the
+    path and the other bytes.
+    """
+
+    def __init__(
+        self, closings: "Closings", state: "LLMatcher", path: Sequence[int] = (), *, is_thorough: bool = False
+    ) -> None:
+        self._closings, self._matcher, self._is_thorough = closings, state.deep_copy(), is_thorough
+        self.path, self.choices = list(path), list[tuple[int, Steps]]()
+        self._used = Counter[tuple[bytes, bytes | int]]()  # how often each step was chosen under each mask
+        self._endless: dict[bytes, int] = {}  # masks of texts whose end is not looked for, and for how many bytes
+
+    def is_complete(self) -> bool:
+        """Walk, and return whether the answer is complete at the end of the path."""
+        matcher, spend = self._matcher, self._closings.spend
+        if self.path and not matcher.consume_tokens(self.path):
+            return False
+        while not matcher.is_accepting():
+            if not spend(1) or not (step := self._next_step()) or not matcher.consume_tokens(step):
+                return False
+            self.path += step
+        return True
+
+    def _next_step(self) -> Steps:
+        mask, controls = self._closings.allowed(self._matcher)
+        if not mask and not controls:
+            return []
+        if not controls and is_text(mask) and (end := self._end_of_text(mask)):
+            return end
+        first = self._closings.vocabulary.first
+        options = [*controls, *(first + byte for byte in preferred(mask))]
+        if is_text(mask):  # its closing bytes would be part of it
+            options = [*controls, *(first + byte for byte in PLAIN)]
+        chosen = min(options, key=lambda each: self._used[mask, each])
+        if len(options) > 1:
+            self.choices.append((len(self.path), [each for each in options if each != chosen][:MAX_CHOICES]))
+        if self._is_thorough or chosen - first not in PROGRESS:
+            self._used[mask, chosen] += 1
+        else:
+            self._used.clear()
+        return [chosen]
+
+    def _end_of_text(self, mask: bytes) -> Steps:
+        """Return bytes after which something else is allowed, best not a text; none if they were not found."""
+        if self._endless.get(mask, 0) > 0:
+            self._endless[mask] -= 1
+            return []
+        vocabulary, allowed, found = self._closings.vocabulary, preferred(mask), b""
+        ends = [bytes([byte]) for byte in ENDS_OF_TEXT if byte in allowed]
+        for end in sorted([*ends, *self._closings.literals], key=lambda end: self._used[mask, end]):
+            if not self._closings.spend(len(end)):
+                break
+            path, matcher = vocabulary.bytes_of(end), self._matcher.deep_copy()
+            if matcher.try_consume_tokens(path) == len(path):
+                after, controls = self._closings.allowed(matcher)
+                if matcher.is_accepting() or controls or (after and not is_text(after)):
+                    found = end
+                    break
+                found = found or (end if after not in (b"", mask) else b"")
+        self._used[mask, found] += 1
+        if not found:
+            self._endless[mask] = PATIENCE
+        return vocabulary.bytes_of(found)
+
+
+class Found(NamedTuple):
+    """What a search has found: a path that completes the answer, and its tokens."""
+
+    path: Steps | None = None
+    ids: list[int] | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        return MAX_STEPS if self.ids is None else len(self.ids)
+
+    def fits(self, limit: int) -> bool:
+        return self.ids is not None and len(self.ids) <= limit
+
+
+class Closings:
+    """The closings of one answer. `follow` is told its tokens."""
+
+    def __init__(self, grammar: str, vocabulary: ByteVocabulary) -> None:
+        from llguidance import LLMatcher
+
+        self.vocabulary = vocabulary
+        self.literals = literals_of(grammar)
+        self._matcher = LLMatcher(vocabulary.trie, grammar, log_level=0)
+        self._controls = sorted(set(map(int, CONTROL_TOKEN.findall(grammar))))
+        self._closing: Steps | None = None  # that of the present state, if it is known
+        self._after: tuple[Steps, Steps] | None = None  # the last candidate, and the closing after it
+        self._steps, self._deadline = 0, 0.0
+        self._futile = 0  # the last limit to which a closing could not be shortened
+
+    def follow(self, ids: Sequence[int]) -> None:
+        """Advance by tokens of the answer."""
+        path = self.vocabulary.path_of(ids)
+        self._matcher.consume_tokens(path)
+        self._closing = self._after[1] if self._after and self._after[0] == path else None
+        self._after = None
+
+    def now(self, limit: int) -> list[int] | None:
+        """Return the tokens that complete the answer, at most `limit`; None if none were found."""
+        found = self._search(self._matcher, self._closing, limit)
+        return found.ids if found.fits(limit) else None
+
+    def after(self, id: int, limit: int) -> list[int] | None:
+        """Return the tokens that complete the answer after this one, at most `limit`; None if none were found."""
+        path, state = self.vocabulary.path_of([id]), self._matcher.deep_copy()
+        if not state.consume_tokens(path):
+            return None
+        known = self._closing
+        if known is not None and known[: len(path)] == path:
+            known = known[len(path) :]
+        found = self._search(state, known, limit)
+        self._after = (path, found.path) if found.path is not None else None
+        return found.ids if found.fits(limit) else None
+
+    def _search(self, state: "LLMatcher", known: Steps | None, limit: int) -> Found:
+        """Return the closing of a state, with at most `limit` tokens if it is found. `known` may be one."""
+        self._steps, self._deadline = MAX_STEPS, process_time() + MAX_SECONDS
+        if known is not None and self._completes(state, known):
+            found = self._found(known)
+            if found.fits(limit):
+                return found
+        walk = Walk(self, state)
+        if not walk.is_complete():
+            walk = Walk(self, state, is_thorough=True)
+            if not walk.is_complete():
+                return Found()
+        found = self._found(walk.path)
+        if not found.fits(limit) and not (found.n_tokens > 2 * limit and self._futile // 2 < limit <= self._futile):
+            found = self._shortened(state, walk, found, limit)
+            self._futile = 0 if found.fits(limit) else limit
+        return found
+
+    def _shortened(self, state: "LLMatcher", walk: Walk, found: Found, limit: int) -> Found:
+        """Return the closing with the fewest tokens, or any with at most `limit`, of walks that leave a walk at one
+        place, and then leave the shortest of these."""
+        self._steps = min(self._steps, SHORTENING_STEPS)
+        base: Walk | None = walk
+        while base and self._steps > 0:
+            choices, path = base.choices, base.path
+            base = None
+            for index, others in choices:
+                for other in others:
+                    variant = Walk(self, state, [*path[:index], other])
+                    if variant.is_complete() and (candidate := self._found(variant.path)).fits(found.n_tokens - 1):
+                        found, base = candidate, variant
+                        if found.fits(limit):
+                            return found
+        return found
+
+    def _found(self, path: Steps) -> Found:
+        return Found(path, self.vocabulary.tokens_of(path))
+
+    def _completes(self, state: "LLMatcher", path: Steps) -> bool:
+        """Return whether a path completes the answer."""
+        matcher = state.deep_copy()
+        return (not path or matcher.consume_tokens(path)) and matcher.is_accepting()
+
+    def spend(self, steps: int) -> bool:
+        """Count steps of walks, and return whether the search may go on."""
+        self._steps -= steps
+        return self._steps > 0 and process_time() < self._deadline
+
+    def allowed(self, matcher: "LLMatcher") -> tuple[bytes, Steps]:
+        """Return the mask of the bytes that may come next, and the control tokens; b"" if no byte may."""
+        bits = matcher.compute_bitmask()
+        first = self.vocabulary.first // 8
+        mask = bits[first : first + 32]
+        return mask if any(mask) else b"", [id for id in self._controls if bits[id // 8] >> id % 8 & 1]
+
+
+def literals_of(grammar: str) -> list[bytes]:
+    """Return the texts that a grammar in llguidance's variant of Lark has in quotation marks."""
+    lark = grammar
+    if grammar.startswith("{"):
+        lark = "\n".join(str(each.get("lark_grammar", "")) for each in json.loads(grammar).get("grammars", []))
+    found = dict[bytes, None]()
+    for line in sorted(lark.splitlines(), key=lambda line: "[suffix=" not in line):
+        if "%json" not in line:
+            for literal in LITERAL.findall(line):
+                try:
+                    found[json.loads(literal).encode()] = None
+                except ValueError:  # an escape that JSON has not
+                    continue
+    return list(found)
