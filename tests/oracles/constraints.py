@@ -36,8 +36,13 @@ BYTES = Vocabulary(ByteTokenizer(), 257)  # type: ignore[arg-type]
 
 def trie_of(vocabulary: Vocabulary) -> LLTokenizer:
     """Return the trie that a worker builds."""
+    return Worker(worker_vocabulary(vocabulary)).trie
+
+
+def worker_vocabulary(vocabulary: Vocabulary) -> WorkerVocabulary:
+    """Return the vocabulary that a worker receives."""
     end, text, lengths = vocabulary.frames
-    return Worker(WorkerVocabulary(int(end), text, lengths, vocabulary.encode)).trie
+    return WorkerVocabulary(int(end), text, lengths, vocabulary.encode)
 
 
 BYTE_TRIE = trie_of(BYTES)

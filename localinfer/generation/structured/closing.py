@@ -11,6 +11,7 @@ All of this is bounded by the number of bytes, so that the same answer has the s
 
 import json
 import re
+from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -21,18 +22,21 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_STEPS = 4000  # bytes of all walks of a search; each takes about 20 microseconds
+MAX_STEPS = 4000  # bytes of a walk, and of what is tried for it; each takes about 20 microseconds
 MAX_SECONDS = 1.0  # of CPU time, for grammars that take far longer
-MAX_CHOICES = 6  # that are tried at one place of a walk in order to shorten it
-SHORTENING_STEPS = 1000  # those of them that may shorten a closing
+MAX_ITEMS = 2  # of a list, after which its end is looked for
+MAX_CHOICES = 12  # that are tried at one place of a walk in order to shorten it
+SHORTENING_STEPS = 1000  # bytes of all walks that may shorten a closing
 PATIENCE = 32  # bytes of a text after which it is looked for an end again
 MAX_TOKEN_BYTES = 64  # of tokens that a closing consists of
 
 CLOSERS = b"}])\"'"
 PLAIN = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+KINDS = b"0:A[a{"  # where kinds of bytes begin and end
+RANKS = CLOSERS + PLAIN, b"-+.,:;=>", b"[{("  # the preferred ones first
 LAST = b" \n\t\r\\"  # white space rarely leads on, and an escape is longer than what it stands for
 ENDS_OF_TEXT = b"\"'}])>`;\n<@:,=/ .-_+*|~!?#$&^([{%\t"  # what is tried in this order
-PROGRESS = b"\"}],:"  # bytes after which a choice that returns is a new one
+PROGRESS = frozenset(b"\"}],:")  # bytes after which a choice that returns is a new one
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)+"')
 CONTROL_TOKEN = re.compile(r"<\[(\d+)\]>")
 Steps = list[int]  # ids of the vocabulary of bytes
@@ -40,11 +44,10 @@ Steps = list[int]  # ids of the vocabulary of bytes
 
 def preference(byte: int) -> tuple[int, int]:
     """Return the order of a byte among those that are allowed."""
-    ranks = (CLOSERS, PLAIN), (b"-+.,:;=>", b""), (b"[{(", b"")
-    for rank, groups in enumerate(ranks):
-        if (place := b"".join(groups).find(byte)) >= 0:
+    for rank, group in enumerate(RANKS):
+        if (place := group.find(byte)) >= 0:
             return rank, place
-    return (len(ranks) + (byte in LAST) + 2 * (byte >= 0x80)), byte
+    return len(RANKS) + (byte in LAST) + 2 * (byte >= 0x80), byte
 
 
 PREFERRED = sorted(range(256), key=preference)
@@ -55,6 +58,19 @@ def preferred(mask: bytes) -> tuple[int, ...]:
     """Return the bytes that a mask of 256 bits allows, the preferred ones first."""
     bits = int.from_bytes(mask, "little")
     return tuple(byte for byte in PREFERRED if bits >> byte & 1)
+
+
+@lru_cache(maxsize=4096)
+def varied(mask: bytes) -> tuple[int, ...]:
+    """Return the same, but of digits and letters first one of each kind, then another one of each."""
+    numbers = Counter[int]()
+    ranked = []
+    for byte in preferred(mask):
+        kind = bisect(KINDS, byte)
+        rank, _ = preference(byte)
+        numbers[kind] += 1
+        ranked.append((rank, numbers[kind] if byte in PLAIN else 0, byte))
+    return tuple(byte for *_, byte in sorted(ranked, key=lambda each: each[:2]))
 
 
 @lru_cache(maxsize=4096)
@@ -161,6 +177,7 @@ class Walk:
         self._closings, self._matcher, self._is_thorough = closings, state.deep_copy(), is_thorough
         self.path, self.choices = list(path), list[tuple[int, Steps]]()
         self._used = Counter[tuple[bytes, bytes | int]]()  # how often each step was chosen under each mask
+        self._chosen = Counter[tuple[bytes, int]]()  # the same, without forgetting
         self._endless: dict[bytes, int] = {}  # masks of texts whose end is not looked for, and for how many bytes
 
     def is_complete(self) -> bool:
@@ -181,17 +198,29 @@ class Walk:
         if not controls and is_text(mask) and (end := self._end_of_text(mask)):
             return end
         first = self._closings.vocabulary.first
-        options = [*controls, *(first + byte for byte in preferred(mask))]
-        if is_text(mask):  # its closing bytes would be part of it
-            options = [*controls, *(first + byte for byte in PLAIN)]
+        # The closing bytes would be part of a text.
+        options = [*controls, *(first + byte for byte in (PLAIN if is_text(mask) else varied(mask)))]
         chosen = min(options, key=lambda each: self._used[mask, each])
         if len(options) > 1:
+            chosen = self._way_out(mask, chosen, options)
             self.choices.append((len(self.path), [each for each in options if each != chosen][:MAX_CHOICES]))
-        if self._is_thorough or chosen - first not in PROGRESS:
-            self._used[mask, chosen] += 1
-        else:
+        self._used[mask, chosen] += 1
+        if not self._is_thorough and chosen - first in PROGRESS:
             self._used.clear()
         return [chosen]
+
+    def _way_out(self, mask: bytes, chosen: int, options: Steps) -> int:
+        """Return what leads out of a list: an option that was not chosen and after which the chosen one is excluded."""
+        self._chosen[mask, chosen] += 1
+        if self._chosen[mask, chosen] <= MAX_ITEMS or chosen - self._closings.vocabulary.first in set(CLOSERS):
+            return chosen
+        for option in options[:MAX_CHOICES]:
+            if not self._chosen[mask, option] and self._closings.spend(1):
+                self._chosen[mask, option] = 1
+                matcher = self._matcher.deep_copy()
+                if matcher.consume_token(option) and not matcher.try_consume_tokens([chosen]):
+                    return option
+        return chosen
 
     def _end_of_text(self, mask: bytes) -> Steps:
         """Return bytes after which something else is allowed, best not a text; none if they were not found."""
@@ -252,22 +281,21 @@ class Closings:
         self._closing = self._after[1] if self._after and self._after[0] == path else None
         self._after = None
 
-    def now(self, limit: int) -> list[int] | None:
-        """Return the tokens that complete the answer, at most `limit`; None if none were found."""
-        found = self._search(self._matcher, self._closing, limit)
-        return found.ids if found.fits(limit) else None
+    def now(self, limit: int) -> Found:
+        """Return what completes the answer, in at most `limit` tokens if possible."""
+        return self._search(self._matcher, self._closing, limit)
 
-    def after(self, id: int, limit: int) -> list[int] | None:
-        """Return the tokens that complete the answer after this one, at most `limit`; None if none were found."""
+    def after(self, id: int, limit: int) -> Found:
+        """Return what completes the answer after this token, in at most `limit` tokens if possible."""
         path, state = self.vocabulary.path_of([id]), self._matcher.deep_copy()
         if not state.consume_tokens(path):
-            return None
+            return Found()
         known = self._closing
         if known is not None and known[: len(path)] == path:
             known = known[len(path) :]
         found = self._search(state, known, limit)
         self._after = (path, found.path) if found.path is not None else None
-        return found.ids if found.fits(limit) else None
+        return found
 
     def _search(self, state: "LLMatcher", known: Steps | None, limit: int) -> Found:
         """Return the closing of a state, with at most `limit` tokens if it is found. `known` may be one."""
@@ -278,6 +306,7 @@ class Closings:
                 return found
         walk = Walk(self, state)
         if not walk.is_complete():
+            self._steps = MAX_STEPS
             walk = Walk(self, state, is_thorough=True)
             if not walk.is_complete():
                 return Found()
@@ -290,7 +319,7 @@ class Closings:
     def _shortened(self, state: "LLMatcher", walk: Walk, found: Found, limit: int) -> Found:
         """Return the closing with the fewest tokens, or any with at most `limit`, of walks that leave a walk at one
         place, and then leave the shortest of these."""
-        self._steps = min(self._steps, SHORTENING_STEPS)
+        self._steps = SHORTENING_STEPS
         base: Walk | None = walk
         while base and self._steps > 0:
             choices, path = base.choices, base.path

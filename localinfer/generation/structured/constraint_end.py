@@ -20,6 +20,6 @@ class LimitWatch:
         return n_left <= self._next
 
     def update(self, n_left: int, length: int | None) -> None:
-        """Record the length of the closing after this token; None if none was found."""
-        near = n_left if length is None else max(NEAR, LONG_CLOSINGS * length)
+        """Record the length of the closing after this token; None if none was found, which may have taken long."""
+        near = 0 if length is None else max(NEAR, LONG_CLOSINGS * length)
         self._next = n_left if n_left <= near else max(near, n_left // 2)

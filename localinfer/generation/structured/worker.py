@@ -15,7 +15,7 @@ resources. It serves one constraint at a time:
                                ids are [] if the text has no control tokens
 
 Each of these is a frame. A failure is llguidance's error, "" for none. A closing is OPEN and the ids of tokens that
-complete the answer after this one, CLOSING and those that complete it without this one, or UNKNOWN.
+complete the answer after this one, CLOSING and those that complete it instead of this one, or UNKNOWN.
 The first frames that the child reads are the vocabulary.
 """
 
@@ -142,16 +142,18 @@ class Worker:
             write_frame(output, REPLY, mask)
 
     def closing(self, id: int, n_left: int) -> tuple[bytes, list[int]]:
-        """Return the tokens that complete the answer after this one, if `n_left` are enough, or else instead of it."""
+        """Return what completes the answer: after this token, or instead of it if `n_left` tokens are too few for that.
+        """
         if not self._closings:
             self._byte_vocabulary = self._byte_vocabulary or ByteVocabulary(self._vocabulary)
             self._closings = Closings(self._spec.grammar, self._byte_vocabulary)
             self._closings.follow(self._ids)
-        if (ids := self._closings.after(id, n_left)) is not None:
-            return OPEN, ids
-        if (ids := self._closings.now(n_left + 1)) is not None and self._completes(ids):
-            return CLOSING, ids or [self._vocabulary.eos_token_id]
-        return UNKNOWN, []
+        after = self._closings.after(id, n_left)
+        if not after.fits(n_left) and (now := self._closings.now(n_left + 1)).fits(n_left + 1):
+            ids = now.ids or []
+            if self._completes(ids):
+                return CLOSING, ids or [self._vocabulary.eos_token_id]
+        return (UNKNOWN, []) if after.ids is None else (OPEN, after.ids)
 
     def _completes(self, ids: Sequence[int]) -> bool:
         """Return whether these tokens complete the answer."""

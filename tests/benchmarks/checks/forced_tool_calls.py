@@ -18,10 +18,11 @@ from typing import Any
 import jsonschema
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parents[2]), str(HERE), str(HERE.parents[1] / "oracles")]
 
 from concurrent_runs import run_all  # noqa: E402
-from structured import WORDS, random_schema  # noqa: E402
+from random_schemas import WORDS, random_schema  # noqa: E402
 
 import localinfer  # noqa: E402
 from localinfer import IncompleteOutputError, Model  # noqa: E402

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 import jsonschema
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parents[3])]
+sys.path[:0] = [str(Path(__file__).parents[3]), str(Path(__file__).parents[2] / "oracles")]
+
+from random_schemas import random_schema  # noqa: E402
 
 import localinfer  # noqa: E402
 from localinfer import IncompleteOutputError, Model, UnsupportedError  # noqa: E402
 
-WORDS = ["name", "title", "city", "count", "price", "status", "tags", "notes", "author", "size", "color", "started"]
 PROMPT = "A book as JSON: "
 N_PREDICT = 400
 DOCUMENT = {
@@ -46,40 +47,6 @@ DOCUMENT = {
     "required": ["title", "year", "tags", "author"],
     "additionalProperties": False,
 }
-
-
-def random_schema(random: np.random.Generator, depth: int = 2) -> dict[str, Any]:
-    """Return a random schema of an object with one to five properties."""
-    names = random.choice(WORDS, int(random.integers(1, 6)), replace=False).tolist()
-    required = [name for name in names if random.random() < 0.7]
-    properties = {name: random_property(random, depth) for name in names}
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-def random_property(random: np.random.Generator, depth: int) -> dict[str, Any]:
-    def some(low: int, high: int) -> int:
-        return int(random.integers(low, high))
-
-    flat: list[dict[str, Any]] = [
-        {"type": "string", "maxLength": some(3, 40)},
-        {"type": "string", "minLength": 2, "maxLength": some(5, 20)},
-        {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,4}$"},
-        {"type": "string", "format": str(random.choice(["date", "uuid", "time"]))},
-        {"enum": random.choice(WORDS, some(1, 5), replace=False).tolist()},
-        {"const": some(0, 100)},
-        {"type": "integer", "minimum": some(-50, 0), "maximum": some(0, 1000)},
-        {"type": "number", "minimum": 0, "maximum": some(1, 100)},
-        {"type": "boolean"},
-        {"type": ["string", "null"], "maxLength": some(2, 20)},
-        {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "null"}]},
-    ]
-    if depth and random.random() < 0.35:
-        low = some(0, 3)
-        items = random_property(random, depth - 1)
-        if random.random() < 0.5:
-            return random_schema(random, depth - 1)
-        return {"type": "array", "items": items, "minItems": low, "maxItems": low + some(0, 4)}
-    return flat[some(0, len(flat))]
 
 
 def generate_document(model: Model, schema: dict[str, Any], **options: Any) -> str:

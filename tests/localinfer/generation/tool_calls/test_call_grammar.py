@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from constraints import BYTE_TRIE, BYTES, ByteTokenizer, trie_of
+from constraints import BYTE_TRIE, BYTES, ByteTokenizer, trie_of, worker_vocabulary
 from llguidance import LLMatcher
 
 from localinfer.errors import ConstraintError, UnsupportedError, UsageError
+from localinfer.generation.structured.closing import ByteVocabulary, Closings
 from localinfer.generation.structured.constraint import Constraint
 from localinfer.generation.structured.constraint_source import ConstraintSource
 from localinfer.generation.structured.constraint_start import AfterMarker
@@ -68,26 +69,36 @@ TOKENIZER: Any = Tokenizer()
 CONTROL_TOKENIZER: Any = ControlTokenizer()
 CONTROL = Vocabulary(CONTROL_TOKENIZER, ControlTokenizer.n_vocab)
 TRIES = {BYTES: BYTE_TRIE, CONTROL: trie_of(CONTROL)}
+BYTE_VOCABULARIES = {each: ByteVocabulary(worker_vocabulary(each)) for each in TRIES}
 
 
 def random_text(grammar: str, source: random.Random, vocabulary: Vocabulary = BYTES) -> str:
-    """Return a random text that a grammar allows. What ends a value is more probable than other bytes."""
-    matcher, text = LLMatcher(TRIES[vocabulary], grammar, log_level=0), b""
+    """Return a random text that a grammar allows."""
+    return text_of(random_ids(grammar, source, vocabulary), vocabulary)
+
+
+def text_of(ids: list[int], vocabulary: Vocabulary) -> str:
+    return b"".join(map(vocabulary.visible_bytes, ids)).decode()
+
+
+def random_ids(grammar: str, source: random.Random, vocabulary: Vocabulary) -> list[int]:
+    """Return random tokens that a grammar allows. What ends a value is more probable than other bytes."""
+    matcher, ids = LLMatcher(TRIES[vocabulary], grammar, log_level=0), list[int]()
     assert not matcher.is_error(), matcher.get_error()
     for _ in range(3000):
         endings = [each for each in map(str.encode, ENDINGS) if matcher.validate_tokens(list(each)) == len(each)]
         allowed = [int(id) for id in np.flatnonzero(vocabulary.unpack_mask(matcher.compute_bitmask()))]
         plain = [id for id in allowed if 32 <= id < 127 or id == 10 or id > 256] or allowed
         if 256 in allowed and (source.random() < 0.5 or len(allowed) == 1):
-            return text.decode()
+            return ids
         chosen = list(source.choice(endings)) if endings and source.random() < 0.3 else [source.choice(plain)]
         if (special := [id for id in allowed if id > 256]) and source.random() < 0.3:
             chosen = special[:1]
         assert matcher.consume_tokens(chosen)
-        text += b"".join(map(vocabulary.visible_bytes, chosen))
+        ids += chosen
         if matcher.is_stopped():
-            return text.decode()
-    raise AssertionError(f"no end: {text[-200:]!r}")
+            return ids
+    raise AssertionError(f"no end: {text_of(ids[-200:], vocabulary)!r}")
 
 
 def call_of(family: Family) -> CallFormat:
@@ -113,6 +124,31 @@ def test_random_calls_are_valid(family: Family) -> None:
             jsonschema.validate(each.arguments, schemas[each.name])
             names.add(each.name)
     assert len(names) > 1
+
+
+@pytest.mark.parametrize("family", WITH_SYNTAX, ids=lambda family: " ".join(family.markers))
+def test_closed_calls_are_valid(family: Family) -> None:
+    """From anywhere in random calls, their closing makes them valid."""
+    jsonschema = pytest.importorskip("jsonschema", reason="there is no package jsonschema")
+    call = call_of(family)
+    assert call.syntax
+    schemas = {tool["function"]["name"]: arguments_schema(tool["function"], rewrite) for tool in TOOLS}
+    for seed in range(6):
+        source = random.Random(seed)
+        tokenizer, vocabulary = (TOKENIZER, BYTES) if seed % 3 else (CONTROL_TOKENIZER, CONTROL)
+        grammar = CallGrammar(call.syntax, (call.opening, call.closing), TOOLS, tokenizer, rewrite).text(
+            with_opening=True, is_parallel=seed % 2 == 0)  # fmt: skip
+        ids = random_ids(grammar, source, vocabulary)
+        for end in source.sample(range(len(ids)), 3):
+            closings = Closings(grammar, BYTE_VOCABULARIES[vocabulary])
+            closings.follow(ids[:end])
+            text = text_of([*ids[:end], *(closings.now(1000).ids or [])], vocabulary)
+            parsed = parse_whole(family, ToolSchemas(TOOLS), text)
+            assert not parsed.problem, text
+            assert not parsed.text.strip(), text
+            assert parsed.calls
+            for each in parsed.calls:
+                jsonschema.validate(each.arguments, schemas[each.name])
 
 
 HERMES = "<tool_call>"
