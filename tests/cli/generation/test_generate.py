@@ -96,3 +96,26 @@ def test_statistics_of_speculative_decoding() -> None:
     assert "(draft tokens accepted: 0 of 36) | " in statistics_line(replace(stats, accepted_tokens=0))
     line = as_object("m", GenerationResult.from_pieces([], stats))
     assert line.count('"drafted_tokens": 36, "accepted_tokens": 27, "speedup": 3.456') == 1
+
+
+def test_answer_closed_at_its_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is valid, the exit code is 0, and a warning says that it is shortened."""
+    schema = '{"type": "array", "items": {"type": "string"}, "minItems": 9}'
+    words = f"{tiny_llama(tmp_path / 'm.gguf')} -t 1 -c 200 -n 60 --temp 1.5 --seed 1 -q --no-stdin".split()
+    line = "warning: the answer was closed at the limit of 60 tokens: it is complete, but shortened\n"
+    assert __main__.run(["generate", *words, "-p", LONG, "-j", schema]) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)) >= 9
+    assert err == line
+    assert __main__.run(["generate", *words, "-p", LONG, "-j", schema, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["finish_reason"] == "length"
+    assert err == line
+    assert __main__.run(["chat", *words, "-j", schema, "--chat-template", "chatml", LONG]) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)) >= 9
+    assert err == line
+    assert __main__.run(["generate", *words, "-p", LONG, "-j", schema, "--no-close-at-limit"]) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("error: the answer does not satisfy JSON: cut off")
+    assert __main__.run(["generate", *words, "-p", LONG, "-j", schema, "-n", "5"]) == 1

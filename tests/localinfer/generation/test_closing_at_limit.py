@@ -70,7 +70,7 @@ def closings_of(model: Model, schema: dict[str, Any], ids: Sequence[int] = ()) -
 def random_cases() -> Iterator[tuple[int, dict[str, Any], int]]:
     for seed in range(12):
         random = np.random.default_rng(seed)
-        yield seed, random_schema(random), int(random.integers(2, 200))
+        yield seed, random_schema(random), int(random.integers(2, 120))
 
 
 def test_every_answer_with_enough_tokens_is_valid(model: Model) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 from server_process import ServerProcess
 from tiny import CHATML, Field, tiny_llama
@@ -246,3 +247,58 @@ def test_invalid_allowed_tools(server: ServerProcess, choice: dict[str, Any], me
     reply = server.post("/v1/chat/completions", named("a", type="allowed_tools", **choice))
     assert (reply.status, reply.body["error"]["param"]) == (400, "tool_choice")
     assert reply.body["error"]["message"].startswith(message)
+
+
+WORDS = {"type": "object", "properties": {"words": {"type": "array", "items": {"type": "string"}, "minItems": 9}},
+         "required": ["words"], "additionalProperties": False}  # fmt: skip
+SAY = {"type": "function", "function": {"name": "say", "parameters": WORDS}}
+LIMITED = FREE | {"tools": [SAY], "tool_choice": "required", "max_tokens": 130, "seed": 1}
+
+
+def test_forced_call_at_the_limit(server: ServerProcess) -> None:
+    """It is complete, and the finish reason says that it was shortened."""
+    choice = server.post("/v1/chat/completions", LIMITED).body["choices"][0]
+    assert choice["finish_reason"] == "length"
+    [*_, call] = choice["message"]["tool_calls"]
+    jsonschema.validate(json.loads(call["function"]["arguments"]), WORDS)
+    chunks = [chunk["choices"][0] for chunk in server.events("/v1/chat/completions", LIMITED | {"stream": True})]
+    deltas = [delta for chunk in chunks for delta in chunk["delta"].get("tool_calls", ()) if delta["index"] == 0]
+    streamed = "".join(delta["function"]["arguments"] for delta in deltas)
+    assert json.loads(streamed) == json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+    assert chunks[-1]["finish_reason"] == "length"
+    cut_off = server.post("/v1/chat/completions", LIMITED | {"close_at_limit": False}).body["choices"][0]
+    assert cut_off["finish_reason"] == "length"
+    assert "tool_calls" not in cut_off["message"]
+
+
+def test_forced_call_at_the_limit_of_other_apis(server: ServerProcess) -> None:
+    common = {"model": "tiny", "temperature": 1.5, "seed": 1, "messages": REQUEST["messages"]}
+    tool = {"name": "say", "input_schema": WORDS}
+    answer = server.post("/v1/messages", common | {"tools": [tool], "tool_choice": {"type": "any"}, "max_tokens": 130})
+    assert answer.body["stop_reason"] == "max_tokens"
+    jsonschema.validate(answer.body["content"][-1]["input"], WORDS)
+    fields = common | {"input": "Add", "tools": [{"type": "function", **SAY["function"]}], "tool_choice": "required"}
+    response = server.post("/v1/responses", fields | {"max_output_tokens": 130}).body
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    jsonschema.validate(json.loads(response["output"][-1]["arguments"]), WORDS)
+
+
+def test_document_at_the_limit(server: ServerProcess) -> None:
+    common = {"messages": REQUEST["messages"], "temperature": 1.5, "seed": 1, "max_tokens": 80}
+    response_format = {"type": "json_schema", "json_schema": {"name": "words", "schema": WORDS}}
+    choice = server.post("/v1/chat/completions", common | {"response_format": response_format}).body["choices"][0]
+    assert choice["finish_reason"] == "length"
+    jsonschema.validate(json.loads(choice["message"]["content"]), WORDS)
+    options = {"num_predict": 80, "temperature": 1.5, "seed": 1}
+    fields = {"model": "tiny", "messages": REQUEST["messages"], "format": WORDS, "options": options, "stream": False}
+    done = server.post("/api/chat", fields).body
+    assert done["done_reason"] == "length"
+    jsonschema.validate(json.loads(done["message"]["content"]), WORDS)
+    text = server.post("/completion", {"prompt": "Add", "json_schema": WORDS, "n_predict": 80, "seed": 1}).body
+    assert text["stop_type"] == "limit"
+    jsonschema.validate(json.loads(text["content"]), WORDS)
+    cut_off = server.post("/completion", {
+        "prompt": "Add", "json_schema": WORDS, "n_predict": 80, "seed": 1, "close_at_limit": False}).body
+    with pytest.raises(ValueError, match=r"."):
+        json.loads(cut_off["content"])
