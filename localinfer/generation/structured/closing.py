@@ -3,24 +3,25 @@
 An answer that reaches its limit of tokens ends with its closing. The search knows nothing of JSON: it walks through the
 grammar byte by byte with a matcher whose vocabulary is the 256 bytes, which takes microseconds a byte. Where several
 bytes are allowed it prefers those that close something, and where it comes past the same choice again, those that it
-has not tried. Walks that leave the first one at one choice may be shorter. The bytes that were found are then divided
-into the fewest tokens.
+has not tried. Within a text it tries what the grammar says of texts. Walks that leave the first one at one choice may
+be shorter. The bytes that were found are then divided into the fewest tokens.
 
 All of this is bounded by the number of bytes, so that the same answer has the same closing on every machine.
 """
 
-import json
 import re
 from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
-from itertools import groupby
+from functools import lru_cache
 from time import process_time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
+
+from .byte_vocabulary import ByteVocabulary, Steps
+from .grammar_texts import control_tokens_of, literals_of, patterns_of
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
 
 MAX_STEPS = 4000  # bytes of a walk, and of what is tried for it; each takes about 20 microseconds
 MAX_SECONDS = 1.0  # of CPU time, for grammars that take far longer
@@ -28,18 +29,15 @@ MAX_ITEMS = 2  # of a list, after which its end is looked for
 MAX_CHOICES = 12  # that are tried at one place of a walk in order to shorten it
 SHORTENING_STEPS = 1000  # bytes of all walks that may shorten a closing
 PATIENCE = 32  # bytes of a text after which it is looked for an end again
-MAX_TOKEN_BYTES = 64  # of tokens that a closing consists of
 
 CLOSERS = b"}])\"'"
 PLAIN = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 KINDS = b"0:A[a{"  # where kinds of bytes begin and end
 RANKS = CLOSERS + PLAIN, b"-+.,:;=>", b"[{("  # the preferred ones first
 LAST = b" \n\t\r\\"  # white space rarely leads on, and an escape is longer than what it stands for
-ENDS_OF_TEXT = b"\"'}])>`;\n<@:,=/ .-_+*|~!?#$&^([{%\t"  # what is tried in this order
+ENDS_OF_TEXT = b"\"'}])>`;\n<@:,=/ .-_+*|~!?#$&^([{\t"  # what is tried in this order
 PROGRESS = frozenset(b"\"}],:")  # bytes after which a choice that returns is a new one
-LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)+"')
-CONTROL_TOKEN = re.compile(r"<\[(\d+)\]>")
-Steps = list[int]  # ids of the vocabulary of bytes
+ESCAPED = re.compile(rb'["\\\x00-\x1f]')  # characters that JSON escapes
 
 
 def preference(byte: int) -> tuple[int, int]:
@@ -77,90 +75,6 @@ def varied(mask: bytes) -> tuple[int, ...]:
 def is_text(mask: bytes) -> bool:
     """Return whether a mask allows all letters and digits, as within a string."""
     return set(PLAIN) <= set(preferred(mask))
-
-
-class TokenTexts(Protocol):
-    """What is used of a model's vocabulary: the text of each token, b"" for control tokens."""
-
-    eos_token_id: int
-
-    @property
-    def tokens(self) -> Sequence[bytes]: ...
-
-
-class ByteVocabulary:
-    """The bytes as a vocabulary of llguidance, and their division into a model's tokens.
-
-    A byte has the id `first` + byte. Control tokens keep their ids, and no other token has a text.
-    """
-
-    def __init__(self, vocabulary: TokenTexts) -> None:
-        self._tokens, self.eos_token_id = vocabulary.tokens, vocabulary.eos_token_id
-        self.first = -(-len(self._tokens) // 8) * 8  # where a byte of a bit mask begins
-
-    @cached_property
-    def trie(self) -> "LLTokenizer":
-        from llguidance import LLTokenizer, TokenizerWrapper
-
-        return LLTokenizer(TokenizerWrapper(self._Wrapped(self)), eos_token=self.eos_token_id, slices=[])
-
-    class _Wrapped:
-        """The interface of TokenizerWrapper."""
-
-        bos_token_id, special_token_ids = None, ()
-
-        def __init__(self, vocabulary: "ByteVocabulary") -> None:
-            self.eos_token_id, self._first = vocabulary.eos_token_id, vocabulary.first
-            self.tokens = [b""] * self._first + [bytes([byte]) for byte in range(256)]
-
-        def __call__(self, text: bytes) -> list[int]:
-            return [self._first + byte for byte in text]
-
-    def path_of(self, ids: Sequence[int]) -> Steps:
-        """Return the bytes of tokens, and the control tokens among them."""
-        return [each for id in ids for each in (self.bytes_of(self._tokens[id]) or [id])]
-
-    def bytes_of(self, text: bytes) -> Steps:
-        return [self.first + byte for byte in text]
-
-    def tokens_of(self, path: Sequence[int]) -> list[int] | None:
-        """Return the fewest tokens with these bytes; None if there are none."""
-        ids: list[int] = []
-        for is_text, part in groupby(path, lambda each: each >= self.first):
-            steps = list(part)
-            divided = self._divided(bytes(step - self.first for step in steps)) if is_text else steps
-            if divided is None:
-                return None
-            ids += divided
-        return ids
-
-    def _divided(self, text: bytes) -> list[int] | None:
-        best: list[tuple[int, int, int]] = []  # for each end: number of tokens behind it, the next token and its end
-        unreachable = len(text) + 1
-        for start in range(len(text), -1, -1):
-            found = (0 if start == len(text) else unreachable, 0, 0)
-            for end in range(start + 1, min(len(text), start + self._longest) + 1):
-                id = self._ids.get(text[start:end])
-                if id is not None:
-                    found = min(found, (1 + best[len(text) - end][0], id, end))
-            best.append(found)
-        if best[-1][0] >= unreachable:
-            return None
-        ids, start = [], 0
-        while start < len(text):
-            _, id, start = best[len(text) - start]
-            ids.append(id)
-        return ids
-
-    @cached_property
-    def _ids(self) -> dict[bytes, int]:
-        """The first token with each text."""
-        numbered = range(len(self._tokens) - 1, -1, -1)
-        return {text: id for id in numbered if (text := self._tokens[id]) and len(text) <= MAX_TOKEN_BYTES}
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self._ids), default=0)
 
 
 class Walk:
@@ -266,9 +180,9 @@ class Closings:
         from llguidance import LLMatcher
 
         self.vocabulary = vocabulary
-        self.literals = literals_of(grammar)
+        self.literals = [*literals_of(grammar), *examples(patterns_of(grammar), vocabulary)]
         self._matcher = LLMatcher(vocabulary.trie, grammar, log_level=0)
-        self._controls = sorted(set(map(int, CONTROL_TOKEN.findall(grammar))))
+        self._controls = control_tokens_of(grammar)
         self._closing: Steps | None = None  # that of the present state, if it is known
         self._after: tuple[Steps, Steps] | None = None  # the last candidate, and the closing after it
         self._steps, self._deadline = 0, 0.0
@@ -354,17 +268,13 @@ class Closings:
         return mask if any(mask) else b"", [id for id in self._controls if bits[id // 8] >> id % 8 & 1]
 
 
-def literals_of(grammar: str) -> list[bytes]:
-    """Return the texts that a grammar in llguidance's variant of Lark has in quotation marks."""
-    lark = grammar
-    if grammar.startswith("{"):
-        lark = "\n".join(str(each.get("lark_grammar", "")) for each in json.loads(grammar).get("grammars", []))
-    found = dict[bytes, None]()
-    for line in sorted(lark.splitlines(), key=lambda line: "[suffix=" not in line):
-        if "%json" not in line:
-            for literal in LITERAL.findall(line):
-                try:
-                    found[json.loads(literal).encode()] = None
-                except ValueError:  # an escape that JSON has not
-                    continue
-    return list(found)
+def examples(patterns: Sequence[str], vocabulary: ByteVocabulary) -> list[bytes]:
+    """Return short texts that match these regular expressions, at least up to characters that JSON escapes."""
+    from llguidance import LLMatcher
+
+    found = []
+    for pattern in patterns:
+        text = Closings(LLMatcher.grammar_from_regex(pattern), vocabulary).now(MAX_STEPS).path or []
+        example = bytes(step - vocabulary.first for step in text)
+        found.append(ESCAPED.sub(b"-", example))
+    return list(filter(None, found))

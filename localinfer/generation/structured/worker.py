@@ -32,7 +32,8 @@ from localinfer.child_process import limit_resources, limit_time, read_frame, wr
 from localinfer.errors import ConstraintError
 
 from .answer_check import answer_problem, validator_of
-from .closing import ByteVocabulary, Closings
+from .byte_vocabulary import ByteVocabulary
+from .closing import Closings
 from .constraint_source import CALLS, ConstraintSource
 from .constraint_spec import ConstraintSpec, compile_constraint
 from .frames import (

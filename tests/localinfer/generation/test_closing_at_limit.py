@@ -18,7 +18,8 @@ from tiny import CHATML, Field, tiny_gemma3, tiny_llama
 import localinfer
 from localinfer import GenerationResult, IncompleteOutputError, Model
 from localinfer.errors import ConstraintError
-from localinfer.generation.structured.closing import ByteVocabulary, Closings
+from localinfer.generation.structured.byte_vocabulary import ByteVocabulary
+from localinfer.generation.structured.closing import Closings
 from localinfer.generation.structured.vocabulary import Vocabulary
 
 PROMPT = "Hello and"

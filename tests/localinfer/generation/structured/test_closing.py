@@ -12,8 +12,10 @@ import pytest
 from constraints import BYTES, constraint_spec, worker_vocabulary
 from random_schemas import random_schema
 
-from localinfer.generation.structured.closing import MAX_STEPS, ByteVocabulary, Closings, literals_of
+from localinfer.generation.structured.byte_vocabulary import ByteVocabulary
+from localinfer.generation.structured.closing import MAX_STEPS, Closings, examples
 from localinfer.generation.structured.constraint_end import FAR, NEAR, LimitWatch
+from localinfer.generation.structured.grammar_texts import literals_of, patterns_of
 
 ANY = 10**6
 
@@ -85,6 +87,8 @@ TREE = {"$defs": {"node": {"type": "object", "properties": {
     ({"type": "integer", "maximum": -17}, b""), ({"type": "number", "minimum": 0.25, "maximum": 0.5}, b""),
     ({"type": "integer", "multipleOf": 7, "minimum": 1}, b""), ({"type": "integer", "minimum": 1000}, b"7"),
     ({"type": "array", "items": {"type": "string"}, "minItems": 30}, b'["a", '),
+    ({"type": "string", "pattern": "data:image/png;base64,"}, b'"x'), ({"type": "string", "pattern": "1.0"}, b'"'),
+    ({"type": "string", "pattern": "[a-z]{2}-[A-Z]{2}"}, b'"x'), ({"type": "string", "pattern": "^a|bc|d$"}, b'"x'),
     ({"type": "object", "patternProperties": {"^x-[a-z]+$": {"type": "integer"}}, "additionalProperties": False},
      b'{"'),
 ])  # fmt: skip
@@ -223,6 +227,14 @@ def test_literals_of_a_grammar() -> None:
     assert literals_of(lark) == [b"</p>", b"a\n", b"x"]
     assert literals_of(json.dumps({"grammars": [{"lark_grammar": lark}]})) == literals_of(lark)
     assert literals_of(constraint_spec(json_mode=True).grammar) == []
+
+
+def test_open_patterns_of_a_grammar() -> None:
+    keywords = {"patternProperties": {"x-": {"pattern": "^a[0-9]{2}"}, "^y$": {}}, "items": {"pattern": "b$"}}
+    grammar = constraint_spec(json_schema=json.dumps(keywords | {"pattern": "^c$"})).grammar
+    assert sorted(patterns_of(grammar)) == ["a[0-9]{2}", "b", "x-"]
+    assert sorted(patterns_of("start: j\nj: %json " + json.dumps(keywords))) == ["a[0-9]{2}", "b", "x-"]
+    assert examples(["a[0-9]{2}", '.""'], VOCABULARY) == [b"a01", b"---"]
 
 
 def test_nothing_is_looked_for_far_from_the_limit() -> None:

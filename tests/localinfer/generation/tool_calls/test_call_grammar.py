@@ -10,7 +10,8 @@ from constraints import BYTE_TRIE, BYTES, ByteTokenizer, trie_of, worker_vocabul
 from llguidance import LLMatcher
 
 from localinfer.errors import ConstraintError, UnsupportedError, UsageError
-from localinfer.generation.structured.closing import ByteVocabulary, Closings
+from localinfer.generation.structured.byte_vocabulary import ByteVocabulary
+from localinfer.generation.structured.closing import Closings
 from localinfer.generation.structured.constraint import Constraint
 from localinfer.generation.structured.constraint_source import ConstraintSource
 from localinfer.generation.structured.constraint_start import AfterMarker
