@@ -33,7 +33,7 @@ PATIENCE = 32  # bytes of a text after which it is looked for an end again
 CLOSERS = b"}])\"'"
 PLAIN = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 KINDS = b"0:A[a{"  # where kinds of bytes begin and end
-RANKS = CLOSERS + PLAIN, b"-+.,:;=>", b"[{("  # the preferred ones first
+RANKS = CLOSERS + b"," + PLAIN, b":;=>-+.", b"[{("  # the preferred ones first; a comma ends a number
 LAST = b" \n\t\r\\"  # white space rarely leads on, and an escape is longer than what it stands for
 ENDS_OF_TEXT = b"\"'}])>`;\n<@:,=/ .-_+*|~!?#$&^([{\t"  # what is tried in this order
 PROGRESS = frozenset(b"\"}],:")  # bytes after which a choice that returns is a new one
