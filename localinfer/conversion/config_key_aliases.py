@@ -49,8 +49,9 @@ def normalize_keys(
     `architecture_aliases` are keys of the architecture that take precedence. Messages name the keys that the file uses.
     """
     values = without_nulls(config.values)
-    for key in TEXT_KEYS:
-        values |= without_nulls(config.child(key).values)
+    for parent in (config, config.child("thinker_config")):
+        for key in TEXT_KEYS:
+            values |= without_nulls(parent.child(key).values)
     used_keys: dict[str, str] = {}
     for key, names in KEY_ALIASES.items():
         architecture_names = [architecture_aliases[key]] if key in architecture_aliases else []

@@ -63,6 +63,7 @@ def open_projector(path: str | Path) -> ProjectorSource:
         found = convert_tensors(architecture, each, stored)
         if not found:
             raise folder.error(f"there are no tensors of a {architecture.projector_type} encoder")
+        found |= {name: added_tensor(name, values) for name, values in architecture.added(each).items()}
         tensors |= found
         fields |= {
             **encoder_fields(architecture, each),
@@ -93,6 +94,8 @@ def read_config(folder: CheckpointFolder) -> ProjectorConfig:
 def encoder_configs(config: ProjectorConfig) -> list[tuple[ProjectorArchitecture, ProjectorConfig]]:
     """Return the encoders of a checkpoint. Models that may have two of them may lack one."""
     architectures = find_projectors(config.root)
+    if architectures[0].root_key:
+        config = replace(config, root=config.root.child(architectures[0].root_key))
     present = [each for each in architectures if config.root.child(each.encoder_key).values] or architectures[:1]
     return [(each, replace(config, encoder=encoder_config(config, each))) for each in present]
 
@@ -166,6 +169,11 @@ def convert_tensors(
     for name, parts in norms.items():
         tensors |= batch_normalization(name, parts)
     return tensors
+
+
+def added_tensor(name: str, values: NDArray[np.float32]) -> SourceTensor:
+    """Return a tensor with these values."""
+    return SourceTensor(name, values.shape, F32, partial(to_bytes, values))
 
 
 def batch_normalization(name: str, parts: Mapping[str, StoredTensor]) -> dict[str, SourceTensor]:

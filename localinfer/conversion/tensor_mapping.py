@@ -17,9 +17,10 @@ SCALE_ENDINGS = (".scale", ".input_scale")  # scales of a matrix
 ENDINGS = (".weight", ".bias", ".weight_scale", *SCALE_ENDINGS)
 GGUF_ENDINGS = (*ENDINGS, ".scales", ".blocks")  # other names end in ".weight", with exceptions
 # A multimodal model's text model has another prefix; vision and audio tensors are ignored.
-PREFIXES = (("model.language_model.", "model."), ("language_model.", ""), ("lfm.", "model."))
+PREFIXES = (("model.language_model.", "model."), ("language_model.", ""), ("lfm.", "model."), ("thinker.", ""))
 OTHER_MODELS = re.compile(
-    r"(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|mtp)\."
+    r"(model\.|thinker\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|mtp)\."
+    r"|(talker|token2wav)\."
     r"|(conformer|audio_adapter|audio_embedding|depthformer|depth_embeddings|depth_linear)\."
     r"|codebook_offsets|audio_loss_weights"
 )

@@ -21,7 +21,14 @@ sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/gguf-py"]  # before the installed `
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "harness", "."))
 
 from image_processors import CLIP_MEAN, CLIP_STD, HALF  # noqa: E402
-from projector_checkpoints import FILE, descriptions, digest_of_all, summary, write_checkpoint  # noqa: E402
+from projector_checkpoints import (  # noqa: E402
+    FILE,
+    comparable,
+    descriptions,
+    digest_of_all,
+    summary,
+    write_checkpoint,
+)
 
 TEXT = {
     "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -37,6 +44,7 @@ QWEN_VISION = {
 }  # fmt: skip
 CLIP = {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
 SIGLIP = {"image_mean": HALF, "image_std": HALF}
+KINDS = ("F32", "F16")
 BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]"}]}
 PLAIN_TOWER = r"\bvision_tower\.(?!vision_model)"  # published checkpoints have another name in between
 ROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [8, 4, 4]}}
@@ -321,6 +329,55 @@ OTHERS: dict[str, dict[str, Any]] = {
             }),
         },
     },
+    "qwen2.5omni": {
+        "files": {
+            "config.json": {
+                "architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni",
+                "thinker_config": {
+                    "model_type": "qwen2_5_omni_thinker", "text_config": {**TEXT, **ROPE},
+                    "audio_config": {
+                        "d_model": 32, "encoder_layers": 4, "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
+                        "num_mel_bins": 32, "num_hidden_layers": 4, "output_dim": 64,
+                    },
+                    "vision_config": {
+                        "depth": 2, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "out_hidden_size": 64,
+                        "fullatt_block_indexes": [1], "patch_size": 14,
+                    },
+                },
+            },
+            "preprocessor_config.json": CLIP,
+        },
+        "tensors": {
+            "thinker.model.embed_tokens.weight": [32, 64], "talker.model.norm.weight": [16],
+            "thinker.audio_tower.audio_bos_eos_token.weight": [2, 64], "token2wav.code2wav.x.weight": [4, 4],
+            "thinker.visual.patch_embed.proj.weight": [64, 3, 2, 14, 14], "thinker.visual.merger.ln_q.weight": [64],
+            **with_bias({
+                "thinker.visual.merger.mlp.0": [256, 256], "thinker.visual.merger.mlp.2": [64, 256],
+                "thinker.audio_tower.conv1": [32, 32, 3], "thinker.audio_tower.conv2": [32, 32, 3],
+                "thinker.audio_tower.ln_post": [32], "thinker.audio_tower.proj": [64, 32],
+            }),
+            **layers(2, {
+                "thinker.visual.blocks.{}.norm1.weight": [64], "thinker.visual.blocks.{}.norm2.weight": [64],
+                **with_bias({
+                    f"thinker.visual.blocks.{{}}.{name}": shape
+                    for name, shape in {
+                        "attn.q": [64, 64], "attn.k": [64, 64], "attn.v": [64, 64], "attn.proj": [64, 64],
+                        "mlp.gate_proj": [96, 64], "mlp.up_proj": [96, 64], "mlp.down_proj": [64, 96],
+                    }.items()
+                }),
+            }),
+            **layers(4, {
+                "thinker.audio_tower.layers.{}.self_attn.k_proj.weight": [32, 32],
+                **with_bias({
+                    f"thinker.audio_tower.layers.{{}}.{name}": shape
+                    for name, shape in {
+                        "self_attn.q_proj": [32, 32], "self_attn.v_proj": [32, 32], "self_attn.out_proj": [32, 32],
+                        "self_attn_layer_norm": [32], "fc1": [48, 32], "fc2": [32, 48], "final_layer_norm": [32],
+                    }.items()
+                }),
+            }),
+        },
+    },
     "granite_speech": {
         "files": {
             "config.json": {
@@ -408,7 +465,7 @@ def main() -> None:
     found = dict(descriptions())
     for name in sys.argv[2:] or [*FAMILIES, *OTHERS]:
         description = OTHERS[name] if name in OTHERS else describe(*FAMILIES[name])
-        found[name] = {**description, "expected": {kind: converted(description, kind) for kind in ("F32", "F16")}}
+        found[name] = {**description, "expected": {kind: converted(name, description, kind) for kind in KINDS}}
         print(name, len(found[name]["expected"]["F32"]["tensors"]))
     lines = [f' "{name}": {json.dumps(found[name], separators=(",", ":"))}' for name in sorted(found)]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
@@ -438,7 +495,7 @@ def describe(config_class: str, values: dict[str, Any], preprocessor: dict[str, 
     return {"files": files, "tensors": kept}
 
 
-def converted(description: dict[str, Any], kind: str) -> dict[str, Any]:
+def converted(name: str, description: dict[str, Any], kind: str) -> dict[str, Any]:
     """Return the keys and the tensors of llama.cpp's conversion."""
     from conversion import get_model_class  # finds the `gguf` package of the sources
     from conversion.base import ModelBase, ModelType, get_model_architecture, gguf
@@ -453,6 +510,7 @@ def converted(description: dict[str, Any], kind: str) -> dict[str, Any]:
         file = gguf.GGUFReader(out)
         wanted = ("clip.", "general.type", "general.file_type", "general.architecture")
         tensors = {each.name: summary(each.shape[::-1], each.tensor_type.name, each.data) for each in file.tensors}
+        tensors = comparable(name, tensors)
         keys = {key: plain(field.contents()) for key, field in file.fields.items() if key.startswith(wanted)}
         return {"keys": keys, "tensors": tensors} if kind == "F32" else {"tensors": digest_of_all(tensors)}
 

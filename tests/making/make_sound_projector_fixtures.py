@@ -54,7 +54,7 @@ class Spec:
     frames: Sequence[int]  # of each sound
     renamed: Callable[[Tensors], dict[str, torch.Tensor]] | None = None  # changes the names of the saved tensors
     written: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # changes config.json
-    preprocessor: dict[str, Any] | None = None  # of images, if the model sees, too
+    preprocessor: Mapping[str, Any] | None = None  # preprocessor_config.json
     embedding_length: int = 64
     bands: int = BANDS
     ends: bool = False  # whether the spectrogram ends with the sound, after a frame of zeros
@@ -243,10 +243,49 @@ def names_of_granite_speech(tensors: Tensors) -> dict[str, torch.Tensor]:
     return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
 
+def qwen25_omni(**audio: int) -> Any:
+    vision = {
+        "depth": 2, "hidden_size": 32, "intermediate_size": 32, "num_heads": 1, "fullatt_block_indexes": [1],
+        "out_hidden_size": 64,
+    }  # fmt: skip
+    rope = {"rope_type": "default", "mrope_section": [8, 4, 4]}
+    config = transformers.Qwen2_5OmniThinkerConfig(
+        text_config={**TEXT, "rope_parameters": rope}, audio_config={**audio, "output_dim": 64}, vision_config=vision
+    )
+    return transformers.Qwen2_5OmniThinkerForConditionalGeneration(config)
+
+
+def qwen25_omni_rows(model: Any, features: torch.Tensor, frames: int) -> torch.Tensor:
+    return model.model.audio_tower(features[0, :, :frames], torch.tensor([frames])).last_hidden_state
+
+
+def names_of_thinker(tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Return the tensors with the names of whole checkpoints."""
+    return {f"thinker.{name}": tensor for name, tensor in tensors.items()}
+
+
+def config_of_thinker(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a whole checkpoint."""
+    config["audio_config"] |= {"num_hidden_layers": config["audio_config"]["encoder_layers"]}
+    return {"architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni", "thinker_config": config}
+
+
+OMNI = {
+    "architecture": "qwen2vl", "encode": qwen25_omni_rows, "renamed": names_of_thinker, "written": config_of_thinker,
+    "preprocessor": {"image_mean": [0.5] * 3, "image_std": [0.5] * 3},
+}  # fmt: skip
 SPECS = {
     "ultravox": Spec(architecture="llama", model=Ultravox, encode=ultravox_rows, frames=[CHUNK, 76]),
     "voxtral": Spec(architecture="llama", model=voxtral, encode=voxtral_rows, frames=[CHUNK]),
     "qwen2a": Spec(architecture="qwen2", model=qwen2_audio, encode=qwen2_audio_rows, frames=[1201, 98]),
+    "qwen2_5o": Spec(frames=[630, 98], model=lambda: qwen25_omni(**WHISPER), **OMNI),
+    "qwen2_5o_of_odd_size": Spec(
+        frames=[401, 3], bands=24, **OMNI,
+        model=lambda: qwen25_omni(
+            d_model=32, encoder_layers=2, encoder_attention_heads=1, encoder_ffn_dim=40, num_mel_bins=24,
+            max_source_positions=1500,
+        ),
+    ),
     "qwen3a": Spec(
         architecture="qwen3vl", model=qwen3_asr, encode=qwen3_asr_rows, frames=[930, 98], renamed=names_of_qwen3_asr,
         written=lambda config: {**TEXT, "architectures": config["architectures"], "thinker_config": config},
@@ -312,6 +351,8 @@ def convert(model: Any, name: str, spec: Spec) -> bytes:
         if spec.written:
             path = Path(folder, "config.json")
             path.write_text(json.dumps(spec.written(json.loads(path.read_text()))))
+        if spec.preprocessor:
+            Path(folder, "preprocessor_config.json").write_text(json.dumps(spec.preprocessor))
         if spec.renamed:
             path = Path(folder, "model.safetensors")
             save_file(spec.renamed(load_file(path)), path, {"format": "pt"})

@@ -164,6 +164,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "Qwen3MoeForCausalLM": with_dense_layers(QWEN3MOE),
     "Qwen2VLForConditionalGeneration": QWEN2VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2VL,
+    "Qwen2_5OmniModel": QWEN2VL,
+    "Qwen2_5OmniForConditionalGeneration": QWEN2VL,
     "Qwen3VLForConditionalGeneration": QWEN3VL,
     "Qwen3VLMoeForConditionalGeneration": QWEN3VLMOE,
     "Qwen3_5ForCausalLM": QWEN35,

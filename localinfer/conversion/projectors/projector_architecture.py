@@ -53,6 +53,11 @@ def no_sizes(config: ProjectorConfig) -> Mapping[str, int]:  # noqa: ARG001
     return {}
 
 
+def no_tensors(config: ProjectorConfig) -> Mapping[str, Values]:  # noqa: ARG001
+    """Return no tensors: the checkpoint has all of them."""
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProjectorArchitecture:
     """An encoder in tables.
@@ -61,7 +66,9 @@ class ProjectorArchitecture:
     text model. `names` replaces parts of these names. `parts` divides or reorders a tensor: it returns functions of its
     values by name, none of them for a tensor that is left out, or None. `offsets` are added to the values of tensors,
     by GGUF's names. `computed` are functions of the values, by patterns of GGUF's names. `batch_norm` is a pattern of
-    the names of batch normalizations, which become factors and terms, one for each column.
+    the names of batch normalizations, which become factors and terms, one for each column. `added` returns tensors that
+    no checkpoint has, float32 by GGUF's names. `root_key` names the object of config.json that has those of the encoder
+    and of the text model.
     """
 
     projector_type: str
@@ -78,6 +85,8 @@ class ProjectorArchitecture:
     is_audio: bool = False
     type_key: str = "clip.projector_type"
     encoder_key: str = "vision_config"
+    root_key: str = ""
+    added: Callable[[ProjectorConfig], Mapping[str, Values]] = no_tensors
     sizes: Callable[[ProjectorConfig], Mapping[str, int]] = no_sizes  # that config.json lacks or names otherwise
 
     def change_of(self, name: str) -> Callable[[Floats], Floats] | None:

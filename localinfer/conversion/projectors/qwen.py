@@ -1,7 +1,11 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: images of any size, two frames to a patch, four patches to a token."""
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: images of any size, two frames to a patch, four patches to a token. Qwen2.5-Omni
+has an encoder of sounds, too."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
+
+import numpy as np
 
 from localinfer.conversion.projectors.projector_architecture import (
     USE_GELU,
@@ -10,11 +14,13 @@ from localinfer.conversion.projectors.projector_architecture import (
     Parts,
     ProjectorArchitecture,
     ProjectorConfig,
+    Values,
     epsilon,
     split_frames,
     split_qkv,
     whole,
 )
+from localinfer.conversion.projectors.whisper import QWEN2A
 from localinfer.gguf.source import Field
 
 IMAGE_SIZE = 560  # readers need one; images have any size
@@ -22,6 +28,7 @@ PATCH_EMBEDDING = "visual.patch_embed.proj.weight"
 MERGER = {"linear_fc1": "mm.0", "linear_fc2": "mm.2", "norm": "v.post_ln"}
 DEEPSTACK = {"linear_fc1": "fc1", "linear_fc2": "fc2", "norm": "norm"}
 MAX_LAYERS = 1024
+AUDIO_POSITIONS, LONGEST_PERIOD = 1500, 10_000.0
 
 
 def qwen2_sizes(config: ProjectorConfig) -> dict[str, int]:
@@ -101,7 +108,26 @@ QWEN2VL = ProjectorArchitecture(
 )
 QWEN25VL = replace(QWEN2VL, projector_type="qwen2.5vl_merger", fields=qwen25_fields)
 QWEN3VL = replace(QWEN2VL, projector_type="qwen3vl_merger", fields=qwen3_fields, parts=qwen3_parts, sizes=qwen3_sizes)
+
+
+def sinusoids(config: ProjectorConfig) -> Mapping[str, Values]:
+    """Return the position embeddings of sounds, which the checkpoint's class computes: sines, then cosines."""
+    pairs = config.encoder.positive_int("d_model", 1 << 17) // 2
+    scales = np.exp(-np.log(LONGEST_PERIOD) / max(pairs - 1, 1) * np.arange(pairs))
+    angles = np.arange(AUDIO_POSITIONS)[:, None] * scales
+    return {"a.position_embd.weight": np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)}
+
+
+OMNI = (
+    replace(QWEN25VL, projector_type="qwen2.5o", prefixes={"thinker.visual.": "visual."}, root_key="thinker_config"),
+    replace(
+        QWEN2A, projector_type="qwen2.5o", prefixes={"thinker.audio_tower.": "audio_tower."},
+        ignored="audio_bos_eos_token", added=sinusoids,
+    ),
+)  # fmt: skip
 BY_CLASS = {
+    "Qwen2_5OmniModel": OMNI,
+    "Qwen2_5OmniForConditionalGeneration": OMNI,
     "Qwen2VLForConditionalGeneration": QWEN2VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN25VL,
     "Qwen3VLForConditionalGeneration": QWEN3VL,

@@ -99,6 +99,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "mlp_norm": LLAVA,
     "paddleocr": ProcessorKind(lambda parameters: SmartResize(parameters, enlarge_sides_to_token), 2, tokens=None),
     "pixtral": ProcessorKind(LongestEdge, 1, SPATIAL_MERGE),
+    "qwen2.5o": QWEN,
     "qwen2.5vl_merger": QWEN,
     "qwen2vl_merger": QWEN,
     "qwen3vl_merger": QWEN,

@@ -17,7 +17,8 @@ Floats = NDArray[np.float32]
 class Framing(NamedTuple):
     """What an encoder makes of the frames of a sound.
 
-    The number of frames is rounded up to a multiple of `unit`: silence follows the sound. The encoder reads at most
+    The number of frames is at least `least`, and rounded up to a multiple of `unit`: silence follows the sound. The
+    encoder reads at most
     `window` frames at once. If `chunk` is not 0, convolutions see chunks of that many frames, as if nothing were before
     and after them. Each of the `halvings` is a convolution of stride 2. `rate` is the number of frames of a second.
     """
@@ -27,10 +28,11 @@ class Framing(NamedTuple):
     chunk: int = 0
     halvings: int = 1
     rate: int = 100
+    least: int = 1
 
     def frames(self, n_frames: int) -> int:
         """Return the number of frames that are encoded for this many frames of sound."""
-        return -(-n_frames // self.unit) * self.unit
+        return -(-max(n_frames, self.least) // self.unit) * self.unit
 
     def windows(self, n_frames: int) -> list[tuple[int, int]]:
         """Return the first frame of what the encoder reads at once, and the number of frames, for a sound."""

@@ -531,6 +531,22 @@ def test_the_text_model_of_granite_speech(has_adapter: bool, tmp_path: Path) -> 
     assert keys_of(found) == keys_of(expected)
 
 
+def test_the_text_model_of_qwen25_omni(tmp_path: Path) -> None:
+    plain, folder = (reference_models.checkpoint("qwen2vl", tmp_path / each) for each in ("plain", "omni"))
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    text_model = config.get("text_config", config)
+    omni = {"architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni"}
+    omni |= {"thinker_config": {"text_config": text_model, "model_type": "qwen2_5_omni_thinker"}}
+    (folder / "config.json").write_text(json.dumps(omni))
+    others = ("thinker.visual.x.weight", "thinker.audio_tower.proj.bias", "talker.model.norm.weight", "token2wav.x")
+    plain_names = {name: name.replace("model.language_model.", "model.") for name in tensors}
+    renamed = {f"thinker.{plain_names[name]}": tensor for name, tensor in tensors.items() if "visual" not in name}
+    save_file({**renamed, **{name: np.zeros(1, np.float32) for name in others}}, folder / "model.safetensors")
+    expected, found = open_checkpoint(plain), open_checkpoint(folder)
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert keys_of(found) == keys_of(expected)
+
+
 @pytest.mark.parametrize("kind", ["audio", "vl"])
 def test_text_models_of_lfm2_audio_and_lfm2_vl(kind: str, tmp_path: Path) -> None:
     plain, folder = (reference_models.checkpoint("lfm2", tmp_path / each) for each in ("plain", kind))

@@ -9,7 +9,7 @@ from localinfer.multimodal.sounds.sound_builder import SoundBuilder
 
 SoundProcessor = MelProcessor
 ARCHITECTURES = ("qwen2",)
-FRAMING = Framing(unit=2)
+FRAMING = Framing(unit=2, least=3)
 prepare, arrange = neighbours_with_silence, enclose("<|audio_bos|>", "<|audio_eos|>")
 
 

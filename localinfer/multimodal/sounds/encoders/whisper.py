@@ -8,9 +8,9 @@ from localinfer.multimodal.sounds.framing import TAPS, strided_neighbours
 from localinfer.multimodal.sounds.sound_builder import ACTIVATION, SoundBuilder
 
 
-def encode(g: SoundBuilder) -> Buffer:
+def encode(g: SoundBuilder, window: int = 0) -> Buffer:
     """Return the residual stream after the last layer: two convolutions over time, the second of stride 2, positions,
-    and the layers of a transformer."""
+    and the layers of a transformer, whose rows attend to those of a `window` that is set, or to all."""
     g.use_layer_norm()
     n = g.embedding_length
     x = g.enter("a.conv1d.1", n, g.n_bands, (TAPS,), sum(g.lengths))
@@ -18,5 +18,5 @@ def encode(g: SoundBuilder) -> Buffer:
     counts = [g.framing.positions(length) for length in g.lengths]
     table = g.tensors.positions(max(counts), n)
     g.add_positions(x, np.concatenate([table[:count] for count in counts]))
-    transform(g, x, ACTIVATION)
+    transform(g, x, ACTIVATION, windows=[window] * g.block_count)
     return x

@@ -35,6 +35,28 @@ def test_a_sound_of_qwen2_audio_has_tokens_around_its_rows(tmp_path: Path) -> No
     assert projector.layout(sound(2.0)) == [begin, 50, end]
 
 
+def test_qwen25_omni_reads_images_and_sounds(tmp_path: Path) -> None:
+    file = sound_projectors.opened("qwen2_5o", tmp_path)
+    projector = Projector(file, OPTIONS)
+    assert projector.kinds == {"image", "audio"}
+    begin, rows, end = projector.encode(sound(2.0))
+    assert (begin, end) == ("<|audio_bos|>", "<|audio_eos|>")
+    assert isinstance(rows, MediaEmbeddings)
+    assert (len(rows), rows.n_positions, rows.coordinates) == (50, 50, None)
+    layout = projector.layout(Image(np.zeros((280, 420, 3), np.uint8)))
+    assert layout == ["<|vision_start|>", 150, "<|vision_end|>"]
+
+
+@pytest.mark.parametrize("name", ["qwen2a", "qwen2_5o", "lfm2a", "granite_speech"])
+def test_the_shortest_sounds_have_rows(name: str, tmp_path: Path) -> None:
+    projector = Projector(sound_projectors.opened(name, tmp_path), OPTIONS)
+    for n_samples in (1, 200):
+        parts = projector.encode(Sound(np.full(n_samples, 0.1, np.float32)))
+        [rows] = [part for part in parts if isinstance(part, MediaEmbeddings)]
+        assert len(rows) >= 1
+        assert np.isfinite(rows.rows).all()
+
+
 @pytest.mark.parametrize(("name", "counts"), [("ultravox", [188, 13]), ("voxtral", [375, 375])])
 def test_long_sounds_are_encoded_in_chunks_of_30_s(name: str, counts: list[int], tmp_path: Path) -> None:
     projector = Projector(sound_projectors.opened(name, tmp_path), OPTIONS)
