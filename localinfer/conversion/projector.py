@@ -87,6 +87,7 @@ def read_config(folder: CheckpointFolder) -> ProjectorConfig:
     older, newer = folder.optional_json("preprocessor_config.json"), folder.optional_json("processor_config.json")
     values = {**older.values, **older.child("media_proc_cfg").values}
     values |= {**newer.values, **newer.child("image_processor").values}
+    values |= {f"image_{key}": values[f"norm_{key}"] for key in ("mean", "std") if f"norm_{key}" in values}
     where = older if older.values else newer
     return ProjectorConfig(folder, root, root.child("vision_config"), JsonObject(where.path, values))
 

@@ -37,7 +37,8 @@ USED_BY_PREPROCESSORS = (
 )  # fmt: skip
 OTHER_KEYS = (
     "clip.has_vision_encoder", "clip.has_text_encoder", "clip.has_audio_encoder", "clip.has_llava_projector",
-    "clip.projector_type", "clip.use_gelu", "clip.use_silu",
+    "clip.projector_type", "clip.use_gelu", "clip.use_silu", "clip.has_minicpmv_projector", "clip.minicpmv_version",
+    "clip.minicpmv_query_num",
 )  # fmt: skip
 
 
@@ -79,6 +80,7 @@ class ProjectorFile:
         hparams.accept(*USED_BY_PREPROCESSORS, *used)
         tensors = EncoderTensors(f, "v.blk.", hparams.count("block_count"), self.converted)
         n = grid[0] * grid[1] + len(read_class_rows(tensors, hparams.count("embedding_length")))
+        n = max(n, self.image_encoder.min_rows(f))
         if n > MAX_PATCHES:
             raise LocalInferError(f"an image of {grid[0]} x {grid[1]} patches is too large; the limit is {MAX_PATCHES}")
         model = encoder_model(f, hparams, tensors, n, options)

@@ -55,7 +55,10 @@ def converted(name: str) -> dict[str, Any] | str:
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         if values["architectures"] == ["LlavaNextForConditionalGeneration"]:  # whose text model it wants by itself
             values["architectures"] = ["GraniteForCausalLM"]
-        model_class = get_model_class(values["architectures"][0])
+        try:
+            model_class = get_model_class(values["architectures"][0])
+        except NotImplementedError as error:
+            return f"NotImplementedError: {error}"
         model_class.no_mtp = not head
         if name == "deepseek3; head":  # the conversion omits MTP layers that llama.cpp supports
             model_class.skip_mtp = False

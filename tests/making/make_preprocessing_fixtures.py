@@ -28,6 +28,7 @@ from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProc
 from transformers.models.llama4.image_processing_llama4 import Llama4ImageProcessor
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
 from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -110,6 +111,19 @@ def idefics3(image: Any) -> list[Values]:
     return [overview, *tiles]
 
 
+def minicpm(image: Any) -> list[Values]:
+    """MiniCPM-V 4.6 divides images as older versions do, but in steps of 2 x 2 patches: here those of half the size."""
+    processor = MiniCPMV4_6ImageProcessorPil(scale_resolution=112, patch_size=7, downsample_mode="4x", **NORMALIZED)
+    found = processor(image, return_tensors="np")
+    views, first = [], 0
+    for rows, columns in found["target_sizes"].tolist():
+        width = rows * columns * 7
+        patches = found["pixel_values"][0][:, :, first : first + width].reshape(3, 7, rows, columns, 7)
+        views.append(patches.transpose(0, 2, 1, 3, 4).reshape(3, rows * 7, columns * 7))
+        first += width
+    return views
+
+
 def pixel_values(processor: Any, **options: Any) -> Callable[[Any], list[Values]]:
     return lambda image: list(np.asarray(processor(image, return_tensors="np", **options)["pixel_values"]))
 
@@ -136,6 +150,7 @@ REFERENCES: dict[str, Callable[[Any], list[Values]]] = {
     "mlp": pixel_values(LlavaImageProcessorPil(size={"shortest_edge": 112}, crop_size=square(112), do_pad=True)),
     "paddleocr": qwen_like(PaddleOCRVLImageProcessorPil(size=edges(147_384, 400_000)), 14, 1, 1),
     "pixtral": pixel_values(PixtralImageProcessorPil(size={"longest_edge": 320}, patch_size=16)),
+    "resampler": minicpm,
     "qwen2vl_merger": qwen_like(Qwen2VLImageProcessorPil(size=edges(8 * 784, 4096 * 784)), 14, 2, 2),
 }  # fmt: skip
 

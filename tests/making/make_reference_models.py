@@ -1161,6 +1161,11 @@ MODELS = {
             image_grid_pinpoints=[[32, 64], [64, 32]],
         ),
     ),
+    "minicpm-v": Spec(
+        architecture="qwen2", config=T.Qwen2Config(**sizes(3, 1), **rope(theta=1e6)),
+        written=lambda config: config | {"architectures": ["MiniCPMV"], "version": 2.6}, shapes=prefixed("llm."),
+        computed=without("llm."),
+    ),
     "gemma3-vision": Spec(
         architecture="gemma3", norm=0.0, model=T.Gemma3ForConditionalGeneration,
         config=T.Gemma3Config(

@@ -34,6 +34,7 @@ KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
                   "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
     "pixtral": {"image_size": 320, "patch_size": 16, "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
     "qwen2vl_merger": {"image_size": 560, "patch_size": 14, "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
+    "resampler": {"image_size": 112, "patch_size": 14, "image_mean": HALF, "image_std": HALF},
 }  # fmt: skip
 PROJECTOR_TYPES = {"llava-1.6": "mlp"}  # where the name above is not the projector type
 

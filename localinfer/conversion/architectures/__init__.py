@@ -26,6 +26,7 @@ from localinfer.conversion.architectures import (
     llama,
     llava,
     mamba,
+    minicpmv,
     nemotron,
     phi,
     qwen,
@@ -38,7 +39,7 @@ from localinfer.escaping import printable
 
 FAMILIES = (
     llama, bitnet, gemma, qwen, phi, glm, granite, experts, deepseek, mamba, rwkv, lfm, nemotron, falcon, gpt, cohere,
-    encoders, llava,
+    encoders, llava, minicpmv,
 )  # fmt: skip
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()

@@ -14,6 +14,7 @@ from localinfer.conversion.projectors import (
     lfm,
     llama,
     llava,
+    minicpm,
     ocr,
     pixtral,
     qwen,
@@ -23,7 +24,7 @@ from localinfer.conversion.projectors.projector_architecture import ProjectorArc
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 
-FAMILIES = (gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, ocr, whisper, granite)
+FAMILIES = (gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, ocr, whisper, granite)
 Found = ProjectorArchitecture | tuple[ProjectorArchitecture, ...]
 BY_CLASS: Mapping[str, Found | Callable[[JsonObject], Found]] = {
     name: found for family in FAMILIES for name, found in family.BY_CLASS.items()

@@ -209,9 +209,9 @@ class EncoderBuilder(GraphBuilder):
         check_columns(self.f, x, y, first)
         self.graph.op("copy", COPY, x.rows, x=x, x_n=x.n, x_first=0, n=x.n, y=y, y_n=y.n, y_first=first)
 
-    def constant_rows(self, values: Floats) -> Buffer:
-        """Return a row for each row of the graph, with these contents. Call it outside of layers."""
-        y = self.graph.buffer(values.shape[1])
+    def constant_rows(self, values: Floats, rows: Rows | None = None) -> Buffer:
+        """Return rows with these contents: one for each row of the graph, or `rows`. Call it outside of layers."""
+        y = self.graph.buffer(values.shape[1], rows)
         self.constants.append((y.floats, 0, values))
         return y
 

@@ -8,6 +8,7 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     is_bidirectional(model)  whether the rows of an image attend to each other in this language model (no if missing)
     GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)
     VIDEO               how videos are read (`VideoFamily`; None if missing: the encoder was not trained for them)
+    min_rows(f)         returns how many rows a graph must have (0 if missing)
     HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
     ANY_SIZE            whether clip.vision.image_size is unused: the image processor chooses a size (False if missing)
 """
@@ -36,12 +37,18 @@ class Encoder(NamedTuple):
     grid_positions: bool
     has_projection_dim: bool
     any_size: bool
+    min_rows: Callable[[GGUF], int]
     video: VideoFamily | None = None
 
 
 def causal(model: GGUF) -> bool:  # noqa: ARG001 of all models
     """Return that rows of an image attend to earlier ones only."""
     return False
+
+
+def no_rows(f: GGUF) -> int:  # noqa: ARG001 (one signature for all)
+    """Return 0: the patches are enough rows."""
+    return 0
 
 
 def known() -> list[str]:
@@ -63,5 +70,6 @@ def find_encoder(projector_type: str) -> Encoder | None:
         getattr(module, "GRID_POSITIONS", False),
         getattr(module, "HAS_PROJECTION_DIM", True),
         getattr(module, "ANY_SIZE", False),
+        getattr(module, "min_rows", no_rows),
         getattr(module, "VIDEO", None),
     )

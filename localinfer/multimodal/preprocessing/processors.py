@@ -34,6 +34,7 @@ from localinfer.multimodal.preprocessing.kimi_vl import PaddedTokens
 from localinfer.multimodal.preprocessing.lfm2 import LargeImageTiles
 from localinfer.multimodal.preprocessing.llama4 import BestCanvas
 from localinfer.multimodal.preprocessing.llava_next import AnyResolution
+from localinfer.multimodal.preprocessing.minicpmv import Slices
 from localinfer.multimodal.preprocessing.pixtral import LongestEdge
 from localinfer.multimodal.preprocessing.smart_resize import SmartResize, enlarge_sides_to_token, enlarge_to_token
 from localinfer.multimodal.preprocessing.square_padding import SquarePadding
@@ -103,6 +104,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "qwen2.5vl_merger": QWEN,
     "qwen2vl_merger": QWEN,
     "qwen3vl_merger": QWEN,
+    "resampler": ProcessorKind(Slices, tiles=(1, 9)),
 }
 
 

@@ -258,3 +258,56 @@ def test_invalid_configurations_of_llava_next(changes: dict[str, Any], problem: 
     sizes = {**LLAVA_NEXT["files"]["config.json"]["vision_config"], **changes.pop("vision_config", {})}
     with pytest.raises(LocalInferError, match=problem):
         convert(llava_next(tmp_path, vision_config=sizes, **changes), tmp_path / "out.gguf", mmproj=True)
+
+
+MINICPM: dict[str, Any] = {  # test_encoders.py computes with a whole one
+    "files": {
+        "config.json": {
+            "architectures": ["MiniCPMV"], "version": 2.6, "hidden_size": 128,
+            "vision_config": {
+                "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2,
+                "image_size": 980, "patch_size": 14,
+            },
+        },
+        "preprocessor_config.json": {"norm_mean": [0.5] * 3, "norm_std": [0.5] * 3},
+    },
+    "tensors": {
+        "vpm.embeddings.position_embedding.weight": [4900, 64], "resampler.query": [64, 128],
+        "resampler.proj": [128, 128], "resampler.attn.in_proj_bias": [384], "resampler.kv_proj.weight": [128, 64],
+        "resampler.pos_embed": [1, 128], "llm.model.norm.weight": [128],
+    },
+}  # fmt: skip
+
+
+def test_minicpm(tmp_path: Path) -> None:
+    f = open_gguf(convert(write_checkpoint(tmp_path / "c", MINICPM), tmp_path / "out.gguf", "F16", mmproj=True))
+    shapes = {name: (each.shape, each.type_name) for name, each in f.tensors.items()}
+    assert shapes == {
+        "v.position_embd.weight": ((4900, 64), "F32"),
+        "resampler.query": ((64, 128), "F32"),
+        "resampler.pos_embed_k": ((4900, 128), "F32"),
+        "resampler.proj.weight": ((128, 128), "F16"),
+        "resampler.kv.weight": ((128, 64), "F16"),
+        **{f"resampler.attn.{kind}.bias": ((128,), "F32") for kind in "qkv"},
+    }
+    assert f.metadata["clip.minicpmv_version"] == 3
+    assert f.metadata["clip.vision.image_size"] == 448
+    table = f.tensors["resampler.pos_embed_k"].data.view(np.float32).reshape(70, 70, 2, 2, 32)
+    angles = np.arange(70)[:, None] * 10_000.0 ** (-np.arange(32) / 32)
+    np.testing.assert_allclose(table[3, :, 0, 0], np.sin(angles), atol=1e-5)  # columns first
+    np.testing.assert_allclose(table[:, 3, 1, 1], np.cos(angles), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"version": 2.5}, "version: must be one of 2.6, 4.0, 4.5"),
+        ({"version": "new"}, "version: must be one of"),
+        ({"drop_vision_last_layer": True}, "drop_vision_last_layer: true is not supported"),
+    ],
+)
+def test_other_versions_of_minicpm(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    files = MINICPM["files"]
+    changed = {**MINICPM, "files": {**files, "config.json": {**files["config.json"], **changes}}}
+    with pytest.raises(UnsupportedError, match=problem):
+        convert(write_checkpoint(tmp_path / "c", changed), tmp_path / "out.gguf", "F16", mmproj=True)

@@ -89,6 +89,15 @@ def test_idefics3_names_tiles_and_puts_the_overview_last(tmp_path: Path) -> None
     assert text == f"{rows[0]}{rows[1]}\n{around}<global-img>*{around}"
 
 
+def test_minicpm_puts_slices_in_rows_behind_the_image(tmp_path: Path) -> None:
+    tiles = [tile_name(row, column) for row in (1, 2) for column in (1, 2)]
+    projector, processor = open_reference("minicpm-v", tmp_path, tiles)
+    parts = projector.encode(image(1))
+    assert [len(rows) for rows in rows_of(parts)] == [len(processor.case.rows)] * 5
+    text = "".join(part if isinstance(part, str) else "*" for part in parts)
+    assert text == "<image>*</image><slice>*</slice><slice>*</slice>\n<slice>*</slice><slice>*</slice>"
+
+
 def test_a_small_image_of_idefics3_is_the_overview_alone(tmp_path: Path) -> None:
     projector, _ = open_reference("idefics3", tmp_path)
     begin, _, end = projector.encode(image(1))

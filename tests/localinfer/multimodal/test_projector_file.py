@@ -124,6 +124,9 @@ CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
     ("gemma4v", set_key("clip.vision.attention.head_dim", 18), LocalInferError, "makes heads of 18 values"),
     ("gemma4v", set_tensor("v.position_embd.weight", (2, 40, 32)), LocalInferError, "has 40 positions; an image"),
     ("gemma4v", set_values("v.blk.0.attn_q.input_min", np.nan), LocalInferError, "attn_q.input_min: is not a number"),
+    ("minicpm-v", set_key("clip.minicpmv_version", 2), LocalInferError, "MiniCPM-V of version 2 is not supported"),
+    ("minicpm-v", set_tensor("resampler.query", (1 << 18, 1)), LocalInferError, "is too large; the limit is 131072"),
+    ("minicpm-v", drop_tensor("resampler.query"), LocalInferError, r"tensor resampler\.query: is missing"),
     ("idefics3", set_tensor("mm.model.fc.weight", (64, 64)), LocalInferError, r"mm\.model\.fc\.weight: has shape"),
 ]  # fmt: skip
 
