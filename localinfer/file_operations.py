@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
+from localinfer.adapters import open_adapters
 from localinfer.evaluation.perplexity import Mean
 from localinfer.generation.session import Progress
 from localinfer.gguf.dequantize import dequantize
@@ -168,7 +169,7 @@ def open_source(
     `target_model_dir` is the checkpoint of the model that a draft head belongs to. Raises LocalInferError for a damaged
     file and UnsupportedError for an architecture that cannot be converted.
     """
-    from localinfer.quantization.adapters import merge_adapters
+    from localinfer.adapters.merging import merge_adapters
     from localinfer.quantization.prune import prune_layers
 
     if path.is_dir():
@@ -194,7 +195,8 @@ def open_engine(
     """Open a model without a session. Precedence, highest first: keywords, environment, `defaults`, models.toml."""
     environment, named = from_environment(os.environ), resolve.default_options(name)
     options = merge(from_keywords(keywords), environment, defaults, named)
-    return Engine.load(open_gguf(resolve.find(name)), options, progress)
+    f = open_gguf(resolve.find(name))
+    return Engine.load(f, options, progress, adapters=open_adapters(f, options))
 
 
 class CalibrationData(NamedTuple):

@@ -24,7 +24,8 @@ from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
 PANELS: dict[Section, str] = {
     "model": "Model", "sampling": "Sampling", "generation": "Generation", "structured": "Structured output",
-    "speculative": "Speculative decoding", "draft": "Draft model", "media": "Images and audio", "chat": "Chat",
+    "speculative": "Speculative decoding", "draft": "Draft model", "media": "Images and audio",
+    "adapters": "Adapters", "chat": "Chat",
 }  # fmt: skip
 METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
 

@@ -21,7 +21,7 @@ from localinfer.generation.sampling import SamplerChain, SequenceBreakers, resol
 from localinfer.generation.sampling.logprobs import log_probabilities
 from localinfer.generation.sampling_loop import SamplingLoop
 from localinfer.generation.token_selection import SamplerFunction, TokenSelector, checked_sampler, with_logprobs
-from localinfer.options import Options, parse_speculation_types
+from localinfer.options import Options, parse_adapter_scale, parse_speculation_types
 from localinfer.runtime.batch_division import bidirectional_span
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
@@ -63,6 +63,7 @@ class GenerationSession:
         self._engine.require_open()
         with self._engine.lock:
             self._current, media = None, self._engine.prompt_media.take()
+            self._engine.use_adapters(self._engine.runner.default_scales)
             self._engine.reset()
             logits = self._engine.logits(tokens)
             del media  # whose rows were needed until now
@@ -80,6 +81,7 @@ class GenerationSession:
         with self._engine.lock:
             self._current, media = None, self._engine.prompt_media.take()
             tokens = [*prompt, *ids[:-1]]  # the logits after the last token are not needed
+            self._engine.use_adapters(self._engine.runner.default_scales)
             n_reused = self._engine.reuse_prefix(tokens, len(prompt) - 1)
             rows = chain.from_iterable(
                 self._engine.logits_in_batches(tokens[n_reused:], skip=len(prompt) - 1 - n_reused)
@@ -372,6 +374,7 @@ class GenerationSession:
         self._check_current(stats)
         start = perf_counter()
         engine, store = self._engine, self._prefix_store if options.cache_prompt else None
+        engine.use_adapters(scales_of_run(options, engine))
         stats.reused_tokens = engine.reuse_prefix(prompt, len(prompt) - 1 if options.cache_prompt else 0, self.progress)
         if store:
             stats.reused_tokens = store.restore(engine, prompt, stats.reused_tokens)
@@ -401,6 +404,15 @@ class GenerationSession:
         if self._prefix_store and self._current is stats and self._engine.settle():
             with self._engine.lock:
                 self._prefix_store.save(self._engine, after_answer=True)
+
+
+def scales_of_run(options: Options, engine: SequenceEngine) -> tuple[float, ...]:
+    """Return the scales of the LoRA adapters in a run with these options. Raises UsageError for an adapter that the
+    model does not have."""
+    default, given = engine.runner.default_scales, dict(map(parse_adapter_scale, options.lora_scales))
+    if unknown := given.keys() - set(range(len(default))):
+        raise UsageError(f"lora_scales: there is no adapter {min(unknown)}; the model has {len(default)}")
+    return tuple(given.get(number, 0.0) for number in range(len(default))) if given else default
 
 
 def closing_after(pieces: Iterator[Piece], constraint: "Constraint") -> Iterator[Piece]:

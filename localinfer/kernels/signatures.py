@@ -57,6 +57,9 @@ WEIGH_ROWS = KernelSignature.parse(
     "localinfer.kernels.residual:weigh_rows", "tokens x numbers weight bias count n y:out"
 )
 SOFTMAX = KernelSignature.parse("localinfer.kernels.residual:softmax", "tokens n stride x:out")
+SCALE_LOW_RANK = KernelSignature.parse(
+    "localinfer.kernels.low_rank:scale_low_rank", "tokens order used scales count owners factors n x:out"
+)
 SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
 CLIP = KernelSignature.parse("localinfer.kernels.residual:clip", "tokens x low:float high:float n y:out")

@@ -195,6 +195,6 @@ class ModelBase:
             given = {name: value for name, value in given.items() if name != "schema"} | {"json_schema": schema}
         layer = from_keywords(given)
         for name in layer:
-            if FLAGS[name].section in ("model", "draft", "media"):
+            if FLAGS[name].section in ("model", "draft", "media", "adapters"):
                 raise UsageError(f"{name}: can only be set when the model is loaded")
         return merge(layer, asdict(self.options))

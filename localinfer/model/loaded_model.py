@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from localinfer import paths, tokenizer
+from localinfer.adapters import open_adapters
 from localinfer.architectures import EAGLE3
 from localinfer.errors import UsageError
 from localinfer.generation.pieces import Piece, Stats
@@ -85,7 +86,8 @@ class LoadedModel(Model):
         draft = open_draft_model(f, options)
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
         media = self._projector_path is not None
-        engine = Engine.load(f, options, progress, head, at_once=False, media=media)
+        adapters = open_adapters(f, options)
+        engine = Engine.load(f, options, progress, head, at_once=False, media=media, adapters=adapters)
         self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
         self.prefix_store = open_prefix_store(options)
         session = GenerationSession(engine, file_tokenizer, progress, self._draft, self.prefix_store)

@@ -34,9 +34,12 @@ from localinfer.options.syntax import (
     DEFAULT_SAMPLERS,
     SAMPLERS,
     SPECULATION_TYPES,
+    parse_adapter_scale,
+    parse_layer_range,
     parse_logit_bias,
     parse_sampler_sequence,
     parse_samplers,
+    parse_scaled_file,
     parse_speculation_types,
 )
 from localinfer.options.table import CHUNK_SIZE, CONSTRAINT_OPTIONS, FLAGS, RANDOM_SEED, CacheType, Options, Precision
@@ -45,6 +48,7 @@ __all__ = [
     "CHUNK_SIZE", "CONSTRAINT_OPTIONS", "DEFAULT_SAMPLERS", "FLAGS", "METADATA_KEYS", "RANDOM_SEED", "SAMPLERS",
     "SPECULATION_TYPES", "CacheType", "Flag", "Layer", "Options", "Precision", "Section", "Value", "check_values",
     "chosen_samplers", "combine", "format_value", "from_environment", "from_flags", "from_keywords",
-    "from_metadata", "from_registry", "merge", "parse_logit_bias", "parse_sampler_sequence", "parse_samplers",
-    "parse_speculation_types", "unknown_option_message", "validate",
+    "from_metadata", "from_registry", "merge", "parse_adapter_scale", "parse_layer_range", "parse_logit_bias",
+    "parse_sampler_sequence", "parse_samplers", "parse_scaled_file", "parse_speculation_types",
+    "unknown_option_message", "validate",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 Value = int | float | bool | str | tuple[str, ...]
-Section = Literal["model", "sampling", "generation", "structured", "speculative", "draft", "media", "chat"]
+Section = Literal["model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters", "chat"]
 T = TypeVar("T", bound=Value)
 
 

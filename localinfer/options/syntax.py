@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from localinfer.options.flag import format_value
 
@@ -13,6 +14,8 @@ SAMPLERS = {  # llama.cpp's names, and the letters of --sampler-seq
 DEFAULT_SAMPLERS = tuple(name for name in SAMPLERS if name != "adaptive_p")
 SAMPLER_ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
 LOGIT_BIAS = re.compile(r"\s*(\d+)\s*([+-].+)")
+ADAPTER_SCALE = re.compile(r"\s*(\d{1,6})\s*(?:=|(?=[+-]))\s*(.+)")
+LAYER_RANGE = re.compile(r"\s*(\d{1,6})[\s,]+(\d{1,6})\s*")
 
 SPECULATION_TYPES = {  # values of --spec-type, as in llama.cpp -> the draft method that implements each here
     "none": "", "ngram": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
@@ -61,6 +64,38 @@ def parse_speculation_types(text: str) -> frozenset[str]:
     if unknown := next((name for name in names if name not in SPECULATION_TYPES), None):
         raise ValueError(f"unknown type {format_value(unknown)}; available: {' '.join(SPECULATION_TYPES)}")
     return frozenset(SPECULATION_TYPES[name] for name in names) - {""}
+
+
+def parse_scaled_file(text: str) -> tuple[Path, float]:
+    """Return the file and the scale of `--lora-scaled FILE:SCALE`. Raises ValueError for another syntax."""
+    name, _, scale = text.rpartition(":")
+    number = parse_number(scale)
+    if not name or not math.isfinite(number):
+        raise ValueError(f"must be FILE:SCALE, such as adapter.gguf:0.5, not {format_value(text)}")
+    return Path(name), number
+
+
+def parse_adapter_scale(text: str) -> tuple[int, float]:
+    """Return the number of an adapter, and the scale, of `--lora-scales 0=0.5`; `0+0.5` and `0-0.5` are also accepted.
+
+    Raises ValueError for another syntax.
+    """
+    found = ADAPTER_SCALE.fullmatch(text)
+    scale = parse_number(found[2]) if found else math.nan
+    if found is None or not math.isfinite(scale):
+        raise ValueError(f"must be the number of an adapter and its scale, such as 0=0.5, not {format_value(text)}")
+    return int(found[1]), scale
+
+
+def parse_layer_range(text: str) -> tuple[int, int]:
+    """Return the first and the last layer of `--control-vector-layer-range 10,20`; (0, 0) for an empty text.
+
+    Raises ValueError for another syntax.
+    """
+    found = LAYER_RANGE.fullmatch(text)
+    if text and found is None:
+        raise ValueError(f"must be the first and the last layer, such as 10,20, not {format_value(text)}")
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def parse_number(text: str) -> float:

@@ -12,9 +12,12 @@ from localinfer.options.flag import Flag, option
 from localinfer.options.syntax import (
     DEFAULT_SAMPLERS,
     SAMPLERS,
+    parse_adapter_scale,
+    parse_layer_range,
     parse_logit_bias,
     parse_sampler_sequence,
     parse_samplers,
+    parse_scaled_file,
     parse_speculation_types,
 )
 
@@ -291,6 +294,29 @@ class Options:
         0, "--video-max-frames", section="media", minimum=0, maximum=4096,
         help="Maximum number of frames of a video (0: that of the model, and so few that they take at most half of "
         "the context).")
+
+    lora: tuple[str, ...] = option(
+        (), "--lora", section="adapters", separator=",",
+        help="LoRA adapter of the model: a GGUF file, or PEFT's folder; repeatable, and comma-separated.")
+    lora_scaled: tuple[str, ...] = option(
+        (), "--lora-scaled", section="adapters", separator=",", validate=parse_scaled_file,
+        help="LoRA adapter with a scale, FILE:SCALE; repeatable, and comma-separated.")
+    lora_init_without_apply: bool = option(
+        False, "--lora-init-without-apply", section="adapters",
+        help="Load LoRA adapters with the scale 0; a run, or a request to the server, sets others.")
+    lora_scales: tuple[str, ...] = option(
+        (), "--lora-scales", section="generation", validate=parse_adapter_scale,
+        help="Scale of a LoRA adapter in this run, as its number and the scale, such as 0=0.5; repeatable. Those that "
+        "are not named have 0.")
+    control_vector: tuple[str, ...] = option(
+        (), "--control-vector", section="adapters", separator=",",
+        help="Control vector, a GGUF file that is added to the residual stream; repeatable, and comma-separated.")
+    control_vector_scaled: tuple[str, ...] = option(
+        (), "--control-vector-scaled", section="adapters", separator=",", validate=parse_scaled_file,
+        help="Control vector with a scale, FILE:SCALE; repeatable, and comma-separated.")
+    control_vector_layer_range: str = option(
+        "", "--control-vector-layer-range", section="adapters", validate=parse_layer_range,
+        help="First and last layer that control vectors are added to, START,END or START END (empty: all layers).")
 
     system_prompt: str = option(
         "", "-sys", "--system-prompt", section="chat",

@@ -43,7 +43,8 @@ class PrefixStore:
     def __init__(self, root: Path, max_bytes: int, options: Options) -> None:
         self._root, self._options = root, options
         self._writer = Writer(root, max_bytes)
-        self._model: tuple[str, Path] | None = None  # the first digest, and the directory
+        # The first digest, and the directory, by the scales of the LoRA adapters.
+        self._models: dict[tuple[float, ...], tuple[str, Path]] = {}
         self._has_warned = False
 
     def close(self) -> None:
@@ -161,7 +162,8 @@ class PrefixStore:
 
     def _opened(self, engine: SequenceEngine) -> tuple[str, Path]:
         """Return the digest that names the model with its settings, and its directory, which is created."""
-        if self._model is None or not self._model[1].is_dir():  # it may be removed at any time
+        scales = engine.sequence.scales
+        if scales not in self._models or not self._models[scales][1].is_dir():  # it may be removed at any time
             identity = snapshot_identity(engine, self._options)
             if not sequence_parts.has_windows(engine.sequence):
                 del identity["batch"]  # only the memory of sliding windows depends on it
@@ -169,8 +171,8 @@ class PrefixStore:
             directory = paths.private_directory(self._root / root)
             about = {"model": str(engine.file.path), "settings": identity}
             (directory / MODEL_FILE).write_text(json.dumps(about))
-            self._model = root, directory
-        return self._model
+            self._models[scales] = root, directory
+        return self._models[scales]
 
 
 def needs_state(sequence: TokenSequence, states: Collection[int], *, after_answer: bool) -> bool:

@@ -18,6 +18,7 @@ from localinfer.graph.cache.ring_buffer import round_up_to_page
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.op import set_large_batch_kernels
+from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.recording.context import Context
@@ -55,7 +56,7 @@ DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by w
 class CompiledGraph:
     """A compute graph that is ready to run. `files` are the model's file and that of a separate draft head.
 
-    With `media`, embeddings of images and sounds can take the place of tokens.
+    With `media`, embeddings of images and sounds can take the place of tokens. `adapters` change the weights.
 
     If kernels are not cached yet and are not wanted `at_once`, those for large batches are compiled in the background.
     Until they are finished, batches have at most `max_batch` tokens; a larger one waits for them.
@@ -73,10 +74,13 @@ class CompiledGraph:
         *,
         at_once: bool = True,
         media: bool = False,
+        adapters: Adapters | None = None,
     ) -> None:
         self.files = (f, draft_head) if draft_head else (f,)
         available = resources.available_memory()
-        self.model_graph = build_graph_within_memory(available, f, options, draft_head, media=media)
+        self.model_graph = build_graph_within_memory(
+            available, f, options, draft_head, media=media, adapters=adapters
+        )
         self.graph = self.model_graph.graph
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
@@ -181,6 +185,12 @@ class CompiledGraph:
             starts = block_table.page_starts(positions)
             block_table.fill(media.page_positions(starts) if media else starts)
 
+    def set_adapter_scales(self, first: int, count: int, scales: Sequence[float]) -> None:
+        """Set the scales of the LoRA adapters for `count` tokens of the batch, from token `first` on."""
+        if n_adapters := self.model_graph.n_adapters:
+            rows = self.model_graph.adapter_scales.view(np.float32).reshape(-1, n_adapters)
+            rows[first : first + count] = scales
+
     def select_output_rows(self, rows: NDArray[np.int32]) -> Floats:
         """Select the rows of the batch that the output layer evaluates. Return the buffer that will hold
         their logits."""
@@ -270,22 +280,25 @@ def float_rows(buffer: Buffer | None, rows: int) -> Floats:
 
 
 def build_graph_within_memory(
-    available: int, f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False
-) -> ModelGraph:
+    available: int, f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False,
+    adapters: Adapters | None = None,
+) -> ModelGraph:  # fmt: skip
     """Build the graph. If no context length is set, halve it until the graph and the mapped weights fit into memory."""
-    model_graph = build_graph(f, options, draft_head, media=media)
+    model_graph = build_graph(f, options, draft_head, media=media, adapters=adapters)
     mapped = [each for each in (f, draft_head) if each and not each.in_memory]
     weights = sum(tensor.nbytes for each in mapped for tensor in each.tensors.values())
     while not options.ctx_size and model_graph.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
         if weights + model_graph.graph.nbytes <= available:
             break
         n_ctx = max(model_graph.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)
-        model_graph = build_graph(f, replace(options, ctx_size=n_ctx), draft_head, media=media)
+        model_graph = build_graph(f, replace(options, ctx_size=n_ctx), draft_head, media=media, adapters=adapters)
     return model_graph
 
 
-def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False) -> ModelGraph:
-    """Build and check the model's compute graph. Nothing is allocated or compiled.
+def build_graph(
+    f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False, adapters: Adapters | None = None
+) -> ModelGraph:
+    """Build and check the model's compute graph, with `adapters` if there are any. Nothing is allocated or compiled.
 
     A separate `draft_head` replaces the model's own MTP head. With `media`, embeddings of images and sounds can take
     the place of tokens.
@@ -311,7 +324,7 @@ def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None, *, me
     context = Context(
         n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head, media and causal
     )
-    model = ModelGraph(f, keys, graph, context)
+    model = ModelGraph(f, keys, graph, context, adapters)
     if draft_head and uses_draft_head and causal:
         build_with_draft_head(model, build_model, draft_head)
     else:

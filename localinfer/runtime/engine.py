@@ -3,6 +3,7 @@
 from collections import abc
 
 from localinfer.gguf.reader import GGUF
+from localinfer.graph.properties.adapters import Adapters
 from localinfer.options import Options
 from localinfer.runtime.batch import (
     NO_ROWS,
@@ -44,17 +45,20 @@ class Engine(SequenceEngine):
         *,
         at_once: bool = True,
         media: bool = False,
+        adapters: Adapters | None = None,
     ) -> "Engine":
         """Load the weights of a model, and compile its graph.
 
-        With `media`, embeddings of images and sounds can take the place of tokens. A `draft_head` from a file of its
-        own may draft tokens for it (`localinfer.graph.recording.eagle3`). Unless all kernels are wanted `at_once`,
-        missing ones may be compiled in the background; the model is then tuned when it is loaded the next time. Raises
-        the errors of `CompiledGraph` and `load_weights`.
+        With `media`, embeddings of images and sounds can take the place of tokens. `adapters` change its
+        weights. A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.recording.eagle3`).
+        Unless all kernels are wanted `at_once`, missing ones may be compiled in the background; the model is then tuned
+        when it is loaded the next time. Raises the errors of `CompiledGraph` and `load_weights`.
         """
         f = load_weights(f, options, progress)
         draft_head = load_weights(draft_head, options, progress) if draft_head else None
-        compiled_graph = CompiledGraph(f, options, progress, draft_head, at_once=at_once, media=media)
+        compiled_graph = CompiledGraph(
+            f, options, progress, draft_head, at_once=at_once, media=media, adapters=adapters
+        )
         warnings = [*compiled_graph.warnings, *(lock_in_memory(compiled_graph.files) if options.mlock else ())]
         runner = ModelRunner(compiled_graph, uses_ring_buffer=options.ctx_policy == "ring")
         if options.tune:
@@ -89,6 +93,11 @@ class Engine(SequenceEngine):
         progress: Progress | None = None,  # noqa: ARG002 (no other sequence is evaluated)
     ) -> int:
         return self.rewind(min(common_prefix_length(self.sequence.tokens, tokens), max_tokens))
+
+    def use_adapters(self, scales: tuple[float, ...]) -> None:
+        if scales != self.sequence.scales:
+            self.reset()
+            self.sequence.scales = scales
 
     def settle(self) -> bool:
         return True

@@ -39,13 +39,15 @@ class ModelRunner:
         self.media_table = MediaTable(media_input.row_size) if media_input else None
         self.lock, self.page_table_lock = threading.RLock(), threading.RLock()
         self.evict: abc.Callable[[], bool] = lambda: False
+        adapters = compiled_graph.model_graph.adapters
+        self.default_scales = adapters.scales if adapters else ()  # of the LoRA adapters, in runs that set no others
         self.decode_seconds = deque[float](maxlen=DECODE_STEPS_KEPT)  # of batches of one token in a short context
         self.n_batches = self.n_batched = 0  # batches so far, and the sequences in them
         self._closed, self._process = False, os.getpid()
 
     def new_sequence(self) -> Sequence:
         """Return a new, empty sequence. Its owner must `reset` it in the end, which frees its pages."""
-        return Sequence(self.compiled_graph.model_graph.sequence_caches(), self.media_table)
+        return Sequence(self.compiled_graph.model_graph.sequence_caches(), self.media_table, self.default_scales)
 
     # --- batches ---
 
@@ -109,6 +111,8 @@ class ModelRunner:
                 media = media_inputs(segments, [each.sequence.media for each in inputs], positions)
                 ids = concatenate([each.ids for each in segments])
                 self.compiled_graph.set_inputs(ids, concatenate(positions), media=media)
+                for row, each in enumerate(inputs):
+                    self.compiled_graph.set_adapter_scales(row, 1, each.sequence.scales)
             logits, states = self.compiled_graph.run_draft_head([each.state for each in inputs])
             return logits, states.copy()
 
@@ -126,6 +130,7 @@ class ModelRunner:
             self.n_batches, self.n_batched = self.n_batches + 1, self.n_batched + len(texts)
             positions = np.concatenate([np.arange(length) for length in lengths])
             self.compiled_graph.set_inputs(np.concatenate(texts), positions, np.concatenate(types) if types else 0)
+            self.compiled_graph.set_adapter_scales(0, len(positions), self.default_scales)
             self.run(0, self.compiled_graph.output_layer_ops[0], len(positions))
 
     def prepare(self, segments: abc.Sequence[Segment]) -> None:
@@ -148,6 +153,7 @@ class ModelRunner:
         row = 0
         for each, each_media in zip(segments, medias, strict=True):
             each.sequence.set_inputs(len(each.ids), row, each_media)
+            self.compiled_graph.set_adapter_scales(row, len(each.ids), each.sequence.scales)
             row += len(each.ids)
 
     def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:

@@ -28,10 +28,11 @@ class PrefixCache:
     def longest_prefix(self, engine: RequestOwner, tokens: abc.Sequence[int], max_tokens: int) -> tuple[Sequence, int]:
         """Return the sequence with the longest reusable prefix of `tokens`, at most `max_tokens`, and its length.
 
-        The engine's own sequence is preferred.
+        The engine's own sequence is preferred. Those with other scales of LoRA adapters have other contents.
         """
         others = [each.sequence for each in self._engines if each is not engine]
-        sequences = [engine.sequence, *others, *self._unused]
+        scales = engine.sequence.scales
+        sequences = [each for each in (engine.sequence, *others, *self._unused) if each.scales == scales]
         lengths = [each.rewind_target(min(common_prefix_length(each.tokens, tokens), max_tokens)) for each in sequences]
         best = max(range(len(lengths)), key=lengths.__getitem__)
         return sequences[best], lengths[best]
@@ -47,6 +48,11 @@ class PrefixCache:
             engine.sequence = source.fork()
             self._add_unused(previous)
         self._mark_used(source, length)
+
+    def replace_sequence(self, engine: RequestOwner, sequence: Sequence) -> None:
+        """Give an engine another sequence. Its own one becomes an unused one."""
+        previous, engine.sequence = engine.sequence, sequence
+        self._add_unused(previous)
 
     def evict(self) -> bool:
         """Discard a sequence: the least recently used one, or else that of an idle engine. Return whether there was

@@ -47,14 +47,15 @@ class ActivationProbe:
         The ops from the last such stage on only run with `run_all`.
         """
         products_by_input: dict[tuple[int, Buffer], list[Product]] = {}
+        of_file = self._engine.file.tensors  # which has no matrices of adapters
         for product in self._compiled_graph.graph.products:
-            if first <= product.first_op < end:
+            if first <= product.first_op < end and product.weight.name in of_file:
                 products_by_input.setdefault((product.first_op, product.x), []).append(product)
         for (stage, x), products in products_by_input.items():
             self._runner.run(first, stage, tokens)
             first = stage
             names = dict.fromkeys(product.weight.name for product in products)  # a matrix may be used in several slices
-            weights = [self._engine.file.tensors[name] for name in names]
+            weights = [of_file[name] for name in names]
             rows, runs = x.floats.view(np.float32).reshape(-1, x.n), products[0].runs
             if runs is None:
                 yield WeightInputs(weights, rows[:tokens])

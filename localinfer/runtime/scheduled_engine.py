@@ -170,6 +170,11 @@ class ScheduledEngine(SequenceEngine):
         self._cancel_decode_loop()
         return self._scheduler.reuse_prefix(self, tokens, max_tokens, progress)
 
+    def use_adapters(self, scales: tuple[float, ...]) -> None:
+        if scales != self.sequence.scales:
+            self._cancel_decode_loop()
+            self._scheduler.replace_sequence(self, scales)
+
     def reset(self) -> None:
         self._cancel_decode_loop()
         super().reset()

@@ -257,6 +257,16 @@ class Scheduler:
 
     # --- prefix caching ---
 
+    def replace_sequence(self, engine: RequestOwner, scales: tuple[float, ...]) -> None:
+        """Give an engine an empty sequence with these scales of the LoRA adapters. Its own one stays in the prefix
+        cache."""
+        with self._condition:
+            self._pending_prompts.withdraw(engine.sequence)
+            self._mark_arrived(engine.sequence)
+            sequence = self.runner.new_sequence()
+            sequence.scales = scales
+            self._prefix_cache.replace_sequence(engine, sequence)
+
     def reuse_prefix(
         self, engine: RequestOwner, tokens: abc.Sequence[int], max_tokens: int, progress: Progress | None
     ) -> int:

@@ -12,9 +12,13 @@ from localinfer.runtime.sequence_media import SequenceMedia
 
 class Sequence:
     """A sequence of tokens with its caches. `tokens` are the ids of all cached tokens, from position 0: of the
-    vocabulary, or of media rows, whose places `media` knows."""
+    vocabulary, or of media rows, whose places `media` knows. `scales` are those of the LoRA adapters for all tokens."""
 
-    def __init__(self, caches: abc.Sequence[SequenceCache], media_table: MediaTable | None = None) -> None:
+    def __init__(
+        self, caches: abc.Sequence[SequenceCache], media_table: MediaTable | None = None,
+        scales: tuple[float, ...] = (),
+    ) -> None:  # fmt: skip
+        self.scales = scales
         self.caches = caches
         self.tokens: list[int] = []
         self._no_media = self.media = SequenceMedia(media_table)
@@ -24,7 +28,7 @@ class Sequence:
 
     def fork(self) -> "Sequence":
         """Return a copy of the sequence. Both share cache pages until one of them changes a page (copy-on-write)."""
-        other = Sequence([cache.fork() for cache in self.caches], self.media.table)
+        other = Sequence([cache.fork() for cache in self.caches], self.media.table, self.scales)
         other.tokens[:], other.media = self.tokens, self.media
         return other
 

@@ -175,6 +175,10 @@ class SequenceEngine(ABC):
         If another sequence is about to evaluate a longer prefix, wait for that, and report to `progress` meanwhile.
         """
 
+    @abstractmethod
+    def use_adapters(self, scales: tuple[float, ...]) -> None:
+        """Use these scales of the LoRA adapters for the sequence. If it has others, its cached tokens are not used."""
+
     def checkpoint(self) -> None:
         """Keep the current length as a rewind target for some time."""
         with self.lock, self.runner.page_table_lock:

@@ -54,6 +54,7 @@ MISMATCH_MESSAGES = {  # field of the identity: the error message when it differ
     "context": "was written with another context: size, policy or cache types",
     "batch": "was written with another ubatch_size (--ubatch-size)",
     "passes": "was written with another precision (--precision)",
+    "adapters": "was written with other adapters, or other scales of them",
 }
 
 
@@ -61,6 +62,7 @@ def snapshot_identity(engine: SequenceEngine, options: Options) -> Identity:
     """Return everything that determines the contents and the memory layout of the cache."""
     context, graph = engine.compiled_graph.model_graph.context, engine.graph
     architecture = Path(options.architecture).read_bytes() if options.architecture else b""
+    adapters = engine.compiled_graph.model_graph.adapters
     return {
         "localinfer": VERSION,
         "model": [item for f in engine.compiled_graph.files for item in (f.size, model_digest(f))],
@@ -75,6 +77,7 @@ def snapshot_identity(engine: SequenceEngine, options: Options) -> Identity:
         ],
         "batch": graph.batch,
         "passes": graph.passes,
+        **({"adapters": [adapters.digest, *engine.sequence.scales]} if adapters else {}),
     }
 
 
@@ -119,6 +122,7 @@ def load(path: Path, engine: SequenceEngine, options: Options) -> int:
     """
     with engine.lock:
         engine.require_open()
+        engine.use_adapters(engine.runner.default_scales)
         engine.reset()
         file = MappedFile(path)
         try:
@@ -148,7 +152,7 @@ def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], Cach
         raise file.error("", "damaged")
     header = json.loads(body[PREAMBLE.size : PREAMBLE.size + header_size].tobytes())
     for field, problem in MISMATCH_MESSAGES.items():
-        if header["identity"][field] != expected[field]:
+        if header["identity"].get(field) != expected.get(field):
             raise file.error("", problem)
     tokens_end = PREAMBLE.size + header_size + 4 * header["tokens"]
     tokens = body[PREAMBLE.size + header_size : tokens_end].view("<i4").tolist()

@@ -49,6 +49,12 @@ BY_TEXT_MODEL = {
 }  # classes with several text models
 
 
+def architectures_named(name: str) -> list[Architecture]:
+    """Return the architectures that GGUF gives this name: their tensors have different names in checkpoints."""
+    known = {id(each): each for family in FAMILIES for each in vars(family).values() if isinstance(each, Architecture)}
+    return [each for each in known.values() if each.name == name]
+
+
 def find_architecture(config: JsonObject) -> tuple[Architecture, JsonObject]:
     """Return the architecture that config.json names, and its hyperparameters with canonical keys and defaults.
 

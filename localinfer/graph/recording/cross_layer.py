@@ -21,4 +21,6 @@ class CrossLayerRecorder(CrossLayerOperations[Buffer]):
         self._graph.op("copy", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=0)
 
     def altup(self, x: Buffer, count: int) -> AltUpStreams[Buffer]:
+        if self._model.adapters and self._model.adapters.directions:
+            raise self._model.hparams.unsupported("altup.num_inputs", "a control vector with several residual streams")
         return AltUpRecorder(self._g, self._graph, x, count)

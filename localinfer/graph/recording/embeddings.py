@@ -4,10 +4,14 @@ import math
 
 import numpy as np
 
+from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import Builder, EmbeddingOperations
 from localinfer.graph.ops.buffers import Buffer, Region
+from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
+from localinfer.graph.properties.adapters import EMBEDDINGS
 from localinfer.graph.properties.hyperparameters import multiple_of_32
+from localinfer.graph.recording.low_rank import add_scaled
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import GET_ROWS
 from quant import FORMATS
@@ -69,10 +73,20 @@ def record_row_lookup(
     model: ModelGraph, name: str, shape: tuple[int, int], row_ids: Region, factor: float = 1.0
 ) -> Buffer:
     """Record the lookup of the rows `row_ids` of a tensor, times a factor. Return the buffer of the result."""
-    weight = model.tensors.tensor(name, *shape)
-    fmt, x, row_bytes = FORMATS[weight.type], model.graph.buffer(shape[1]), weight.nbytes // shape[0]
-    model.graph.op(
-        name,
+    x = look_up_rows(model.graph, model.tensors.tensor(name, *shape), row_ids, factor)
+    change = model.low_rank(name) if name == EMBEDDINGS else None
+    if change is not None:
+        with model.graph.reuse_buffers():
+            add_scaled(model, look_up_rows(model.graph, change.a, row_ids, factor), x, change)
+    return x
+
+
+def look_up_rows(graph: ComputeGraph, weight: Tensor, row_ids: Region, factor: float) -> Buffer:
+    """Record the lookup of rows of a matrix, times a factor."""
+    n_rows, n = weight.shape
+    fmt, x, row_bytes = FORMATS[weight.type], graph.buffer(n), weight.nbytes // n_rows
+    graph.op(
+        weight.name.removesuffix(".weight"),
         GET_ROWS.with_kernels(fmt.get_rows_kernel, fmt.get_rows_kernel),
         x.rows,
         constants={"format_module": fmt.format_module},

@@ -9,12 +9,15 @@ from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import Builder, ExpertOperations
 from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.properties.adapters import LowRankChange
 from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.router import Router
+from localinfer.graph.recording.low_rank import scale_rows
 from localinfer.graph.recording.matrix_products import expert_matmul
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import (
+    ADD,
     COMBINE_EXPERTS,
     GATE_HALVES,
     GATED_ACTIVATION,
@@ -57,7 +60,7 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         if not router.weighs_inputs:
             networks, weight_scales = networks.without_output_scales()
         route(self._graph, name, logits, router, bias, weight_scales, routing)
-        return RoutedExperts(self._graph, name, router, routing, networks).apply(h, activation)
+        return RoutedExperts(self._model, name, router, routing, networks).apply(h, activation)
 
     def _networks(self, blk: Block, count: int, shapes: Mapping[str, tuple[int, int]]) -> "ExpertNetworks":
         """Return the networks of the experts of a layer, whose matrices have these shapes."""
@@ -193,11 +196,15 @@ def route(
 class RoutedExperts(NamedTuple):
     """The experts of a layer, applied to the rows of both groups side by side."""
 
-    graph: ComputeGraph
+    model: ModelGraph
     name: str
     router: Router
     routing: Routing
     networks: ExpertNetworks
+
+    @property
+    def graph(self) -> ComputeGraph:
+        return self.model.graph
 
     def apply(self, h: Buffer, activation: str) -> Buffer:
         """Return the weighted sum of the chosen experts' outputs."""
@@ -240,7 +247,8 @@ class RoutedExperts(NamedTuple):
         """Return the product of each row with the matrix of its expert."""
         networks = self.networks
         weights, bias, scales = networks.matrices[matrix], networks.biases[matrix], networks.scales.get(matrix)
-        barrier = barrier or scales is not None
+        change = self.model.low_rank(weights.name)
+        barrier = barrier or scales is not None or change is not None
         outputs = [
             expert_matmul(
                 self.graph, x, weights, group.runs, self.router.used, bias, tiled=group.tile > 0,
@@ -253,7 +261,30 @@ class RoutedExperts(NamedTuple):
                 f"{self.name}.scale", SCALE_EXPERT_ROWS, y.rows, chunks=(0, 8), barrier=self._is_last(group),
                 order=group.order, ids=self.routing.ids, scales=scales or 0, n=y.n, y=y,
             )  # fmt: skip
+        if change is not None:
+            self._add_low_rank(rows, outputs, change)
         return outputs
+
+    def _add_low_rank(self, rows: Sequence[Buffer], outputs: Sequence[Buffer], change: LowRankChange) -> None:
+        """Add to the outputs what adapters change in the product of each row with the matrix of its expert."""
+
+        def multiply(inputs: Sequence[Buffer], matrices: Tensor) -> list[Buffer]:
+            return [
+                expert_matmul(
+                    self.graph, x, matrices, group.runs, self.router.used, None, tiled=group.tile > 0,
+                    barrier=self._is_last(group),
+                )
+                for x, group in zip(inputs, self.routing.groups, strict=True)
+            ]  # fmt: skip
+
+        low = multiply(rows, change.a)
+        for x, group in zip(low, self.routing.groups, strict=True):
+            scale_rows(self.model, x, change, group.order, self.router.used, barrier=self._is_last(group))
+        for y, product, group in zip(outputs, multiply(low, change.b), self.routing.groups, strict=True):
+            self.graph.op(
+                f"{self.name}.add", ADD, y.rows, chunks=(0, 8), barrier=self._is_last(group), branch=product,
+                factor=1.0, n=y.n, x=y,
+            )  # fmt: skip
 
     def _gate_halves(self, rows: Sequence[Buffer], activation: str) -> Sequence[Buffer]:
         """Return act(gate) * up of rows that contain both."""

@@ -20,6 +20,7 @@ from localinfer.graph.recording import matrix_products
 from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
 from localinfer.graph.recording.heads import HeadRecorder
+from localinfer.graph.recording.low_rank import add_low_rank
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.output import OutputRecorder
 from localinfer.kernels.signatures import (
@@ -71,6 +72,14 @@ class GraphBuilder(Builder[Buffer]):
             self.model.start_block(number)
             with self._graph.reuse_buffers():
                 yield Block(number, heads)
+                self._add_control_vector(number)
+
+    def _add_control_vector(self, number: int) -> None:
+        """Add the vector of a layer to the residual stream after it, if there is one."""
+        x, adapters = self.model.residual, self.model.adapters
+        direction = adapters.direction(number) if adapters else None
+        if direction is not None and x is not None:
+            self._graph.op(direction.name, ADD_BIAS, x.rows, bias=direction, n=x.n, x=x)
 
     # --- rows ---
 
@@ -159,7 +168,19 @@ class GraphBuilder(Builder[Buffer]):
     def _product(
         self, x: Buffer, weight: Tensor, name: str, first: int, n_rows: int, add_to: Buffer | None, barrier: bool
     ) -> Buffer:
-        """Record the product with `weight`, the rows from `first` on of a matrix with `n_rows` rows."""
+        """Record the product with `weight`, the rows from `first` on of a matrix with `n_rows` rows, and what adapters
+        change in it."""
+        # Adapters of the embedding change the lookup; those of an output layer that shares its weights are separate.
+        change = self.model.low_rank("output.weight" if name == "token_embd" else f"{name}.weight")
+        y = self._model_product(x, weight, name, first, n_rows, add_to, barrier and change is None)
+        if change is not None:
+            add_low_rank(self.model, x, y, change, first, barrier=barrier)
+        return y
+
+    def _model_product(
+        self, x: Buffer, weight: Tensor, name: str, first: int, n_rows: int, add_to: Buffer | None, barrier: bool
+    ) -> Buffer:
+        """Record the product without adapters, with its bias and scale."""
         bias, factor = self.tensors.bias(name, n_rows), self.tensors.scale(name)
         if bias is not None and weight.shape[0] != n_rows:
             bias = row_slice(bias, first, weight.shape[0])

@@ -8,6 +8,7 @@ from localinfer.graph.cache.recurrent_state import RecurrentState, StatePool
 from localinfer.graph.cache.sequence_cache import SequenceCache
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import ComputeGraph
+from localinfer.graph.properties.adapters import Adapters, LowRankChange
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.recording.attention import AttentionRecorder
@@ -20,7 +21,10 @@ from localinfer.kernels.signatures import COPY
 class ModelGraph(ModelProperties):
     """The compute graph of a model. `localinfer.graph.recording.graph_builder` fills it."""
 
-    def __init__(self, f: GGUF, hparams: Hyperparameters, graph: ComputeGraph, context: Context) -> None:
+    def __init__(
+        self, f: GGUF, hparams: Hyperparameters, graph: ComputeGraph, context: Context,
+        adapters: Adapters | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(f, hparams)
         self.graph, self.context = graph, context
         self.attention, self.states = AttentionRecorder(graph, context, self), StatePool(graph)
@@ -30,6 +34,9 @@ class ModelGraph(ModelProperties):
         # int32 [batch]: the segment of a text pair that each token belongs to, 0 or 1.
         self.token_types = graph.region(4 * graph.batch)
         self.type_count = 1
+        self.adapters, self._adapted = adapters, set[str]()  # the tensors whose changes are recorded
+        self.n_adapters = len(adapters.scales) if adapters else 0
+        self.adapter_scales = graph.region(4 * graph.batch * self.n_adapters)  # float32 [batch][n_adapters]
         self.captured_inputs: Buffer | None = None  # the inputs of the layers of `capture_inputs`, concatenated
         self._captured_layers: Sequence[int] = ()
         self.has_cross_layer_inputs = False  # layers have inputs other than the residual stream
@@ -82,6 +89,11 @@ class ModelGraph(ModelProperties):
         """The range of ops of the output layer: first and end."""
         return self.output_start, self.draft_head.start_op if self.draft_head else len(self.graph.ops)
 
+    def low_rank(self, name: str) -> LowRankChange | None:
+        """Return what adapters change in a tensor, or None. The caller records it."""
+        self._adapted.add(name)
+        return self.adapters.low_rank(name) if self.adapters else None
+
     def capture_inputs(self, blocks: Sequence[int]) -> None:
         """Store the inputs of these layers until the end of the graph, for a draft head. The number after the last
         layer stands for its output. Call it before the first layer."""
@@ -100,3 +112,5 @@ class ModelGraph(ModelProperties):
         """Raise UnsupportedError for metadata or tensors of the file that the graph does not use."""
         self.tensors.reject_unused()
         self.hparams.reject_unused()
+        if self.adapters:
+            self.adapters.reject_unapplied(self._adapted)

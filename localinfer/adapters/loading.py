@@ -1,0 +1,43 @@
+"""The adapters that the options of a model name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from localinfer.adapters.control_vector import read_directions
+from localinfer.adapters.lora_file import half_or_floats, open_lora
+from localinfer.adapters.target import Target
+from localinfer.errors import UsageError
+from localinfer.gguf.reader import GGUF
+from localinfer.graph.properties.adapters import Adapters, LowRankPair
+from localinfer.options import Options, parse_layer_range, parse_scaled_file
+
+
+def load_adapters(f: GGUF, options: Options) -> Adapters:
+    """Return the adapters of the options, checked against the model. For errors see `open_adapters`."""
+    loras = scaled_files(options.lora, options.lora_scaled)
+    vectors = scaled_files(options.control_vector, options.control_vector_scaled)
+    target, pairs = Target.of_file(f), dict[str, list[LowRankPair]]()
+    for number, (path, _) in enumerate(loras):
+        for name, (a, b, factor) in open_lora(path, target).pairs.items():
+            pair = LowRankPair(number, half_or_floats(a, path), half_or_floats(b, path), factor)
+            pairs.setdefault(name, []).append(pair)
+    applied = not options.lora_init_without_apply
+    scales = tuple(scale if applied else 0.0 for _, scale in loras)
+    layers = layer_range(options.control_vector_layer_range, target.number("block_count")) if vectors else None
+    return Adapters([path for path, _ in loras], scales, pairs, read_directions(vectors, target, layers))
+
+
+def scaled_files(plain: Sequence[str], scaled: Sequence[str]) -> list[tuple[Path, float]]:
+    """Return the files of two options, and their scales; those without a scale come first."""
+    return [*((Path(name), 1.0) for name in plain), *(parse_scaled_file(text) for text in scaled)]
+
+
+def layer_range(text: str, n_layer: int) -> range | None:
+    """Return the layers of --control-vector-layer-range, which includes its end, or None for all. Raises UsageError for
+    one that is empty or goes beyond the model."""
+    if not text:
+        return None
+    start, end = parse_layer_range(text)
+    if not 1 <= start <= end < n_layer:
+        raise UsageError(f"control_vector_layer_range: must be START END from 1 to {n_layer - 1}, not {text}")
+    return range(start, end + 1)
