@@ -35,6 +35,7 @@ from localinfer.graph.properties.adapters import EMBEDDINGS
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BLOCK = re.compile(r"blk\.(\d+)\.")
+PREFIX, COPY, COPIES = "base_model.model.", ".base_layer.weight", "copies"
 KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?:(?P<embedding>embedding_)?(?P<side>[AB]))(?:\.weight)?")
 UNSUPPORTED = {  # key of adapter_config.json: what it turns on
     "use_dora": "DoRA", "use_qalora": "QALoRA", "alora_invocation_tokens": "activated LoRA (aLoRA)",
@@ -78,11 +79,15 @@ def open_peft_adapter(path: Path, target: Target) -> LoraFile:
     if weights is None:
         raise folder.error(f"there is no {WEIGHTS}")
     modules, sides = read_sides(weights)
+    copies = sides.pop(COPIES)
     architecture, by_side = find_architecture(target, sides, weights)
     if by_side["A"].keys() != by_side["B"].keys():
         odd = min(by_side["A"].keys() ^ by_side["B"].keys())
         stored = by_side["A"].get(odd) or by_side["B"][odd]
         raise stored.error("the other matrix of the pair is missing")
+    for name, stored in tensor_mapping.map_tensors(architecture, hparams(target), copies).items():
+        if stored.shape != target.shape(name):
+            raise stored.error("has another shape than in the model: the vocabulary was changed", UnsupportedError)
     pairs: dict[str, StoredPair] = {}
     for name, a in by_side["A"].items():
         b = by_side["B"][name]
@@ -125,11 +130,14 @@ def require_pattern(patterns: JsonObject, key: str) -> None:
 
 def read_sides(weights: Path) -> tuple[dict[str, str], dict[str, dict[str, StoredTensor]]]:
     """Return the modules by the names of the tensors, and the matrices A and B by the names of the checkpoint's
-    tensors. Raises UnsupportedError for other tensors."""
-    sides: dict[str, dict[str, StoredTensor]] = {"A": {}, "B": {}}
+    tensors, with copies of the model's embeddings, which PEFT adds. Raises UnsupportedError for other tensors."""
+    sides: dict[str, dict[str, StoredTensor]] = {"A": {}, "B": {}, COPIES: {}}
     modules = {}
     for stored in read_file(weights):
         match = KEY.fullmatch(stored.name)
+        if stored.name.startswith(PREFIX) and stored.name.endswith(COPY):
+            sides[COPIES][stored.name.removeprefix(PREFIX).removesuffix(COPY) + ".weight"] = stored
+            continue
         if match is None:
             raise stored.error("is no matrix of LoRA, which is not supported", UnsupportedError)
         if stored.dtype not in TYPES:

@@ -1,0 +1,79 @@
+"""LoRA adapters as PEFT saves them, compared with the logits that PEFT computes."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import checkpoints
+import numpy as np
+import pytest
+import reference_models
+from numpy.typing import NDArray
+
+from localinfer.adapters import open_adapters
+from localinfer.adapters.merging import merge_adapters
+from localinfer.gguf.gguf_source import from_gguf
+from localinfer.gguf.reader import open_gguf
+from localinfer.options import Options
+from localinfer.quantization.quantize import make_encoder_factory, quantize
+from localinfer.runtime.engine import Engine
+
+DATA = Path(__file__).parents[2] / "data" / "adapters"
+NAMES = sorted(path.name for path in DATA.iterdir())
+EXACT = Options(threads=2, ctx_size=128, precision="high", cache_type_k="f32", cache_type_v="f32", tune=False)
+ModelFile = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
+    """Return the GGUF file of a reference model in F32, created once."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def made(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        return path if path.exists() else checkpoints.as_f32(reference_models.checkpoint(name, folder), path)
+
+    return made
+
+
+def logits(path: Path, ids: list[int], **options: object) -> NDArray[np.float32]:
+    """Return the logits of a model with the adapters of these options."""
+    f, chosen = open_gguf(path), Options(**(vars_of(EXACT) | options))  # type: ignore[arg-type]
+    with closing(Engine.load(f, chosen, adapters=open_adapters(f, chosen))) as engine:
+        engine.use_adapters(engine.runner.default_scales)
+        return engine.logits(ids)
+
+
+def vars_of(options: Options) -> dict[str, object]:
+    return {name: getattr(options, name) for name in options.__slots__}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_agree_with_peft(name: str, file: ModelFile) -> None:
+    reference, path = reference_models.expected(name), DATA / name
+    with np.load(path / "logits.npz") as stored:
+        expected = dict(stored)
+    whole = logits(file(name), reference.ids, lora=(str(path),))[reference.positions]
+    np.testing.assert_allclose(whole, expected["whole"], rtol=0, atol=1e-4)
+    assert np.abs(whole - reference.logits).max() > 0.5  # the adapter matters
+    given = f"{path / 'adapter_model.safetensors'}:{expected['scale']}"
+    scaled = logits(file(name), reference.ids, lora_scaled=(given,))[reference.positions]
+    np.testing.assert_allclose(scaled, expected["scaled"], rtol=0, atol=1e-4)
+
+
+def test_several_adapters_agree_with_peft(file: ModelFile) -> None:
+    reference, path = reference_models.expected("llama3"), DATA / "llama3"
+    both = logits(file("llama3"), reference.ids, lora=(str(path), str(path / "second")))[reference.positions]
+    with np.load(path / "logits.npz") as stored:
+        np.testing.assert_allclose(both, stored["both"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama3", "gemma3"])  # gemma3 has an output layer that shares the embeddings
+def test_merged_adapters_give_the_same_logits(name: str, file: ModelFile, tmp_path: Path) -> None:
+    reference = reference_models.expected(name)
+    source = merge_adapters(from_gguf(file(name)), [(DATA / name, 1.0)])
+    types = {name: tensor.type for name, tensor in source.tensors.items()}
+    quantize(source, tmp_path / "merged.gguf", types, encoder_factory=make_encoder_factory("fast", {}))
+    merged = logits(tmp_path / "merged.gguf", reference.ids)[reference.positions]
+    with np.load(DATA / name / "logits.npz") as stored:
+        np.testing.assert_allclose(merged, stored["whole"], rtol=0, atol=1e-4)
