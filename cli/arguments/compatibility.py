@@ -252,12 +252,13 @@ UNSUPPORTED = (  # "... is not supported: <what happens instead>", where the ans
 # with the same text as a warning.
 REFUSED = (
     (
-        "merge adapters into the weights first: `localinfer quantize MODEL OUT COPY --lora FILE`",
-        "--lora --lora-scaled --lora-base",
-        "",
+        "this command runs models without adapters; `localinfer merge MODEL --lora FILE -o OUT` writes them into one",
+        "--lora --lora-scaled",
+        "--lora-init-without-apply",
     ),
+    ("adapters are applied to the model that runs, whatever they were trained with", "--lora-base", ""),
     (
-        "a model runs without control vectors",
+        "this command runs models without control vectors",
         "--control-vector --control-vector-scaled --control-vector-layer-range:2",
         "",
     ),
@@ -300,6 +301,11 @@ REFUSED_BY_COMMAND = {  # command: rows as in REFUSED
         ("the server calls no tools itself", "--mcp-servers-config --tools", ""),
     ),
 }
+JOINED = {  # option: what joins a value and a number after it, which may also be a word of its own
+    "--lora-scaled": ":",
+    "--control-vector-scaled": ":",
+    "--control-vector-layer-range": ",",
+}
 NEUTRAL_VALUES = {  # refused flag: values with which it has no effect in llama.cpp either
     **dict.fromkeys(("-gan", "--grp-attn-n", "--tfs", "--tfs-z"), ("1", "1.0")),
     "--ppl-stride": ("0",),
@@ -333,7 +339,6 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
         ("statistics are part of every response", "", "--no-perf"),
         ("models come from files and from the hub; use -hf", "-dr --docker-repo", ""),
         ("sequences share KV cache pages automatically", "--kv-unified-per-slot -cms --checkpoint-min-step", ""),
-        ("a model runs without adapters", "", "--lora-init-without-apply"),
         ("requests set it as embd_normalize", "--embd-normalize", ""),
         ("special tokens are never part of the text", "", "-sp --special"),
         ("one thread accepts requests, and the model runs in others", "--threads-http", ""),

@@ -133,11 +133,18 @@ class TranslatedLine:
             self.words.append(implied)
             return
         for _ in range(values):
-            typed = self._value(name)
+            typed = self._joined_value(name, compatibility.JOINED.get(long, ""))
             value, note = compatibility.VALUE_EQUIVALENTS.get(long, {}).get(typed, (typed, ""))
             self.words.append(value)
             if note:
                 self._notes.append(f"{name} {typed}: {note}")
+
+    def _joined_value(self, name: str, separator: str) -> str:
+        """Take the next word, and after it a number that belongs to it, joined by the separator if there is one."""
+        value = self._value(name)
+        if separator and not is_number(value.rpartition(separator)[2] if separator in value else ""):
+            value += f"{separator}{self._rest.popleft()}" if self._rest and is_number(self._rest[0]) else ""
+        return value
 
     def _shortcut(self, model: str, *options: str) -> None:
         """Take the model and the options of a shortcut. Options that are typed come later, and win."""
@@ -190,6 +197,15 @@ class TranslatedLine:
         if not self._rest:
             raise UsageError(f"{name}: missing value")
         return self._rest.popleft()
+
+
+def is_number(text: str) -> bool:
+    """Return whether a word is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def with_hub_file(model: str, file: str) -> str:

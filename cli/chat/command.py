@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from localinfer import Model
 
 
-@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "media", "chat")
+@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters", "chat")
 def chat_command(
     given: Layer,
     *,

@@ -106,8 +106,9 @@ class RayOptions:
 
 
 @with_options(
-    "model", "sampling", "generation", "structured", "speculative", "draft", "media", "chat", defaults=DEFAULTS
-)
+    "model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters", "chat",
+    defaults=DEFAULTS,
+)  # fmt: skip
 def batch_command(
     model: ModelArgument, given: Layer, source: InputOptions, output: OutputOptions, cluster: RayOptions
 ) -> None:

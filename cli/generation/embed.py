@@ -60,7 +60,7 @@ class EmbeddingOptions:
             raise UnsupportedError(f"--attention {self.attention}: the attention of this model is {actual}")
 
 
-@with_options("model", without=UNUSED_OPTIONS)
+@with_options("model", "adapters", without=UNUSED_OPTIONS)
 def embed_command(
     model: ModelArgument,
     given: Layer,
@@ -109,7 +109,7 @@ def embed_command(
         screen.note(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} values")
 
 
-@with_options("model", without=UNUSED_OPTIONS)
+@with_options("model", "adapters", without=UNUSED_OPTIONS)
 def rerank_command(
     model: ModelArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The query.")],

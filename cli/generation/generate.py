@@ -63,7 +63,7 @@ class PromptCacheOptions:
         return writable_path("--prompt-cache", self.prompt_cache) if self.prompt_cache is not None else None
 
 
-@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "media")
+@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters")
 def generate_command(
     given: Layer,
     *,

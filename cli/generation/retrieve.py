@@ -57,7 +57,7 @@ class PassageOptions:
         return passages
 
 
-@with_options("model", without=UNUSED_OPTIONS)
+@with_options("model", "adapters", without=UNUSED_OPTIONS)
 def retrieve_command(
     model: ModelArgument,
     given: Layer,

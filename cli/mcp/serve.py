@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULT_UBATCH_SIZE = 128  # tokens; a cancelled call ends after a micro-batch
 
 
-@with_options("model", "sampling", "structured", without=("ctx_policy", "keep"))
+@with_options("model", "sampling", "structured", "adapters", without=("ctx_policy", "keep"))
 def mcp_command(
     given: Layer,
     *,

@@ -21,7 +21,7 @@ TextOption = Annotated[
 ChunksOption = Annotated[int, typer.Option("--chunks", metavar="N", min=0, help="Maximum number of chunks (0: all).")]
 
 
-@with_options("model", without=UNUSED_OPTIONS, defaults=CHUNK_DEFAULTS)
+@with_options("model", "adapters", without=UNUSED_OPTIONS, defaults=CHUNK_DEFAULTS)
 def perplexity_command(
     model: ModelArgument,
     given: Layer,

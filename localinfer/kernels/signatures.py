@@ -61,7 +61,6 @@ SCALE_LOW_RANK = KernelSignature.parse(
     "localinfer.kernels.low_rank:scale_low_rank", "tokens order used scales count owners factors n x:out"
 )
 SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
-
 CLIP = KernelSignature.parse("localinfer.kernels.residual:clip", "tokens x low:float high:float n y:out")
 
 REPLACE_ROWS = KernelSignature.parse("localinfer.kernels.media:replace_rows", "tokens x x_n x_first numbers n y:out")

@@ -59,6 +59,7 @@ class OptionKeywords(TypedDict, total=False):
     spec_draft_n_max: int
     spec_draft_n_min: int
     spec_draft_p_min: float
+    lora_scales: Sequence[str] | Mapping[int, float]
     system_prompt: str
     chat_template: str
     chat_template_file: str
@@ -111,6 +112,12 @@ class LoadKeywords(OptionKeywords, total=False):
     image_max_tokens: int
     video_fps: float
     video_max_frames: int
+    lora: str | Sequence[str]
+    lora_scaled: str | Sequence[str]
+    lora_init_without_apply: bool
+    control_vector: str | Sequence[str]
+    control_vector_scaled: str | Sequence[str]
+    control_vector_layer_range: str
 
     n_ctx: int  # ctx_size
     n_threads: int  # threads

@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
 '''
-LOADING = ("model", "draft", "media")  # sections of options that only `load` accepts
-WIDER = {"logit_bias": "Sequence[str] | Mapping[int, float]"}
+LOADING = ("model", "draft", "media", "adapters")  # sections of options that only `load` accepts
+WIDER = dict.fromkeys(("logit_bias", "lora_scales"), "Sequence[str] | Mapping[int, float]")
 
 
 def text() -> str:
