@@ -44,6 +44,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {  # by GGUF's keys: config.json's keys
     "block_count": LAYER_KEYS,
     "attention.head_count": ("num_attention_heads", "num_heads"),
 }
+OF_LAYERS = ("feed_forward_length", "block_count", "attention.head_count")  # 0 if there are none
 IMAGE_SIZES: Mapping[str, tuple[str, ...]] = {"image_size": ("image_size",), "patch_size": ("patch_size",)}
 
 
@@ -114,10 +115,14 @@ def encoder_fields(architecture: ProjectorArchitecture, config: ProjectorConfig)
     """Return the keys that every encoder of its kind has."""
     kind = "audio" if architecture.is_audio else "vision"
     sizes = SIZES if architecture.is_audio else {**IMAGE_SIZES, **SIZES}
+    zeros = () if architecture.has_layers else OF_LAYERS
     fields = {
         f"clip.has_{kind}_encoder": Field.flag(True),
         f"clip.{kind}.projection_dim": Field.uint32(config.n_embd_text),
-        **{f"clip.{kind}.{key}": Field.uint32(read_size(config.encoder, names)) for key, names in sizes.items()},
+        **{
+            f"clip.{kind}.{key}": Field.uint32(0 if key in zeros else read_size(config.encoder, names))
+            for key, names in sizes.items()
+        },
     }
     if not architecture.is_audio:
         means = ("image_mean", "image_std")
@@ -148,7 +153,7 @@ def convert_tensors(
     architecture: ProjectorArchitecture, config: ProjectorConfig, stored: Mapping[str, StoredTensor]
 ) -> dict[str, SourceTensor]:
     """Return the encoder's tensors by GGUF's names. Raises UnsupportedError for one that has no name."""
-    known = name_map(read_size(config.encoder, LAYER_KEYS))
+    known = name_map(read_size(config.encoder, LAYER_KEYS) if architecture.has_layers else 0)
     tensors: dict[str, SourceTensor] = {}
     norms: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in stored.items():

@@ -19,6 +19,7 @@ from localinfer.multimodal.encoder_graph.encoder_model import (
     check_lengths,
     encoder_model,
     read_heads,
+    with_a_layer,
 )
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.multimodal.encoders import Encoder, find_encoder, known
@@ -75,7 +76,8 @@ class ProjectorFile:
     def build(self, grid: tuple[int, int], options: Options, n_frames: int = 1) -> tuple[EncoderBuilder, Buffer]:
         """Build and check the graph for images with this grid of patches, or for as many frames of a video. Nothing is
         allocated or compiled. Return the builder and the output rows."""
-        f, hparams = self.f, Hyperparameters(self.f, PREFIX)
+        f = self.f if self.image_encoder.has_layers else with_a_layer(self.f, PREFIX)
+        hparams = Hyperparameters(f, PREFIX)
         used = "image_size", "feed_forward_length", "projection_dim", "projector_type"
         hparams.accept(*USED_BY_PREPROCESSORS, *used)
         tensors = EncoderTensors(f, "v.blk.", hparams.count("block_count"), self.converted)

@@ -73,3 +73,19 @@ def gemma4_rows(model: Any, pixels: torch.Tensor, grid: Grid) -> torch.Tensor:
 def gemma4_sound_rows(model: Any, features: torch.Tensor, _frames: int) -> torch.Tensor:
     mask = torch.ones(features.shape[0], features.shape[2], dtype=torch.bool)
     return model.model.get_audio_features(features.mT, mask).pooler_output[0]
+
+
+def unified_gemma4() -> Any:
+    """Return a model that reads pixels and samples without encoders."""
+    config = transformers.Gemma4UnifiedConfig(
+        text_config={**TEXT, "layer_types": ["full_attention"], "global_head_dim": 32},
+        vision_config={
+            "patch_size": 4, "mm_embed_dim": 64, "mm_posemb_size": 24, "output_proj_dims": 64, "pooling_kernel_size": 3
+        },
+        audio_config={"audio_embed_dim": 640},
+    )  # fmt: skip
+    return transformers.Gemma4UnifiedForConditionalGeneration(config)
+
+
+def unified_sound_rows(model: Any, features: torch.Tensor, _frames: int) -> torch.Tensor:
+    return model.model.get_audio_features(features.mT, None).pooler_output[0]

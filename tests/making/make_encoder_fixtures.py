@@ -304,6 +304,10 @@ SPECS = {
         architecture="gemma3", model=gemma3, encode=with_features, grids=[(8, 8)], patch=7,
         preprocessor={**MEAN, "image_seq_length": 16}, saved=nested("vision_tower"),
     ),
+    "gemma4uv": Spec(
+        architecture="gemma4", model=gemma_encoders.unified_gemma4, encode=gemma_encoders.gemma4_rows, patch=12,
+        grids=[(2, 3), (1, 1)], preprocessor=UNCHANGED,
+    ),
     "gemma4v": Spec(
         architecture="gemma4", model=gemma_encoders.gemma4, encode=gemma_encoders.gemma4_rows, patch=4,
         grids=[(6, 9), (3, 3), (21, 3)], preprocessor=gemma_encoders.UNCHANGED,

@@ -81,6 +81,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"image_mean": [0.0] * 3, "image_std": [1.0] * 3},
     ),
+    "gemma4 unified": (
+        "Gemma4UnifiedConfig",
+        {
+            "text_config": {**TEXT, "layer_types": ["full_attention"]},
+            "audio_config": {"audio_embed_dim": 640},
+            "vision_config": {"patch_size": 4, "mm_embed_dim": 64, "mm_posemb_size": 20, "output_proj_dims": 64},
+        },
+        {"image_mean": [0.0] * 3, "image_std": [1.0] * 3},
+    ),
     "idefics3": (
         "Idefics3Config", {"text_config": {**TEXT, "model_type": "llama", "pad_token_id": 1}, "vision_config": VISION},
         {**SIGLIP, "size": {"longest_edge": 224}},

@@ -298,6 +298,10 @@ SPECS = {
         architecture="gemma4", model=gemma_encoders.odd_hearing_gemma4, encode=gemma_encoders.gemma4_sound_rows,
         frames=[122, 48], ends=True, bands=64, preprocessor=gemma_encoders.UNCHANGED,
     ),
+    "gemma4ua": Spec(
+        architecture="gemma4", model=gemma_encoders.unified_gemma4, encode=gemma_encoders.unified_sound_rows,
+        frames=[7, 1], ends=True, bands=640, preprocessor=gemma_encoders.UNCHANGED,
+    ),
     "lfm2a": Spec(
         architecture="lfm2", model=lambda: Lfm2Audio(64, **SMALL_CONFORMER), encode=lfm2_audio_rows, frames=[401, 9],
         ends=True,

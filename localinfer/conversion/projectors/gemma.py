@@ -1,6 +1,8 @@
 """Gemma 3: SigLIP, whose patches are averaged, and one matrix; and Gemma 4, whose products are clipped, with a
 conformer."""
 
+from math import isqrt
+
 import numpy as np
 
 from localinfer.conversion.projectors.lfm import channels_first
@@ -11,6 +13,7 @@ from localinfer.conversion.projectors.projector_architecture import (
     Parts,
     ProjectorArchitecture,
     ProjectorConfig,
+    Values,
     epsilon,
     vector,
 )
@@ -25,7 +28,7 @@ GEMMA4_SOUND = {  # readers assume these, too
     "attention_chunk_size": 12, "attention_context_left": 13, "attention_context_right": 0, "attention_logit_cap": 50.0,
     "hidden_act": "silu", "residual_weight": 0.5,
 }  # fmt: skip
-UNUSED_IMAGE_SIZE = 224  # readers need one
+UNUSED_IMAGE_SIZE, UNUSED_BANDS = 224, 128  # readers need them
 MAX_HEADS = 1 << 12
 
 
@@ -146,4 +149,62 @@ GEMMA4A = ProjectorArchitecture(
     encoder_key="audio_config",
     sizes=gemma4_sound_sizes,
 )
-BY_CLASS = {"Gemma3ForConditionalGeneration": GEMMA3, "Gemma4ForConditionalGeneration": (GEMMA4V, GEMMA4A)}
+
+
+def by_channel(values: Values) -> Values:
+    """Return columns that are sorted by place and then by channel in the order of channels."""
+    side = isqrt(values.shape[-1] // 3)
+    return np.moveaxis(values.reshape(*values.shape[:-1], side, side, 3), -1, -3).reshape(values.shape)
+
+
+def unified_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
+    """Return what reads the pixels of a patch in the order of channels, position embeddings by axis."""
+    if name in ("v.patch_embd.weight", "v.patch_norm.1.weight", "v.patch_norm.1.bias"):
+        return {name: by_channel}
+    return {name: lambda values: values.swapaxes(0, 1)} if name == "v.position_embd.weight" else None
+
+
+def unified_fields(config: ProjectorConfig) -> Fields:
+    """Return the usual fields. Raises UnsupportedError for another number of patches than readers assume."""
+    if config.encoder.get("pooling_kernel_size", int, GEMMA4_MERGE) != GEMMA4_MERGE:
+        raise config.encoder.error("pooling_kernel_size", f"must be {GEMMA4_MERGE}", UnsupportedError)
+    return epsilon(config.encoder, "rms_norm_eps", 1e-6)
+
+
+def unified_sizes(config: ProjectorConfig) -> dict[str, int]:
+    return {"image_size": UNUSED_IMAGE_SIZE, "hidden_size": config.encoder.positive_int("mm_embed_dim", 1 << 17)}
+
+
+GEMMA4UV = ProjectorArchitecture(
+    projector_type="gemma4uv",
+    type_key="clip.vision.projector_type",
+    fields=unified_fields,
+    prefixes={"model.vision_embedder.": "", "model.embed_vision.": "model.embed_vision."},
+    names=(
+        (r"^patch_ln(\d)", r"v.patch_norm.\1"),
+        (r"^pos_norm", "v.patch_norm.3"),
+        (r"^patch_dense", "v.patch_embd"),
+        (r"^pos_embedding$", "v.position_embd.weight"),
+    ),
+    parts=unified_parts,
+    has_layers=False,
+    sizes=unified_sizes,
+)
+GEMMA4UA = ProjectorArchitecture(
+    projector_type="gemma4ua",
+    type_key="clip.audio.projector_type",
+    fields=lambda config: {
+        "clip.audio.num_mel_bins": Field.uint32(UNUSED_BANDS),
+        **epsilon(config.encoder, "rms_norm_eps", 1e-6, kind="audio"),
+    },
+    prefixes={"model.embed_audio.": "model.embed_audio."},
+    is_audio=True,
+    has_layers=False,
+    encoder_key="audio_config",
+    sizes=lambda config: {"hidden_size": config.encoder.positive_int("audio_embed_dim", 1 << 17)},
+)
+BY_CLASS = {
+    "Gemma3ForConditionalGeneration": GEMMA3,
+    "Gemma4ForConditionalGeneration": (GEMMA4V, GEMMA4A),
+    "Gemma4UnifiedForConditionalGeneration": (GEMMA4UV, GEMMA4UA),
+}

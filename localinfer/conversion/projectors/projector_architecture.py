@@ -83,6 +83,7 @@ class ProjectorArchitecture:
     f32_tensors: str = ""  # patterns of GGUF's names whose type does not depend on the file's type
     f16_tensors: str = ""
     is_audio: bool = False
+    has_layers: bool = True
     type_key: str = "clip.projector_type"
     encoder_key: str = "vision_config"
     root_key: str = ""

@@ -40,6 +40,11 @@ def encoder_model(
     return model
 
 
+def with_a_layer(f: GGUF, prefix: str) -> GGUF:
+    """Return the file of an encoder without layers as one with a layer that has no tensors, and one head."""
+    return replace(f, metadata={**f.metadata, f"{prefix}.block_count": 1, f"{prefix}.attention.head_count": 1})
+
+
 def read_heads(model: ModelGraph) -> AttentionHeads:
     """Return the attention heads, which are the same in all layers."""
     heads, key = model.attention_heads[0], "attention.head_dim"

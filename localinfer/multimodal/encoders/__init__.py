@@ -10,6 +10,7 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     VIDEO               how videos are read (`VideoFamily`; None if missing: the encoder was not trained for them)
     min_rows(f)         returns how many rows a graph must have (0 if missing)
     HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
+    HAS_LAYERS          whether it has layers; if not, keys of the file say that there are none (True if missing)
     ANY_SIZE            whether clip.vision.image_size is unused: the image processor chooses a size (False if missing)
 """
 
@@ -36,6 +37,7 @@ class Encoder(NamedTuple):
     is_bidirectional: Callable[[GGUF], bool]
     grid_positions: bool
     has_projection_dim: bool
+    has_layers: bool
     any_size: bool
     min_rows: Callable[[GGUF], int]
     video: VideoFamily | None = None
@@ -69,6 +71,7 @@ def find_encoder(projector_type: str) -> Encoder | None:
         getattr(module, "is_bidirectional", causal),
         getattr(module, "GRID_POSITIONS", False),
         getattr(module, "HAS_PROJECTION_DIM", True),
+        getattr(module, "HAS_LAYERS", True),
         getattr(module, "ANY_SIZE", False),
         getattr(module, "min_rows", no_rows),
         getattr(module, "VIDEO", None),

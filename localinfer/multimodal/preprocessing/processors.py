@@ -60,7 +60,8 @@ class ProcessorKind:
     """What preprocessing has in common for all files of a projector type.
 
     `tokens` are the fewest and the most tokens of an encoder input, unless the file or the user sets them; 0 stands for
-    no limit, and None for a file that must have `image_min_pixels` and `image_max_pixels`.
+    no limit, and None for a file that must have `image_min_pixels` and `image_max_pixels`. The encoder reads patches,
+    or `whole_tokens`, squares of `merge` patches.
     """
 
     make: Callable[[ImageParameters], ImageProcessor]
@@ -69,6 +70,7 @@ class ProcessorKind:
     filter: Filter = "bicubic"
     tokens: tuple[int, int] | None = (0, 0)
     tiles: tuple[int, int] = (1, 1)
+    whole_tokens: bool = False
 
 
 def _llava(parameters: ImageParameters) -> ImageProcessor:
@@ -85,6 +87,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "gemma3": ProcessorKind(FixedSize, 4, SCALE_FACTOR, "bilinear"),
     "gemma3nv": ProcessorKind(FixedSize, 1, SCALE_FACTOR, "bilinear"),
     "gemma4v": ProcessorKind(MostTokens, 3, SCALE_FACTOR, tokens=(0, 280)),
+    "gemma4uv": ProcessorKind(MostTokens, 3, SCALE_FACTOR, tokens=(0, 280), whole_tokens=True),
     "glm4v": ProcessorKind(
         lambda parameters: SmartResize(parameters, enlarge_to_token), 2, SPATIAL_MERGE, tokens=(8, 4096)
     ),
@@ -140,10 +143,10 @@ def read_image_parameters(f: GGUF, kind: ProcessorKind, min_tokens: int = 0, max
     least = min(longest_edge, 1)
     return ImageParameters(
         image_size=image_size,
-        patch_size=patch_size,
+        patch_size=patch_size * merge if kind.whole_tokens else patch_size,
         mean=mean,
         std=std,
-        merge=merge,
+        merge=1 if kind.whole_tokens else merge,
         filter=kind.filter,
         min_pixels=min_pixels,
         max_pixels=max_pixels,

@@ -10,6 +10,7 @@ gemma_mel       the spectrogram of Gemma 4
 mel             the spectrogram of Whisper
 nemo_mel        the spectrogram of NeMo's models
 granite_mel     the spectrogram of Granite Speech
+raw_frames      the samples of a sound in place of a spectrogram
 depthwise       depthwise convolutions of rows
 span_attention  attention to spans of rows, whose scores may depend on distances
 q_former        queries that attend to windows of rows

@@ -13,6 +13,7 @@ from localinfer.multimodal.encoder_graph.encoder_model import (
     check_lengths,
     encoder_model,
     read_heads,
+    with_a_layer,
 )
 from localinfer.multimodal.sounds.encoders import SoundFamily, find_family, known
 from localinfer.multimodal.sounds.framing import CHUNK_FRAMES, Framing
@@ -47,7 +48,8 @@ class SoundEncoder:
     def build(self, n_frames: int, options: Options) -> tuple[SoundBuilder, Buffer]:
         """Build and check the graph for sounds of `n_frames` frames, a result of `framing.frames`. Nothing is allocated
         or compiled. Return the builder and the output rows."""
-        f, hparams = self.f, Hyperparameters(self.f, PREFIX)
+        f = self.f if self.family.has_layers else with_a_layer(self.f, PREFIX)
+        hparams = Hyperparameters(f, PREFIX)
         hparams.accept("feed_forward_length", "projection_dim", "projector_type")
         tensors = SoundTensors(f, hparams.count("block_count"), self.converted)
         n_rows = sum(map(self.framing.positions, self.framing.lengths(n_frames)))

@@ -123,6 +123,8 @@ CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
     ),
     ("gemma4v", set_key("clip.vision.attention.head_dim", 18), LocalInferError, "makes heads of 18 values"),
     ("gemma4v", set_tensor("v.position_embd.weight", (2, 40, 32)), LocalInferError, "has 40 positions; an image"),
+    ("gemma4uv", set_key("clip.vision.projector.scale_factor", 2), LocalInferError, r"norm\.1\.weight: has shape"),
+    ("gemma4uv", set_key("clip.audio.embedding_length", 320), UnsupportedError, "is 320; it must be 640"),
     ("gemma4v", set_values("v.blk.0.attn_q.input_min", np.nan), LocalInferError, "attn_q.input_min: is not a number"),
     ("minicpm-v", set_key("clip.minicpmv_version", 2), LocalInferError, "MiniCPM-V of version 2 is not supported"),
     ("minicpm-v", set_tensor("resampler.query", (1 << 18, 1)), LocalInferError, "is too large; the limit is 131072"),

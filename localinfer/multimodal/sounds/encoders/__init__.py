@@ -7,6 +7,7 @@
     arrange(views)               returns the rows of a sound with text around them
     FRAMING                      how many frames are encoded, and which of them the convolutions see together
     ARCHITECTURES                the language models that it belongs to (GGUF architectures); any if it is empty
+    HAS_LAYERS                   whether it has layers (True if missing)
 
 `whisper` and `conformer` have the layers that several types share.
 """
@@ -34,6 +35,7 @@ class SoundFamily(NamedTuple):
     arrange: Arrange
     framing: Framing
     architectures: tuple[str, ...]
+    has_layers: bool
 
 
 def known() -> list[str]:
@@ -48,4 +50,4 @@ def find_family(projector_type: str) -> SoundFamily | None:
         return None
     module = import_module(f"localinfer.multimodal.sounds.encoders.{name}")
     functions = module.SoundProcessor, module.prepare, module.build, module.arrange
-    return SoundFamily(*functions, module.FRAMING, module.ARCHITECTURES)
+    return SoundFamily(*functions, module.FRAMING, module.ARCHITECTURES, getattr(module, "HAS_LAYERS", True))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_processors import KEYS, write_keys
+from image_processors import KEYS, PROJECTOR_TYPES, write_keys
 from locations import DATA
 from made_images import SIZES, made_image
 from preprocessing_results import STEP, digest_of_inputs, levels_of, pixels_of
@@ -64,6 +64,15 @@ def test_limits_of_tokens(name: str, tmp_path: Path) -> None:
     token = few.parameters.merge**2
     assert 20 <= few(Image(image))[0].patches.shape[0] / token <= 40
     assert 800 <= many(Image(image))[0].patches.shape[0] / token <= 900
+
+
+def test_whole_tokens_have_the_pixels_of_their_patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image(made_image(SIZES.index((640, 480))))
+    of_patches, size = processor(tmp_path, "gemma4v")(image)[0], 16
+    monkeypatch.setitem(PROJECTOR_TYPES, "gemma4v", "gemma4uv")
+    of_tokens = processor(tmp_path, "gemma4v")(image)[0]
+    assert of_tokens.grid == (of_patches.grid[0] // 3, of_patches.grid[1] // 3)
+    assert np.array_equal(pixels_of(of_tokens, 3 * size), pixels_of(of_patches, size))
 
 
 def test_limits_of_tokens_of_tiles(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from localinfer.multimodal.sounds.gemma_mel import Gemma4Processor
 from localinfer.multimodal.sounds.granite_mel import GraniteProcessor
 from localinfer.multimodal.sounds.mel import MelProcessor, log_mel
 from localinfer.multimodal.sounds.nemo_mel import NemoProcessor
+from localinfer.multimodal.sounds.raw_frames import RawFrames
 
 REFERENCE = Path(__file__).parents[3] / "data" / "mel.npz"
 
@@ -78,6 +79,15 @@ def test_frames_of_gemma4_end_within_the_sound(n_samples: int, n_frames: int) ->
     spectrogram = Gemma4Processor(32)(Sound(made_sounds.chirp(30.0)[:n_samples]))
     assert spectrogram.features.shape == (n_frames, 32)
     assert np.isfinite(spectrogram.features).all()
+
+
+@pytest.mark.parametrize(("n_samples", "n_frames"), [(0, 1), (1, 1), (640, 1), (1281, 3)])
+def test_frames_of_samples_are_completed_by_silence(n_samples: int, n_frames: int) -> None:
+    samples, process = made_sounds.chirp(1.0)[:n_samples], RawFrames(128)
+    frames = process(Sound(samples))
+    assert frames.n_frames == process.n_frames(n_samples) == n_frames
+    assert frames.features.shape == (n_frames, 640)
+    assert np.array_equal(frames.features.reshape(-1), np.pad(samples, (0, 640 * n_frames - n_samples)))
 
 
 def test_the_frames_of_sound_are_counted() -> None:
