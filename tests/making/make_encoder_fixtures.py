@@ -306,7 +306,7 @@ SPECS = {
     ),
     "gemma4uv": Spec(
         architecture="gemma4", model=gemma_encoders.unified_gemma4, encode=gemma_encoders.gemma4_rows, patch=12,
-        grids=[(2, 3), (1, 1)], preprocessor=UNCHANGED,
+        grids=[(2, 3), (1, 1)], preprocessor=gemma_encoders.UNCHANGED,
     ),
     "gemma4v": Spec(
         architecture="gemma4", model=gemma_encoders.gemma4, encode=gemma_encoders.gemma4_rows, patch=4,
