@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_STEPS = 4000  # bytes of a walk, and of what is tried for it; each takes about 20 microseconds
+MAX_STEPS_OF_ANSWER = 100_000  # of all its searches
 MAX_SECONDS = 1.0  # of CPU time, for grammars that take far longer
 MAX_ITEMS = 2  # of a list, after which its end is looked for
 MAX_CHOICES = 12  # that are tried at one place of a walk in order to shorten it
@@ -185,7 +186,7 @@ class Closings:
         self._controls = control_tokens_of(grammar)
         self._closing: Steps | None = None  # that of the present state, if it is known
         self._after: tuple[Steps, Steps] | None = None  # the last candidate, and the closing after it
-        self._steps, self._deadline = 0, 0.0
+        self._steps, self._steps_of_answer, self._deadline = 0, MAX_STEPS_OF_ANSWER, 0.0
         self._futile = 0  # the last limit to which a closing could not be shortened
 
     def follow(self, ids: Sequence[int]) -> None:
@@ -258,7 +259,8 @@ class Closings:
     def spend(self, steps: int) -> bool:
         """Count steps of walks, and return whether the search may go on."""
         self._steps -= steps
-        return self._steps > 0 and process_time() < self._deadline
+        self._steps_of_answer -= steps
+        return min(self._steps, self._steps_of_answer) > 0 and process_time() < self._deadline
 
     def allowed(self, matcher: "LLMatcher") -> tuple[bytes, Steps]:
         """Return the mask of the bytes that may come next, and the control tokens; b"" if no byte may."""

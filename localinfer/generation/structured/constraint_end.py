@@ -23,3 +23,5 @@ class LimitWatch:
         """Record the length of the closing after this token; None if none was found, which may have taken long."""
         near = 0 if length is None else max(NEAR, LONG_CLOSINGS * length)
         self._next = n_left if n_left <= near else max(near, n_left // 2)
+        if length is not None and length > n_left:  # the answer cannot be closed until it has become shorter
+            self._next = n_left - (length - n_left) // 4 - 1

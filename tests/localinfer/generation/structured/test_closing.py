@@ -242,14 +242,23 @@ def test_nothing_is_looked_for_far_from_the_limit() -> None:
     for n_left in range(5000, -1, -1):
         if watch.is_near(n_left):
             looked.append(n_left)
-            watch.update(n_left, 20)
+            watch.update(n_left, min(20, n_left))
     assert looked == [FAR, FAR // 2, *range(NEAR, -1, -1)]
     watch, looked = LimitWatch(), []
     for n_left in range(5000, -1, -1):
         if watch.is_near(n_left):
             looked.append(n_left)
-            watch.update(n_left, 200 if n_left > 600 else 50)
+            watch.update(n_left, min(n_left, 200 if n_left > 600 else 50))
     assert looked == [FAR, *range(800, 599, -1), 300, *range(NEAR, -1, -1)]
+
+
+def test_closing_that_is_too_long_is_looked_for_seldom() -> None:
+    watch, looked = LimitWatch(), []
+    for n_left in range(100, -1, -1):
+        if watch.is_near(n_left):
+            looked.append(n_left)
+            watch.update(n_left, 200)
+    assert looked == [100, 74, 42, 2]
 
 
 def test_search_without_a_result_is_not_repeated_often() -> None:
