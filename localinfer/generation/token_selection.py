@@ -53,7 +53,7 @@ class TokenSelector:
         constraint = self.constraint
         if constraint is None:
             return self._piece(logits, self._sampler(logits, tokens) if forced is None else forced)
-        if forced is None:
+        if constraint.closing_token is not None:
             forced = constraint.closing_token
         id = self._sampler(constraint.mask_logits(logits), tokens) if forced is None else forced
         return self._piece(logits, constraint.accept(id, n_left))
