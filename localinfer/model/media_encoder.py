@@ -63,9 +63,10 @@ class MediaInfo(NamedTuple):
     n_frames: int = 0
 
     def __str__(self) -> str:
+        frames = f"{self.n_frames} frame{'s' if self.n_frames != 1 else ''}"
         sizes = {
             "image": f"{self.width} x {self.height}", "audio": f"{self.seconds:.1f} s",
-            "video": f"{self.seconds:.1f} s, {self.n_frames} frames of {self.width} x {self.height}",
+            "video": f"{self.seconds:.1f} s, {frames} of {self.width} x {self.height}",
         }  # fmt: skip
         return f"{sizes[self.kind]}, {self.n_tokens:,} tokens"
 
