@@ -3,9 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULTS: Layer = {"temp": 0.0}
 SAMPLING = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "n_predict")
 NOT_OF_SOUNDS = ("image_min_tokens", "image_max_tokens", "video_fps", "video_max_frames")
+KINDS = ("txt", "srt", "vtt", "json")
 SHORTEST_CHUNK, LONGEST_CHUNK = 5.0, 30.0  # seconds
 
 
@@ -39,10 +40,26 @@ class TranscriptFiles:
     vtt: Annotated[bool, typer.Option("-ovtt", "--output-vtt", help="Write FILE.vtt: subtitles for web pages.")] = False
     json: Annotated[bool, typer.Option("-oj", "--output-json", help="Write FILE.json: texts with times.")] = False
 
-    def paths(self, sound: str) -> dict[str, Path]:
-        """Return the files of a sound by their kind. Raises UsageError if one cannot be written."""
-        kinds = [each.name for each in fields(self) if getattr(self, each.name)]
-        return {kind: writable_path(f"--output-{kind}", f"{sound}.{kind}") for kind in kinds}
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-of", "--output-file", metavar="NAME",
+            help="Write NAME.txt and so on instead of FILE.txt; may be repeated, for one sound after the other.",
+        ),
+    ] = None  # fmt: skip
+
+    def paths(self, sounds: Sequence[str]) -> dict[str, dict[str, Path]]:
+        """Return the files of each sound by their kind. Raises UsageError if one cannot be written."""
+        kinds = [kind for kind in KINDS if getattr(self, kind)]
+        names = self.name or []
+        if names and not kinds:
+            raise UsageError("--output-file: nothing is written without -otxt, -osrt, -ovtt or -oj")
+        if len(names) > len(sounds):
+            raise UsageError(f"--output-file: there are {len(names)} names for {len(sounds)} sounds")
+        return {
+            sound: {kind: writable_path(f"--output-{kind}", f"{name}.{kind}") for kind in kinds}
+            for sound, name in zip(sounds, [*names, *sounds[len(names) :]], strict=True)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +93,7 @@ def transcribe_command(
 ) -> None:
     """Transcribe speech: audio to text.
 
-    MODEL reads sounds with its projector (mmproj), as Voxtral, Qwen2-Audio and Ultravox do. A sound is cut at quiet
+    MODEL reads sounds with its projector (mmproj), as Voxtral, LFM2-Audio and Granite do. A sound is cut at quiet
     places into chunks of at most 30 seconds. The text is written to stdout, a line for each chunk; files are written
     when a sound is finished. If a sound cannot be read, the others are transcribed, and the exit code is not 0.
 
@@ -92,7 +109,7 @@ def transcribe_command(
     require_known_model(model)
     for name in files:
         require_file(name)
-    paths, status = {name: output.paths(name) for name in files}, screen.Status()
+    paths, status = output.paths(files), screen.Status()
     with closing(open_model(model, combine(given, from_environment(os.environ), DEFAULTS), status)) as opened:
         _ = opened.projector.sound_type  # raises an error if the model reads no sounds
         problems = []

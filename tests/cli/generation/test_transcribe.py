@@ -62,6 +62,34 @@ def test_the_text_alone_is_on_stdout_and_files_are_beside_the_sound(run: Run, mo
     assert segments[1]["offsets"]["to"] == 8000
 
 
+def test_output_files_have_other_names(run: Run, model_path: Path, sound: Path) -> None:
+    other = sound.with_name("other.wav")
+    other.write_bytes(wav(speech(1.0)))
+    name = sound.with_name("first.part")
+    arguments = ("transcribe", str(model_path), str(sound), str(other), *OPTIONS, "-otxt", "-osrt", "-of", str(name))
+    code, out, _ = run(*arguments)
+    assert code == 0
+    written = {path.name for path in sound.parent.iterdir()} - {sound.name, other.name}
+    assert written == {"first.part.txt", "first.part.srt", "other.wav.txt", "other.wav.srt"}
+    assert out == sound.with_name("first.part.txt").read_text() + sound.with_name("other.wav.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("-of", "x"), "--output-file: nothing is written without -otxt, -osrt, -ovtt or -oj"),
+        (("-otxt", "-of", "x", "-of", "y"), "--output-file: there are 2 names for 1 sounds"),
+        (("-otxt", "-of", "none/x"), "--output-txt: none/x.txt: No such file or directory"),
+    ],
+)
+def test_invalid_output_files(
+    run: Run, model_path: Path, sound: Path, arguments: tuple[str, ...], problem: str
+) -> None:
+    code, out, err = run("transcribe", str(model_path), str(sound), *arguments)
+    assert (code, out) == (2, "")
+    assert f"error: {problem}" in err
+
+
 def test_the_other_sounds_are_transcribed_if_one_is_damaged(run: Run, model_path: Path, sound: Path) -> None:
     damaged = sound.with_name("damaged.wav")
     damaged.write_bytes(b"RIFF\x10\0\0\0WAVE")
