@@ -21,7 +21,7 @@ from localinfer.generation.sampling import SamplerChain, SequenceBreakers, resol
 from localinfer.generation.sampling.logprobs import log_probabilities
 from localinfer.generation.sampling_loop import SamplingLoop
 from localinfer.generation.token_selection import SamplerFunction, TokenSelector, checked_sampler, with_logprobs
-from localinfer.options import Options, parse_adapter_scale, parse_speculation_types
+from localinfer.options import Options, parse_speculation_types, scales_of_run
 from localinfer.runtime.batch_division import bidirectional_span
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
@@ -129,6 +129,7 @@ class GenerationSession:
             raise PromptTooLongError(length, self._engine.n_ctx, CONTEXT_HINT)
         if options.beams > 1 and (sampler or constraint or options.logprobs or answer_prefix):
             raise UsageError("beams: beam search excludes samplers, logprobs, constraints and answer prefixes")
+        scales_of_run(options, self._engine.runner.default_scales)  # raises UsageError before the first piece
         stats = Stats(prompt_tokens=length, seed=resolve_seed(options.seed))
         options = replace(options, seed=stats.seed)
         if options.beams > 1:
@@ -374,7 +375,7 @@ class GenerationSession:
         self._check_current(stats)
         start = perf_counter()
         engine, store = self._engine, self._prefix_store if options.cache_prompt else None
-        engine.use_adapters(scales_of_run(options, engine))
+        engine.use_adapters(scales_of_run(options, engine.runner.default_scales))
         stats.reused_tokens = engine.reuse_prefix(prompt, len(prompt) - 1 if options.cache_prompt else 0, self.progress)
         if store:
             stats.reused_tokens = store.restore(engine, prompt, stats.reused_tokens)
@@ -404,15 +405,6 @@ class GenerationSession:
         if self._prefix_store and self._current is stats and self._engine.settle():
             with self._engine.lock:
                 self._prefix_store.save(self._engine, after_answer=True)
-
-
-def scales_of_run(options: Options, engine: SequenceEngine) -> tuple[float, ...]:
-    """Return the scales of the LoRA adapters in a run with these options. Raises UsageError for an adapter that the
-    model does not have."""
-    default, given = engine.runner.default_scales, dict(map(parse_adapter_scale, options.lora_scales))
-    if unknown := given.keys() - set(range(len(default))):
-        raise UsageError(f"lora_scales: there is no adapter {min(unknown)}; the model has {len(default)}")
-    return tuple(given.get(number, 0.0) for number in range(len(default))) if given else default
 
 
 def closing_after(pieces: Iterator[Piece], constraint: "Constraint") -> Iterator[Piece]:

@@ -27,11 +27,13 @@ from localinfer.options.layers import (
     from_metadata,
     from_registry,
     merge,
+    scales_of_run,
     unknown_option_message,
     validate,
 )
 from localinfer.options.syntax import (
     DEFAULT_SAMPLERS,
+    NO_ADAPTERS,
     SAMPLERS,
     SPECULATION_TYPES,
     parse_adapter_scale,
@@ -45,10 +47,10 @@ from localinfer.options.syntax import (
 from localinfer.options.table import CHUNK_SIZE, CONSTRAINT_OPTIONS, FLAGS, RANDOM_SEED, CacheType, Options, Precision
 
 __all__ = [
-    "CHUNK_SIZE", "CONSTRAINT_OPTIONS", "DEFAULT_SAMPLERS", "FLAGS", "METADATA_KEYS", "RANDOM_SEED", "SAMPLERS",
-    "SPECULATION_TYPES", "CacheType", "Flag", "Layer", "Options", "Precision", "Section", "Value", "check_values",
-    "chosen_samplers", "combine", "format_value", "from_environment", "from_flags", "from_keywords",
+    "CHUNK_SIZE", "CONSTRAINT_OPTIONS", "DEFAULT_SAMPLERS", "FLAGS", "METADATA_KEYS", "NO_ADAPTERS", "RANDOM_SEED",
+    "SAMPLERS", "SPECULATION_TYPES", "CacheType", "Flag", "Layer", "Options", "Precision", "Section", "Value",
+    "check_values", "chosen_samplers", "combine", "format_value", "from_environment", "from_flags", "from_keywords",
     "from_metadata", "from_registry", "merge", "parse_adapter_scale", "parse_layer_range", "parse_logit_bias",
     "parse_sampler_sequence", "parse_samplers", "parse_scaled_file", "parse_speculation_types",
-    "unknown_option_message", "validate",
+    "scales_of_run", "unknown_option_message", "validate",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.options.flag import Value
-from localinfer.options.syntax import parse_sampler_sequence, parse_samplers
+from localinfer.options.syntax import NO_ADAPTERS, parse_adapter_scale, parse_sampler_sequence, parse_samplers
 from localinfer.options.table import CONSTRAINT_OPTIONS, FLAGS, Options
 
 Layer = dict[str, Value]
@@ -69,6 +69,17 @@ def merge(*layers: Mapping[str, Value]) -> Options:
 def validate(options: Options) -> Options:
     """Return the options in their exact types. Raises UsageError naming the flag of the first invalid one."""
     return merge(from_flags(asdict(options)))
+
+
+def scales_of_run(options: Options, default: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the scale of each LoRA adapter in a run with these options: `default`, unless the options have any.
+
+    Raises UsageError for an adapter that the model does not have.
+    """
+    given = dict(parse_adapter_scale(text) for text in options.lora_scales if text != NO_ADAPTERS)
+    if unknown := given.keys() - set(range(len(default))):
+        raise UsageError(f"lora_scales: there is no adapter {min(unknown)}; the model has {len(default)}")
+    return tuple(given.get(number, 0.0) for number in range(len(default))) if options.lora_scales else default
 
 
 def chosen_samplers(options: Options) -> tuple[str, ...]:

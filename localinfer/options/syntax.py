@@ -14,6 +14,7 @@ SAMPLERS = {  # llama.cpp's names, and the letters of --sampler-seq
 DEFAULT_SAMPLERS = tuple(name for name in SAMPLERS if name != "adaptive_p")
 SAMPLER_ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
 LOGIT_BIAS = re.compile(r"\s*(\d+)\s*([+-].+)")
+NO_ADAPTERS = "none"  # the value of --lora-scales with which all adapters have the scale 0
 ADAPTER_SCALE = re.compile(r"\s*(\d{1,6})\s*(?:=|(?=[+-]))\s*(.+)")
 LAYER_RANGE = re.compile(r"\s*(\d{1,6})[\s,]+(\d{1,6})\s*")
 
@@ -78,13 +79,19 @@ def parse_scaled_file(text: str) -> tuple[Path, float]:
 def parse_adapter_scale(text: str) -> tuple[int, float]:
     """Return the number of an adapter, and the scale, of `--lora-scales 0=0.5`; `0+0.5` and `0-0.5` are also accepted.
 
-    Raises ValueError for another syntax.
+    Raises ValueError for another syntax, among others for NO_ADAPTERS.
     """
     found = ADAPTER_SCALE.fullmatch(text)
     scale = parse_number(found[2]) if found else math.nan
     if found is None or not math.isfinite(scale):
         raise ValueError(f"must be the number of an adapter and its scale, such as 0=0.5, not {format_value(text)}")
     return int(found[1]), scale
+
+
+def check_adapter_scale(text: str) -> None:
+    """Raise ValueError unless `parse_adapter_scale` accepts the text or it is NO_ADAPTERS."""
+    if text != NO_ADAPTERS:
+        parse_adapter_scale(text)
 
 
 def parse_layer_range(text: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from localinfer.options.flag import Flag, option
 from localinfer.options.syntax import (
     DEFAULT_SAMPLERS,
     SAMPLERS,
-    parse_adapter_scale,
+    check_adapter_scale,
     parse_layer_range,
     parse_logit_bias,
     parse_sampler_sequence,
@@ -305,9 +305,9 @@ class Options:
         False, "--lora-init-without-apply", section="adapters",
         help="Load LoRA adapters with the scale 0; a run, or a request to the server, sets others.")
     lora_scales: tuple[str, ...] = option(
-        (), "--lora-scales", section="generation", validate=parse_adapter_scale,
+        (), "--lora-scales", section="generation", validate=check_adapter_scale,
         help="Scale of a LoRA adapter in this run, as its number and the scale, such as 0=0.5; repeatable. Those that "
-        "are not named have 0.")
+        "are not named have 0 (none: all of them).")
     control_vector: tuple[str, ...] = option(
         (), "--control-vector", section="adapters", separator=",",
         help="Control vector, a GGUF file that is added to the residual stream; repeatable, and comma-separated.")

@@ -13,6 +13,7 @@ from localinfer.server.api_errors import APIError, field_error
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+MAX_ADAPTERS, MAX_SCALE = 1000, 1e30
 MAX_PING_INTERVAL = 1e6  # seconds
 IGNORED_SAMPLERS = ("infill",)  # llama.cpp's, in requests of editors; it only merges tokens that begin alike
 TEXT_BIASES = "text_biases"  # in a layer of options: (text, bias) pairs; the model's tokenizer finds their tokens
@@ -136,9 +137,12 @@ def sampling_options(fields: Fields, names: Mapping[str, str] = SAMPLING) -> dic
             raise field_error("samplers", "must be a list of names, or a string of names separated by semicolons")
         names_of_samplers = samplers.split(";") if isinstance(samplers, str) else map(str, samplers)
         values["samplers"] = ";".join(name for name in names_of_samplers if name not in IGNORED_SAMPLERS)
+    if fields.get("lora") is not None:
+        scales = adapter_scales("lora", fields["lora"])
+        values["lora_scales"] = [f"{number}={scale}" for number, scale in scales.items()] or ["none"]
     if values.get("stop") == []:
         del values["stop"]
-    field_of = {option: name for name, option in names.items()}
+    field_of = {option: name for name, option in names.items()} | {"lora_scales": "lora"}
     return check_options(values, field_of) | ({TEXT_BIASES: texts} if texts else {})
 
 
@@ -182,6 +186,23 @@ def parse_logit_bias(value: object) -> tuple[dict[str, float], tuple[tuple[str, 
     if any(math.isnan(bias) for _, bias in texts):
         raise field_error("logit_bias", "must have numbers as biases")
     return ids, tuple(texts)
+
+
+def adapter_scales(field: str, value: object) -> dict[int, float]:
+    """Return the scales of LoRA adapters by number, given as llama.cpp's list of objects. Raises APIError (400) for
+    anything else."""
+    scales: dict[int, float] = {}
+    for each in value if isinstance(value, list) else [None]:
+        number, scale = (each.get("id"), each.get("scale", 0.0)) if isinstance(each, dict) else (None, None)
+        if type(number) is not int or not 0 <= number < MAX_ADAPTERS or not is_finite(scale):
+            raise field_error(field, 'must be a list of adapters, such as [{"id": 0, "scale": 0.5}]')
+        scales[number] = float(scale)
+    return scales
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a JSON value is a number that a float can represent."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < MAX_SCALE
 
 
 def int_or_text(key: str) -> int | str:

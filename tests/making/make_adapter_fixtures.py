@@ -49,7 +49,8 @@ CASES = {
     ),
     "qwen2": Case("qwen2", {"r": 6, "lora_alpha": 4, "use_rslora": True, "target_modules": [*ATTENTION, *FFN]}),
     "gemma3": Case(
-        "gemma3", {"r": 4, "lora_alpha": 4, "target_modules": ["v_proj", "up_proj", "embed_tokens"]}, None, True
+        "gemma3", {"r": 4, "lora_alpha": 4, "target_modules": ["v_proj", "up_proj", "embed_tokens"]},
+        saves_embeddings=True,
     ),
     "phi3": Case("phi3", {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]}),
     "gptneox": Case("gptneox", {"r": 3, "lora_alpha": 3, "target_modules": ["query_key_value", "dense_h_to_4h"]}),

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from localinfer.options import Options, chosen_samplers, parse_logit_bias
+from localinfer.options import Options, chosen_samplers, parse_logit_bias, scales_of_run
 
 if TYPE_CHECKING:
     from localinfer.model import Model
@@ -41,6 +41,9 @@ def generation_settings(options: Options, model: "Model") -> dict[str, Any]:
         "samplers": list(chosen_samplers(options)),
         "logit_bias": logit_biases(options, model),
         "json_schema": options.json_schema,
+        "lora": [
+            {"id": number, "scale": scale} for number, scale in enumerate(scales_of_run(options, model.lora_scales))
+        ],
     }
 
 
