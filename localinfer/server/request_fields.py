@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from localinfer.errors import UsageError
 from localinfer.options import FLAGS, Layer, check_values
@@ -200,7 +200,7 @@ def adapter_scales(field: str, value: object) -> dict[int, float]:
     return scales
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: object) -> TypeGuard[int | float]:
     """Return whether a JSON value is a number that a float can represent."""
     return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < MAX_SCALE
 

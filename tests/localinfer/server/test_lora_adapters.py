@@ -92,11 +92,8 @@ def test_scales_of_the_server(
         other = SCALES[0]
         assert answer(server, lora=in_request(other))["choices"][0]["text"] == alone[other]
     chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-    texts = {
-        server.post("/v1/chat/completions", chat | {"lora": in_request(scales)}).body["choices"][0]["message"]["content"]
-        for scales in SCALES
-    }
-    assert len(texts) == len(SCALES)
+    chats = [server.post("/v1/chat/completions", chat | {"lora": in_request(scales)}).body for scales in SCALES]
+    assert len({each["choices"][0]["message"]["content"] for each in chats}) == len(SCALES)
     settings = server.post("/completion", {"prompt": "x", "n_predict": 1, "lora": [{"id": 1, "scale": 2}]}).body
     assert settings["generation_settings"]["lora"] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 2.0}]
 
