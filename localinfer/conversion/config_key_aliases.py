@@ -37,7 +37,7 @@ KEY_ALIASES = {  # the first key that exists is used
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }  # fmt: skip
 
-TEXT_KEYS = ("text_config", "language_config", "lfm")  # of objects that describe a text model
+TEXT_KEYS = ("text_config", "language_config", "llm_config", "lfm")  # of objects that describe a text model
 PER_LAYER_KEYS = ("num_experts_per_tok", "n_shared_experts", "moe_intermediate_size")  # may be lists
 
 

@@ -171,7 +171,8 @@ def convert_tensors(
                 raise tensor.error(problem, UnsupportedError)
             if new in tensors:
                 raise tensor.error(f"becomes {printable(new, 80)}, as another tensor does")
-            tensors[new] = convert_tensor(tensor, new, part, architecture.change_of(new))
+            as_floats = bool(re.fullmatch(architecture.float_parts, new))
+            tensors[new] = convert_tensor(tensor, new, part, architecture.change_of(new), as_floats=as_floats)
     for name, parts in norms.items():
         tensors |= batch_normalization(name, parts)
     return tensors
@@ -217,17 +218,20 @@ def parts_of(
 
 
 def convert_tensor(
-    stored: StoredTensor, name: str, part: Part, change: Callable[[Floats], Floats] | None
+    stored: StoredTensor, name: str, part: Part, change: Callable[[Floats], Floats] | None, *, as_floats: bool = False
 ) -> SourceTensor:
-    """Return a part of a tensor, or its changed values in float32."""
+    """Return a part of a tensor in its type, its changed values in float32, or a part of its values `as_floats`."""
     if stored.dtype not in TYPES:
         raise stored.error(f"type {stored.dtype} is not supported (only {', '.join(TYPES)})", UnsupportedError)
     try:
-        shape = part(np.broadcast_to(np.uint8(0), stored.shape)).shape
+        kind = np.float32 if as_floats else np.uint8
+        shape = part(np.broadcast_to(kind(0), stored.shape)).shape
     except (IndexError, ValueError):
         raise stored.error(f"has the unexpected shape {list(stored.shape)}") from None
     if not 0 < len(shape) <= 4 or 0 in shape:
         raise stored.error(f"has the unexpected shape {list(stored.shape)}")
+    if as_floats:
+        return SourceTensor(name, shape, F32, lambda: to_bytes(part(to_float32(stored).reshape(stored.shape))))
     if change:
         return SourceTensor(name, shape, F32, lambda: to_bytes(change(to_float32(stored))))
     return SourceTensor(name, shape, TYPES[stored.dtype], partial(load_part, stored, part))

@@ -29,7 +29,7 @@ import transformers
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 
-from encoder_families import kimi, llava_next, minicpm
+from encoder_families import kimi, llava_next, minicpm, nemotron
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip
 from safetensors.torch import save_file
 
@@ -363,6 +363,7 @@ SPECS = {
     **kimi.SPECS,
     **llava_next.SPECS,
     **minicpm.SPECS,
+    **nemotron.SPECS,
 }  # fmt: skip
 
 

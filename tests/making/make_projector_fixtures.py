@@ -49,6 +49,8 @@ BREAK = {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]"}]}
 PLAIN_TOWER = r"\bvision_tower\.(?!vision_model)"  # published checkpoints have another name in between
 ROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [8, 4, 4]}}
 
+NAMES = {"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"}
+
 # name: the class of the configuration, its values, preprocessor_config.json
 FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": ("Gemma3Config", {"text_config": TEXT, "vision_config": VISION, "mm_tokens_per_image": 4}, SIGLIP),
@@ -264,6 +266,30 @@ OTHERS: dict[str, dict[str, Any]] = {
                 for name, shape in {
                     "wqkv": [192, 64], "wo": [64, 64], "norm0": [64], "norm1": [64], "mlp.fc0": [96, 64],
                     "mlp.fc1": [64, 96],
+                }.items()
+            })),
+        },
+    },
+    "nemotron_v2_vl": {
+        "files": {
+            "config.json": {
+                "architectures": ["NemotronH_Nano_VL_V2"], "model_type": "NemotronH_Nano_VL_V2", "llm_config": TEXT,
+                "force_image_size": 56, "downsample_ratio": 0.5, "vision_config": VISION, "hidden_size": 64,
+            },
+            "preprocessor_config.json": CLIP,
+        },
+        "tensors": {
+            "mlp1.0.weight": [256], "mlp1.1.weight": [96, 256], "mlp1.3.weight": [64, 96],
+            "vision_model.radio_model.input_conditioner.norm_mean": [3, 1, 1],
+            "vision_model.radio_model.model.patch_generator.pos_embed": [1, 16, 64],
+            "vision_model.radio_model.model.patch_generator.cls_token.token": [10, 64],
+            "vision_model.radio_model.model.patch_generator.embedder.weight": [64, 588],
+            "vision_model.radio_model.model.patch_generator.video_embedder.weight": [64, 1176],
+            **layers(4, with_bias({
+                f"vision_model.radio_model.model.blocks.{{}}.{name}": shape
+                for name, shape in {
+                    "attn.qkv": [192, 64], "attn.proj": [64, 64], "norm1": [64], "norm2": [64], "mlp.fc1": [96, 64],
+                    "mlp.fc2": [64, 96],
                 }.items()
             })),
         },
@@ -514,6 +540,9 @@ def converted(name: str, description: dict[str, Any], kind: str) -> dict[str, An
         checkpoint, out = write_checkpoint(Path(folder) / "checkpoint", description), Path(folder) / "mmproj.gguf"
         hparams = ModelBase.load_hparams(checkpoint, False)
         model_class = get_model_class(get_model_architecture(hparams, ModelType.MMPROJ), mmproj=True)
+        for key in ("hidden_size", "intermediate_size", "num_layers", "num_heads"):
+            if hasattr(model_class, f"_vit_{key}"):  # of Nemotron, whose config.json lacks these
+                setattr(model_class, f"_vit_{key}", VISION[NAMES.get(key, key)])
         file_type = {"F32": gguf.LlamaFileType.ALL_F32, "F16": gguf.LlamaFileType.MOSTLY_F16}[kind]
         model_class(checkpoint, file_type, out, hparams=hparams).write()
         file = gguf.GGUFReader(out)

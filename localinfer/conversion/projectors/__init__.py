@@ -15,6 +15,7 @@ from localinfer.conversion.projectors import (
     llama,
     llava,
     minicpm,
+    nemotron,
     ocr,
     pixtral,
     qwen,
@@ -24,7 +25,9 @@ from localinfer.conversion.projectors.projector_architecture import ProjectorArc
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 
-FAMILIES = (gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, ocr, whisper, granite)
+FAMILIES = (
+    gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, nemotron, ocr, whisper, granite,
+)  # fmt: skip
 Found = ProjectorArchitecture | tuple[ProjectorArchitecture, ...]
 BY_CLASS: Mapping[str, Found | Callable[[JsonObject], Found]] = {
     name: found for family in FAMILIES for name, found in family.BY_CLASS.items()

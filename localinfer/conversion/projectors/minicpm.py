@@ -42,15 +42,14 @@ def minicpm_fields(config: ProjectorConfig) -> Fields:
 
 
 def key_positions(values: Values) -> Values:
-    """Return the sines and cosines of the columns and rows of 70 x 70 patches, as many as `values` has columns, in its
-    type. llama.cpp requires them."""
+    """Return the sines and cosines of the columns and rows of 70 x 70 patches, as many as `values` has columns.
+    llama.cpp requires them."""
     n, at = values.shape[1], np.arange(TABLE_SIDE)
     angles = at[:, None] * 10_000.0 ** (-4.0 * np.arange(n // 4) / n)
     each = np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
     shape = (TABLE_SIDE, TABLE_SIDE, each.shape[1])
     table = np.concatenate([np.broadcast_to(each, shape), np.broadcast_to(each[:, None], shape)], 2)
-    table = table.reshape(TABLE_SIDE**2, -1)
-    return (table.view(np.uint32) >> 16).astype(np.uint16) if values.dtype == np.uint16 else table.astype(values.dtype)
+    return table.reshape(TABLE_SIDE**2, -1)
 
 
 def minicpm_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
@@ -76,6 +75,7 @@ MINICPMV = ProjectorArchitecture(
     prefixes={"vpm.": "vision_tower.vision_model.", "resampler.": "resampler."},
     ignored=r"^vpm\.head\.|position_ids",
     parts=minicpm_parts,
+    computed=r"resampler\.pos_embed_k",
     sizes=lambda config: {"image_size": config.root.positive_int("image_size", 8192, IMAGE_SIZE)},
 )
 BY_CLASS = {"MiniCPMV": MINICPMV}

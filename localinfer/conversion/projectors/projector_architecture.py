@@ -39,7 +39,7 @@ class ProjectorConfig:
         """The embedding length of the text model."""
         found = (self.root.child(key) for key in TEXT_KEYS)
         where = next((each for each in found if each.values.get("hidden_size") is not None), self.root)
-        usual = USUAL_LENGTHS.get(self.root.child("text_config").get("model_type", str, ""))
+        usual = USUAL_LENGTHS.get(where.get("model_type", str, ""))
         return where.positive_int("hidden_size", 1 << 20, usual)
 
 
@@ -82,6 +82,7 @@ class ProjectorArchitecture:
     batch_norm: str = ""
     f32_tensors: str = ""  # patterns of GGUF's names whose type does not depend on the file's type
     f16_tensors: str = ""
+    float_parts: str = ""  # a pattern of GGUF's names of parts that are computed of float32 values, and are F32
     is_audio: bool = False
     has_layers: bool = True
     type_key: str = "clip.projector_type"

@@ -15,7 +15,12 @@ def has_positions(g: EncoderBuilder) -> bool:
 
 def of_all_rows(g: EncoderBuilder) -> Floats:
     """Return the position embeddings of the class rows and of images of one size, (rows, n)."""
-    tensor, shape = g.f.tensors.get(POSITIONS), (g.graph.batch, g.embedding_length)
+    return of_rows(g, g.graph.batch)
+
+
+def of_rows(g: EncoderBuilder, count: int) -> Floats:
+    """Return the position embeddings of this number of rows, (count, n), which must be all."""
+    tensor, shape = g.f.tensors.get(POSITIONS), (count, g.embedding_length)
     has_batch = tensor is not None and len(tensor.shape) == 3
     return g.tensors.values(POSITIONS, *((1, *shape) if has_batch else shape)).reshape(shape)
 

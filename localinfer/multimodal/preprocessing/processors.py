@@ -101,6 +101,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "llama4": ProcessorKind(BestCanvas, 1, SCALE_FACTOR, "bilinear", tiles=(1, 16)),
     "mlp": LLAVA,
     "mlp_norm": LLAVA,
+    "nemotron_v2_vl": ProcessorKind(NearestGrid, 1, SCALE_FACTOR, tiles=(1, 12)),
     "paddleocr": ProcessorKind(lambda parameters: SmartResize(parameters, enlarge_sides_to_token), 2, tokens=None),
     "pixtral": ProcessorKind(LongestEdge, 1, SPATIAL_MERGE),
     "qwen2.5o": QWEN,

@@ -311,3 +311,13 @@ def test_other_versions_of_minicpm(changes: dict[str, Any], problem: str, tmp_pa
     changed = {**MINICPM, "files": {**files, "config.json": {**files["config.json"], **changes}}}
     with pytest.raises(UnsupportedError, match=problem):
         convert(write_checkpoint(tmp_path / "c", changed), tmp_path / "out.gguf", "F16", mmproj=True)
+
+
+def test_positions_of_nemotron_are_resampled_for_tiles(tmp_path: Path) -> None:
+    description, name = DESCRIPTIONS["nemotron_v2_vl"], "vision_model.radio_model.model.patch_generator.pos_embed"
+    larger = {**description, "tensors": {**description["tensors"], name: [1, 49, 64]}}
+    f = open_gguf(convert(write_checkpoint(tmp_path / "c", larger), tmp_path / "out.gguf", "F16", mmproj=True))
+    found = f.tensors["v.position_embd.weight"]
+    assert (found.shape, found.type_name) == ((1, 16, 64), "F32")
+    table = values(name, (1, 49, 64), 1.0).reshape(7, 7, 64)
+    np.testing.assert_allclose(found.data.view(np.float32).reshape(4, 4, 64), table[::2, ::2], rtol=0, atol=1e-6)

@@ -89,6 +89,14 @@ def test_idefics3_names_tiles_and_puts_the_overview_last(tmp_path: Path) -> None
     assert text == f"{rows[0]}{rows[1]}\n{around}<global-img>*{around}"
 
 
+def test_nemotron_puts_the_whole_image_behind_its_tiles(tmp_path: Path) -> None:
+    projector, processor = open_reference("nemotron-vl", tmp_path, [tile_name(1, 1), tile_name(1, 2)])
+    begin, *rows, end = projector.encode(image(1))
+    assert (begin, end, len(rows)) == ("<img>", "</img>", 3)
+    overview = rows_of(rows)[-1].rows
+    assert np.abs(overview - processor.case.rows).max() <= 1e-4 * np.abs(processor.case.rows).max()
+
+
 def test_minicpm_puts_slices_in_rows_behind_the_image(tmp_path: Path) -> None:
     tiles = [tile_name(row, column) for row in (1, 2) for column in (1, 2)]
     projector, processor = open_reference("minicpm-v", tmp_path, tiles)
