@@ -61,6 +61,8 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "edit": ("cli.models.edit", "Change the metadata of a model file."),
     "hash": ("cli.models.hash", "Print digests of the tensors of a model, or check them."),
     "quantize": ("cli.quantize.command", "Quantize or convert a model."),
+    "merge": ("cli.models.merge", "Write LoRA adapters into the weights of a model."),
+    "control-vector": ("cli.models.control_vector", "Make a control vector from pairs of prompts."),
     "gguf-split": ("cli.models.gguf_split", "Split a model file, or join the files of a split model."),
     "tokenize": ("cli.models.tokenize", "Tokenize text."),
     "template": ("cli.models.template", "Render the chat template of a model."),

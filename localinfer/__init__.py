@@ -22,7 +22,16 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
-    from localinfer.file_operations import compare, convert, dequantize, imatrix, perplexity, quantize
+    from localinfer.file_operations import (
+        compare,
+        control_vector,
+        convert,
+        dequantize,
+        imatrix,
+        merge_lora,
+        perplexity,
+        quantize,
+    )
     from localinfer.generation.pieces import Piece, Stats, ToolCall
     from localinfer.generation.result import GenerationResult, GenerationStream, TokenLogprob
     from localinfer.model import Model, load
@@ -32,14 +41,17 @@ __all__ = [
     "ConstraintError", "ContextOverflowError", "GenerationResult", "GenerationStream", "IncompleteOutputError",
     "InvalidOutputError", "LocalInferError", "Message", "Model", "ModelNotFoundError", "NotEnoughMemoryError",
     "Options", "Piece", "Prompt", "RankedDocument", "Stats", "TokenLogprob", "ToolCall", "UnsupportedError",
-    "UsageError", "compare", "convert", "dequantize", "imatrix", "load", "perplexity", "quantize",
+    "UsageError", "compare", "control_vector", "convert", "dequantize", "imatrix", "load", "merge_lora", "perplexity",
+    "quantize",
 ]  # fmt: skip
 
 _NAMES = {  # the public names of each module
     "chat_template.conversation": ["Message"],
     "chat_template.prompt": ["Prompt"],
     "embedding.reranking": ["RankedDocument"],
-    "file_operations": ["compare", "convert", "dequantize", "imatrix", "perplexity", "quantize"],
+    "file_operations": [
+        "compare", "control_vector", "convert", "dequantize", "imatrix", "merge_lora", "perplexity", "quantize",
+    ],
     "generation.pieces": ["Piece", "Stats", "ToolCall"],
     "generation.result": ["GenerationResult", "GenerationStream", "TokenLogprob"],
     "model": ["Model", "load"],

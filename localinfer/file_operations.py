@@ -24,11 +24,14 @@ from localinfer.tokenizer import from_gguf as tokenizer_from_gguf
 from localinfer.tokenizer.chunks import Chunks, split_text
 
 if TYPE_CHECKING:
+    from localinfer.adapters.control_vector_making import Method
     from localinfer.evaluation.compare import Summary
     from localinfer.gguf.imatrix_file import Imatrix
     from localinfer.gguf.source import Source
 
-__all__ = ["compare", "convert", "dequantize", "imatrix", "perplexity", "quantize"]
+__all__ = [
+    "compare", "control_vector", "convert", "dequantize", "imatrix", "merge_lora", "perplexity", "quantize",
+]  # fmt: skip
 
 Effort = Literal["fast", "normal", "max"]
 ChunkProgress = Callable[[int, int, Mean | None], None]  # chunks done, chunks in total, the result so far
@@ -84,6 +87,97 @@ def quantize(
     options = OutputOptions(replace=force)
     [written] = write_plan(plan, Path(out), effort=effort, threads=threads or default_threads(), options=options)
     return written
+
+
+def control_vector(
+    model: str | Path,
+    positive: Sequence[str],
+    negative: Sequence[str],
+    out: str | Path,
+    *,
+    method: "Method" = "mean",
+    **options: Unpack[LoadKeywords],
+) -> Path:
+    """Make a control vector from pairs of prompts, write it to `out`, and return the path.
+
+    `positive[i]` and `negative[i]` are a pair: a prompt with a property, and the same one with the opposite. `method`
+    is "mean" or "pca" (`localinfer.adapters.control_vector_making`). Raises UsageError for prompts that are no pairs or
+    too long, UnsupportedError for a model whose layers cannot run one by one, and what `localinfer.load` raises.
+    """
+    with closing(open_engine(model, options)) as engine:
+        write_control_vector(engine, positive, negative, Path(out), method)
+    return Path(out)
+
+
+def write_control_vector(
+    engine: Engine, positive: Sequence[str], negative: Sequence[str], out: Path, method: "Method",
+    progress: Callable[[int, int], None] | None = None,
+) -> int:  # fmt: skip
+    """Make a control vector with an open engine, and write it. Return the number of layers. See `control_vector`."""
+    from localinfer.adapters import control_vector_making as making
+    from localinfer.errors import UsageError
+
+    if len(positive) != len(negative):
+        raise UsageError(f"prompts: there are {len(positive)} positive and {len(negative)} negative ones")
+    tokenizer = tokenizer_from_gguf(engine.file)
+    pairs = [
+        (tokenizer.encode(with_it, parse_special=True), tokenizer.encode(without, parse_special=True))
+        for with_it, without in zip(positive, negative, strict=True)
+    ]
+    found = making.compute_directions(engine, pairs, method, progress)
+    making.write_control_vector(out, found, engine.file.get("general.architecture", str), replace=True)
+    return len(found)
+
+
+class Merged(NamedTuple):
+    """A model with merged adapters: its file, and the number of matrices that were quantized again, by type."""
+
+    path: Path
+    requantized: Mapping[str, int]
+
+
+def merge_lora(
+    model: str | Path,
+    out: str | Path,
+    adapters: Sequence[tuple[str | Path, float]],
+    *,
+    effort: Effort = "normal",
+    threads: int = 0,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Merged:
+    """Write a model with LoRA adapters added to its weights, each with a scale. Every tensor keeps its type.
+
+    `model` is a GGUF file, a model by its name or a checkpoint directory. Matrices of a quantized type that change are
+    computed in F32 and quantized again. `effort`, `threads` and `force` are those of `quantize`. `progress` is called
+    while kernels are compiled.
+
+    Raises UsageError without adapters, LocalInferError for an adapter that does not fit the model, and what `quantize`
+    raises; then `out` is unchanged.
+    """
+    from collections import Counter
+
+    from localinfer.adapters.merging import merge_adapters
+    from localinfer.errors import UsageError
+    from localinfer.quantization.quantize import OutputOptions, compile_kernels, make_encoder_factory
+    from localinfer.quantization.quantize import quantize as write
+    from quant import FORMATS, ggml
+
+    if not adapters:
+        raise UsageError("adapters: there are none to merge")
+    path = Path(model) if Path(model).is_dir() else resolve.find(model)
+    source = open_source(path)
+    merged = merge_adapters(source, [(Path(name), scale) for name, scale in adapters], exact=True)
+    embedding = source.tensors.get("token_embd.weight")
+    originals = dict(source.tensors) | ({"output.weight": embedding} if embedding else {}) | dict(source.tensors)
+    types = {name: originals[name].type for name in merged.tensors}
+    changed = [types[name] for name, tensor in merged.tensors.items() if tensor.type != types[name]]
+    compile_kernels({tensor.type for tensor in merged.tensors.values()}, set(changed), effort, progress)
+    [written] = write(
+        merged, Path(out), types, encoder_factory=make_encoder_factory(effort, {}),
+        threads=threads or default_threads(), options=OutputOptions(replace=force),
+    )  # fmt: skip
+    return Merged(written, Counter(ggml.TYPES[type].name for type in changed if not FORMATS[type].is_float))
 
 
 def convert_projector(checkpoint: str | Path, out: str | Path, type: str, *, force: bool) -> Path:

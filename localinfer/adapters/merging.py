@@ -1,7 +1,7 @@
 """LoRA adapters merged into a model, as a `Source`.
 
-A changed tensor is F32 if it was, else F16; the others stay as they are. If the output layer shares the weights of the
-token embeddings and an adapter changes only one of them, the result has separate ones.
+If the output layer shares the weights of the token embeddings and an adapter changes one of them, the result has
+separate ones.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,12 @@ MOSTLY_F16 = 1  # general.file_type
 ScaledPairs = Sequence[tuple[Path, StoredPair, float]]  # with the scale of each
 
 
-def merge_adapters(source: Source, adapters: Sequence[tuple[Path, float]]) -> Source:
+def merge_adapters(source: Source, adapters: Sequence[tuple[Path, float]], *, exact: bool = False) -> Source:
     """Return the source with the adapters added to its weights, each with a scale.
 
-    Raises LocalInferError for an adapter of another model, or one that is damaged, UnsupportedError for one of another
-    kind.
+    A changed tensor is F32 if it was or if the values should be `exact`, else F16 as with llama-export-lora; the others
+    stay as they are. Raises LocalInferError for an adapter of another model, or one that is damaged, UnsupportedError
+    for one of another kind.
     """
     if not adapters:
         return source
@@ -46,15 +47,16 @@ def merge_adapters(source: Source, adapters: Sequence[tuple[Path, float]]) -> So
     if changes.keys() & {EMBEDDINGS, OUTPUT} and OUTPUT not in originals:
         originals[OUTPUT] = replace(originals[EMBEDDINGS], name=OUTPUT)
     tensors = {
-        name: merged_tensor(tensor, changes[name]) if name in changes else tensor for name, tensor in originals.items()
+        name: merged_tensor(tensor, changes[name], exact=exact) if name in changes else tensor
+        for name, tensor in originals.items()
     }
-    fields = {**source.fields, FILE_TYPE: Field.uint32(MOSTLY_F16)}
+    fields = source.fields if exact else {**source.fields, FILE_TYPE: Field.uint32(MOSTLY_F16)}
     return replace(source, fields=fields, tensors=tensors, files=tuple(files))
 
 
-def merged_tensor(tensor: SourceTensor, changes: ScaledPairs) -> SourceTensor:
+def merged_tensor(tensor: SourceTensor, changes: ScaledPairs, *, exact: bool) -> SourceTensor:
     """Return the tensor with the changes, which are computed when it is loaded."""
-    type = F32 if tensor.type == F32 else F16
+    type = F32 if tensor.type == F32 or exact else F16
     return replace(tensor, type=type, load=partial(merge, tensor, changes, type))
 
 
