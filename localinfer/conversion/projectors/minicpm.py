@@ -75,7 +75,7 @@ MINICPMV = ProjectorArchitecture(
     prefixes={"vpm.": "vision_tower.vision_model.", "resampler.": "resampler."},
     ignored=r"^vpm\.head\.|position_ids",
     parts=minicpm_parts,
-    computed=r"resampler\.pos_embed_k",
+    float_parts=r"resampler\.pos_embed_k",
     sizes=lambda config: {"image_size": config.root.positive_int("image_size", 8192, IMAGE_SIZE)},
 )
 BY_CLASS = {"MiniCPMV": MINICPMV}

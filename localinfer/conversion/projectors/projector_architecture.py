@@ -37,10 +37,10 @@ class ProjectorConfig:
     @property
     def n_embd_text(self) -> int:
         """The embedding length of the text model."""
-        found = (self.root.child(key) for key in TEXT_KEYS)
-        where = next((each for each in found if each.values.get("hidden_size") is not None), self.root)
-        usual = USUAL_LENGTHS.get(where.get("model_type", str, ""))
-        return where.positive_int("hidden_size", 1 << 20, usual)
+        texts = [self.root.child(key) for key in TEXT_KEYS if self.root.child(key).values]
+        where = next((each for each in texts if each.values.get("hidden_size") is not None), self.root)
+        kind = texts[0].get("model_type", str, "") if texts else ""
+        return where.positive_int("hidden_size", 1 << 20, USUAL_LENGTHS.get(kind))
 
 
 def no_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001 (one signature for all)
