@@ -99,7 +99,7 @@ def encoder_configs(config: ProjectorConfig) -> list[tuple[ProjectorArchitecture
     if architectures[0].root_key:
         config = replace(config, root=config.root.child(architectures[0].root_key))
     present = [each for each in architectures if config.root.child(each.encoder_key).values] or architectures[:1]
-    return [(each, replace(config, encoder=encoder_config(config, each))) for each in present]
+    return [(each, each.change(replace(config, encoder=encoder_config(config, each)))) for each in present]
 
 
 def encoder_config(config: ProjectorConfig, architecture: ProjectorArchitecture) -> JsonObject:

@@ -30,6 +30,7 @@ from localinfer.multimodal.sounds.sound_tensors import sound_tensors
 from localinfer.options import Options
 
 ARCHITECTURE, PREFIX = "clip", "clip.vision"
+IGNORED_SOUNDS = ("gemma3na",)  # encoders that no program runs, in files whose images can be read
 MAX_PATCHES = 1 << 17
 USED_BY_PREPROCESSORS = (
     "image_mean", "image_std", "image_min_pixels", "image_max_pixels", "preproc_image_size", "preproc_min_tiles",
@@ -82,13 +83,13 @@ class ProjectorFile:
         hparams.accept(*USED_BY_PREPROCESSORS, *used)
         tensors = EncoderTensors(f, "v.blk.", hparams.count("block_count"), self.converted)
         n = grid[0] * grid[1] + len(read_class_rows(tensors, hparams.count("embedding_length")))
-        n = max(n, self.image_encoder.min_rows(f))
+        n = self.image_encoder.n_rows(f, grid, n)
         if n > MAX_PATCHES:
             raise LocalInferError(f"an image of {grid[0]} x {grid[1]} patches is too large; the limit is {MAX_PATCHES}")
         model = encoder_model(f, hparams, tensors, n, options)
         g = EncoderBuilder(model, grid, read_heads(model), n_frames)
         output = self.image_encoder.build(g)
-        if self.sound:
+        if f.get("clip.has_audio_encoder", bool, False):
             tensors.accept(*sound_tensors(f))
         tensors.reject_unused()
         hparams.reject_unused()
@@ -114,7 +115,8 @@ def open_projector(path: str | Path, model: GGUF) -> ProjectorFile:
     if not has_image and not has_sound:
         raise f.error("clip.has_vision_encoder", "is false, and so is clip.has_audio_encoder", UnsupportedError)
     reject_unknown_keys(f)
-    sound = open_sound_encoder(f, model) if has_sound else None
+    is_ignored = has_image and f.get("clip.audio.projector_type", str, "") in IGNORED_SOUNDS
+    sound = open_sound_encoder(f, model) if has_sound and not is_ignored else None
     if not has_image:
         assert sound is not None
         return ProjectorFile(f, sound.projector_type, None, sound.embedding_length, sound=sound)

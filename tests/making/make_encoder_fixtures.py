@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gemma3n_encoder
 import gemma_encoders
 import gguf
 import numpy as np
@@ -304,6 +305,11 @@ SPECS = {
         architecture="gemma3", model=gemma3, encode=with_features, grids=[(8, 8)], patch=7,
         preprocessor={**MEAN, "image_seq_length": 16}, saved=nested("vision_tower"),
     ),
+    "gemma3nv": Spec(
+        architecture="gemma3n", model=gemma3n_encoder.Gemma3n, encode=gemma3n_encoder.rows, patch=0,
+        grids=[(128, 128), (128, 256)], pixels=gemma3n_encoder.pixels_of, inputs=gemma3n_encoder.squares_of,
+        preprocessor={"size": {"height": gemma3n_encoder.SIDE, "width": gemma3n_encoder.SIDE}},
+    ),
     "gemma4uv": Spec(
         architecture="gemma4", model=gemma_encoders.unified_gemma4, encode=gemma_encoders.gemma4_rows, patch=12,
         grids=[(2, 3), (1, 1)], preprocessor=gemma_encoders.UNCHANGED,
@@ -408,10 +414,12 @@ def make(name: str, spec: Spec) -> str:
     generator = np.random.default_rng(20)
     for number, grid in enumerate(spec.grids):
         shape = (1, 3, grid[0] * spec.patch, grid[1] * spec.patch)
-        pixels = torch.tensor(generator.integers(-16, 17, shape) / 16).float()
+        some = torch.tensor(generator.integers(-16, 17, shape) / 16).float()
+        pixels = spec.pixels(grid, generator) if spec.pixels else some
         with torch.no_grad():
             rows = spec.encode(model, pixels, grid)
-        arrays |= {f"patches_{number}": as_patches(pixels, spec.patch), f"rows_{number}": rows.numpy()}
+        inputs = spec.inputs(pixels) if spec.inputs else as_patches(pixels, spec.patch)
+        arrays |= {f"patches_{number}": inputs, f"rows_{number}": rows.numpy()}
         arrays[f"grid_{number}"] = np.array(grid)
     with torch.no_grad():
         arrays |= spec.more(model)

@@ -294,6 +294,39 @@ OTHERS: dict[str, dict[str, Any]] = {
             })),
         },
     },
+    "gemma3n": {
+        "files": {
+            "config.json": {
+                "architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "text_config": TEXT,
+                "vision_config": {"hidden_size": 64},
+                "audio_config": {
+                    "conf_num_hidden_layers": 1, "conf_num_attention_heads": 1, "input_feat_size": 16,
+                    "hidden_size": 16,
+                },
+            },
+            "preprocessor_config.json": {**SIGLIP, "size": {"height": 512, "width": 512}, "image_seq_length": 256},
+        },
+        "without": "clip.audio.|clip.has_audio_encoder",  # localinfer does not convert it
+        "tensors": {
+            "model.embed_vision.embedding.weight": [4, 64], "model.embed_vision.hard_embedding_norm.weight": [64],
+            "model.embed_vision.soft_embedding_norm.weight": [64],
+            "model.embed_vision.embedding_projection.weight": [64, 64],
+            **{
+                f"model.vision_tower.timm_model.{name}": shape
+                for name, shape in {
+                    "conv_stem.conv.weight": [16, 3, 3, 3], "conv_stem.conv.bias": [16], "conv_stem.bn.weight": [16],
+                    "blocks.0.0.conv_exp.weight": [32, 16, 3, 3], "blocks.0.0.bn1.weight": [32],
+                    "blocks.0.0.conv_pwl.weight": [32, 32, 1, 1], "blocks.0.0.bn2.weight": [32],
+                    "blocks.1.0.dw_start.conv.weight": [32, 1, 3, 3], "blocks.1.0.dw_start.bn.weight": [32],
+                    "blocks.1.0.layer_scale.gamma": [32], "blocks.2.1.norm.weight": [32],
+                    "blocks.2.1.attn.query.proj.weight": [64, 32, 1, 1],
+                    "blocks.2.1.attn.key.down_conv.weight": [32, 1, 3, 3], "blocks.2.1.attn.key.norm.weight": [32],
+                    "msfa.ffn.pw_exp.conv.weight": [64, 32, 1, 1], "msfa.ffn.pw_exp.bn.weight": [64],
+                    "msfa.ffn.pw_proj.conv.weight": [64, 64, 1, 1], "msfa.norm.weight": [64],
+                }.items()
+            },
+        },
+    },
     "dots_ocr": {
         "files": {
             "config.json": {
@@ -550,6 +583,8 @@ def converted(name: str, description: dict[str, Any], kind: str) -> dict[str, An
         tensors = {each.name: summary(each.shape[::-1], each.tensor_type.name, each.data) for each in file.tensors}
         tensors = comparable(name, tensors)
         keys = {key: plain(field.contents()) for key, field in file.fields.items() if key.startswith(wanted)}
+        if "without" in description:
+            keys = {key: value for key, value in keys.items() if not re.match(description["without"], key)}
         return {"keys": keys, "tensors": tensors} if kind == "F32" else {"tensors": digest_of_all(tensors)}
 
 

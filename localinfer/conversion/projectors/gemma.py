@@ -1,6 +1,7 @@
 """Gemma 3: SigLIP, whose patches are averaged, and one matrix; and Gemma 4, whose products are clipped, with a
 conformer."""
 
+from dataclasses import replace
 from math import isqrt
 
 import numpy as np
@@ -28,6 +29,7 @@ GEMMA4_SOUND = {  # readers assume these, too
     "attention_chunk_size": 12, "attention_context_left": 13, "attention_context_right": 0, "attention_logit_cap": 50.0,
     "hidden_act": "silu", "residual_weight": 0.5,
 }  # fmt: skip
+GEMMA3N_SIDE = 768  # pixels of an image
 UNUSED_IMAGE_SIZE, UNUSED_BANDS = 224, 128  # readers need them
 MAX_HEADS = 1 << 12
 
@@ -203,8 +205,49 @@ GEMMA4UA = ProjectorArchitecture(
     encoder_key="audio_config",
     sizes=lambda config: {"hidden_size": config.encoder.positive_int("audio_embed_dim", 1 << 17)},
 )
+
+
+def gemma3n_sizes(config: ProjectorConfig) -> dict[str, int]:
+    """Return the size of images, and numbers that llama.cpp's files have but that say nothing of this encoder."""
+    side = config.preprocessor.child("size").positive_int("height", 8192, GEMMA3N_SIDE)
+    n_rows = config.preprocessor.positive_int("image_seq_length", 1 << 16, DEFAULT_TOKENS)
+    return {
+        "image_size": side,
+        "patch_size": max(side // n_rows, 1),
+        "intermediate_size": 4 * config.encoder.positive_int("intermediate_size", 1 << 18, 2048),
+        "num_hidden_layers": 128,
+        "num_attention_heads": config.encoder.positive_int("num_attention_heads", MAX_HEADS, 8),
+    }
+
+
+def gemma3n_config(config: ProjectorConfig) -> ProjectorConfig:
+    """Return the configuration with the mean and the deviation of pixels: the encoder reads them as they are."""
+    values = {**config.preprocessor.values, "image_mean": [0.0] * 3, "image_std": [1.0] * 3}
+    return replace(config, preprocessor=replace(config.preprocessor, values=values))
+
+
+def gemma3n_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
+    """Return the bias of the first convolution in the shape that it has in files."""
+    return {name: lambda values: values[None, :, None, None]} if name == "v.conv_stem.conv.bias" else None
+
+
+GEMMA3NV = ProjectorArchitecture(
+    projector_type="gemma3nv",
+    type_key="clip.vision.projector_type",
+    fields=lambda config: epsilon(config.root, "layer_norm_eps", 1e-6),
+    prefixes={
+        "model.vision_tower.timm_model.blocks.": "v.blk.",
+        "model.vision_tower.timm_model.": "v.",
+        "model.embed_vision.": "model.embed_vision.",
+    },
+    parts=gemma3n_parts,
+    f32_tensors=r"v\.conv_stem\..*",
+    sizes=gemma3n_sizes,
+    change=gemma3n_config,
+)
 BY_CLASS = {
     "Gemma3ForConditionalGeneration": GEMMA3,
+    "Gemma3nForConditionalGeneration": GEMMA3NV,
     "Gemma4ForConditionalGeneration": (GEMMA4V, GEMMA4A),
     "Gemma4UnifiedForConditionalGeneration": (GEMMA4UV, GEMMA4UA),
 }

@@ -58,6 +58,10 @@ def no_tensors(config: ProjectorConfig) -> Mapping[str, Values]:  # noqa: ARG001
     return {}
 
 
+def unchanged(config: ProjectorConfig) -> ProjectorConfig:
+    return config
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProjectorArchitecture:
     """An encoder in tables.
@@ -90,6 +94,7 @@ class ProjectorArchitecture:
     root_key: str = ""
     added: Callable[[ProjectorConfig], Mapping[str, Values]] = no_tensors
     sizes: Callable[[ProjectorConfig], Mapping[str, int]] = no_sizes  # that config.json lacks or names otherwise
+    change: Callable[[ProjectorConfig], ProjectorConfig] = unchanged  # of what the files of the checkpoint say
 
     def change_of(self, name: str) -> Callable[[Floats], Floats] | None:
         """Return the function of the values of a tensor, by its GGUF name, or None."""

@@ -8,9 +8,9 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     is_bidirectional(model)  whether the rows of an image attend to each other in this language model (no if missing)
     GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)
     VIDEO               how videos are read (`VideoFamily`; None if missing: the encoder was not trained for them)
-    min_rows(f)         returns how many rows a graph must have (0 if missing)
     HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
     HAS_LAYERS          whether it has layers; if not, keys of the file say that there are none (True if missing)
+    n_rows(f, grid, n)  the number of rows that the graph of a grid needs; `n` of patches and class rows if missing
     ANY_SIZE            whether clip.vision.image_size is unused: the image processor chooses a size (False if missing)
 """
 
@@ -39,7 +39,7 @@ class Encoder(NamedTuple):
     has_projection_dim: bool
     has_layers: bool
     any_size: bool
-    min_rows: Callable[[GGUF], int]
+    n_rows: Callable[[GGUF, tuple[int, int], int], int]
     video: VideoFamily | None = None
 
 
@@ -48,9 +48,9 @@ def causal(model: GGUF) -> bool:  # noqa: ARG001 of all models
     return False
 
 
-def no_rows(f: GGUF) -> int:  # noqa: ARG001 (one signature for all)
-    """Return 0: the patches are enough rows."""
-    return 0
+def rows_of_patches(f: GGUF, grid: tuple[int, int], n: int) -> int:  # noqa: ARG001 (one signature for all)
+    """Return n: the rows of patches and class rows are enough."""
+    return n
 
 
 def known() -> list[str]:
@@ -73,6 +73,6 @@ def find_encoder(projector_type: str) -> Encoder | None:
         getattr(module, "HAS_PROJECTION_DIM", True),
         getattr(module, "HAS_LAYERS", True),
         getattr(module, "ANY_SIZE", False),
-        getattr(module, "min_rows", no_rows),
+        getattr(module, "n_rows", rows_of_patches),
         getattr(module, "VIDEO", None),
     )

@@ -23,8 +23,13 @@ HEAD_SIZE = 128
 VERSIONS = (3, 4, 5, 6, 100045)  # MiniCPM-V and -o 2.6, 4.0 and 4.5
 
 
-def min_rows(f: GGUF) -> int:
-    """Return the number of queries, which are attended with as many rows as there are patches."""
+def n_rows(f: GGUF, grid: tuple[int, int], n: int) -> int:  # noqa: ARG001 (one signature for all)
+    """Return the number of patches, or that of queries, if there are more of them."""
+    return max(n, n_queries_of(f))
+
+
+def n_queries_of(f: GGUF) -> int:
+    """Return the number of learned queries."""
     tensor = f.tensors.get(QUERIES)
     return tensor.shape[0] if tensor else 0
 
@@ -54,7 +59,7 @@ def nearest_positions(g: EncoderBuilder) -> Floats:
 
 def resample(g: EncoderBuilder, x: Buffer, spec: AttentionSpec) -> Buffer:
     """Return a row for each query: what it attends to, a norm and a matrix."""
-    n, n_queries = n_rows_of(g, "resampler.kv"), min_rows(g.f)
+    n, n_queries = n_rows_of(g, "resampler.kv"), n_queries_of(g.f)
     heads = AttentionHeads(n // HEAD_SIZE, n // HEAD_SIZE, HEAD_SIZE, HEAD_SIZE)
     g.tensors.accept("resampler.pos_embed_k", "resampler.pos_embed")  # the positions of a grid of 70 x 70 patches
     values = g.norm(g.matmul(x, "resampler.kv", n), "resampler.ln_kv")

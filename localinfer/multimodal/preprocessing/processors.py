@@ -14,6 +14,7 @@ from localinfer.gguf.reader import GGUF
 from localinfer.multimodal.media import Image
 from localinfer.multimodal.preprocessing.encoder_input import EncoderInput
 from localinfer.multimodal.preprocessing.fixed_size import FixedSize
+from localinfer.multimodal.preprocessing.gemma3n import StemSquares
 from localinfer.multimodal.preprocessing.gemma4 import MostTokens
 from localinfer.multimodal.preprocessing.idefics3 import Idefics3Tiles
 from localinfer.multimodal.preprocessing.image_parameters import (
@@ -85,7 +86,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "dots_ocr": ProcessorKind(SmartResize, 1, SCALE_FACTOR, tokens=None),
     "exaone4_5": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=None),
     "gemma3": ProcessorKind(FixedSize, 4, SCALE_FACTOR, "bilinear"),
-    "gemma3nv": ProcessorKind(FixedSize, 1, SCALE_FACTOR, "bilinear"),
+    "gemma3nv": ProcessorKind(StemSquares, 1, SCALE_FACTOR, "bilinear"),
     "gemma4v": ProcessorKind(MostTokens, 3, SCALE_FACTOR, tokens=(0, 280)),
     "gemma4uv": ProcessorKind(MostTokens, 3, SCALE_FACTOR, tokens=(0, 280), whole_tokens=True),
     "glm4v": ProcessorKind(

@@ -69,6 +69,16 @@ def set_values(name: str, *values: float) -> Change:
     return change
 
 
+def set_narrow_output(blk: str) -> Change:
+    """Let attention make fewer values than rows have, without a layer scale, which would not fit."""
+
+    def change(tensors: Tensors, _keys: Keys) -> None:
+        del tensors[f"{blk}layer_scale.gamma"]
+        tensors[f"{blk}attn.output.proj.weight"] = np.zeros((32, 48, 1, 1), np.float32)
+
+    return change
+
+
 def resize_rows(name: str, rows: int) -> Change:
     """Give a matrix and its bias another number of rows."""
 
@@ -121,6 +131,14 @@ CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
         (name, set_tensor("v.class_embd", (4, 32)), LocalInferError, r"v\.class_embd: \d+ rows have \d+ positions")
         for name in ("glm4v", "lfm2", "lightonocr", "paddleocr", "pixtral", "qwen2_5vl", "qwen2vl", "qwen3vl")
     ),
+    ("gemma3nv", set_key("clip.vision.image_size", 400), UnsupportedError, "makes maps of 25 x 25 places"),
+    ("gemma3nv", set_key("clip.vision.image_size", 2000), LocalInferError, "an image of 2000 x 2000 pixels is too"),
+    ("gemma3nv", set_tensor("v.blk.0.1.conv_exp.weight", (64,)), LocalInferError, "a convolution has four dimensions"),
+    ("gemma3nv", set_narrow_output("v.blk.2.1."), LocalInferError, "output.proj.weight: has 32 rows; they must be 48"),
+    ("gemma3nv", drop_tensor("v.blk.3.0.pw_proj.conv.weight"), LocalInferError, r"pw_proj\.conv\.weight: is missing"),
+    ("gemma3nv", set_tensor("v.blk.2.1.attn.key.proj.weight", (24, 48, 1, 1)), UnsupportedError, "24 of a key"),
+    ("gemma3nv", set_tensor("v.blk.1.1.layer_scale.gamma", (33,)), LocalInferError, "it must have 32 values"),
+    ("gemma3nv", set_tensor("v.blk.1.1.dw_start.conv.weight", (32, 1, 10, 10)), LocalInferError, "at most 9 taps"),
     ("gemma4v", set_key("clip.vision.attention.head_dim", 18), LocalInferError, "makes heads of 18 values"),
     ("gemma4v", set_tensor("v.position_embd.weight", (2, 40, 32)), LocalInferError, "has 40 positions; an image"),
     ("gemma4uv", set_key("clip.vision.projector.scale_factor", 2), LocalInferError, r"norm\.1\.weight: has shape"),

@@ -35,6 +35,8 @@ class Spec:
     file: Callable[[Any], bytes] | None = None  # makes the projector file, if the converter cannot
     more: Callable[[Any], dict[str, Any]] = lambda model: {}  # makes further arrays of the fixture
     embedding_length: int = 64
+    pixels: Callable[[Grid, np.random.Generator], torch.Tensor] | None = None  # if the grid does not tell their number
+    inputs: Callable[[torch.Tensor], np.ndarray[Any, np.dtype[np.float32]]] | None = None  # if not patches
 
 
 def siglip(size: int, patch: int, **changes: Any) -> dict[str, Any]:

@@ -75,6 +75,21 @@ def test_whole_tokens_have_the_pixels_of_their_patches(tmp_path: Path, monkeypat
     assert np.array_equal(pixels_of(of_tokens, 3 * size), pixels_of(of_patches, size))
 
 
+@pytest.mark.parametrize("size", [6, 7])
+def test_squares_of_a_convolution_of_stride_2(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROJECTOR_TYPES, "gemma4v", "gemma3nv")
+    process = processor(tmp_path, "gemma4v", image_size=size, patch_size=1)
+    pixels = np.random.default_rng(size).integers(0, 256, (size, size, 3), np.uint8)
+    [found] = process(Image(pixels))
+    assert [found.grid] == process.grids(5, 9)
+    before = size % 2  # of the odd number of zeros, one more is at the end
+    padded = np.pad(pixels.transpose(2, 0, 1) / np.float32(255), [(0, 0), (before, 1), (before, 1)])
+    for number, patch in enumerate(found.patches):
+        row, column = divmod(number, found.grid[1])
+        square = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+        np.testing.assert_allclose(patch.reshape(3, 3, 3), square, rtol=0, atol=1e-7)
+
+
 def test_limits_of_tokens_of_tiles(tmp_path: Path) -> None:
     image = Image(made_image(SIZES.index((640, 480))))
     limited = processor(tmp_path, "idefics3", max_tokens=4 * 4 * 2)
