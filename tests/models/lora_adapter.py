@@ -1,7 +1,8 @@
-"""A LoRA adapter for the tiny `llama` model, as llama.cpp's convert_lora_to_gguf.py writes it."""
+"""LoRA adapters and control vectors in GGUF, as the programs of llama.cpp write them."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -15,7 +16,7 @@ Floats = NDArray[np.float32]
 def lora_adapter(
     path: Path, *, seed: int = 0, changes: Mapping[str, Floats | None] | None = None, **keys: object
 ) -> Path:
-    """Write an adapter of a query matrix and of the feed-forward output of layer 1.
+    """Write an adapter of the tiny `llama` model: of a query matrix, and of the feed-forward output of layer 1.
 
     `changes` replaces tensors, or removes them with None; `keys` replace metadata, with _ for the dots of the keys.
     """
@@ -27,16 +28,44 @@ def lora_adapter(
     tensors: dict[str, Floats | None] = {
         name: 0.1 * rng.standard_normal(shape, np.float32) for name, shape in shapes.items()
     }
-    metadata = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
-    fields = {**metadata, "adapter.lora.alpha": ALPHA}
-    fields |= {key.replace("_", "."): value for key, value in keys.items()}  # type: ignore[misc]
+    changed = {name: values for name, values in (tensors | dict(changes or {})).items() if values is not None}
+    return write_adapter(path, changed, **{"adapter_lora_alpha": ALPHA} | keys)
+
+
+def random_pairs(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], *, rank: int = 4, seed: int = 0, alpha: float = ALPHA,
+    dtype: type[np.floating[Any]] = np.float32, architecture: str = "llama",
+) -> Path:  # fmt: skip
+    """Write an adapter with random matrices for tensors of these shapes."""
+    rng, tensors = np.random.default_rng(seed), dict[str, NDArray[Any]]()
+    for name, shape in shapes.items():
+        *experts, n_out, n_in = shape
+        sizes = ((n_out, rank), (n_in, rank)) if name.startswith("token_embd") else ((rank, n_in), (n_out, rank))
+        for side, size in zip("ab", sizes, strict=True):
+            values = rng.standard_normal((*experts, *size)) / np.sqrt(size[-1])
+            tensors[f"{name}.lora_{side}"] = values.astype(dtype)
+    return write_adapter(path, tensors, general_architecture=architecture, adapter_lora_alpha=alpha)
+
+
+def control_vector(path: Path, directions: Mapping[int, Floats], **keys: object) -> Path:
+    """Write a control vector with these directions by layer."""
+    tensors = {f"direction.{layer}": values for layer, values in directions.items()}
+    kind = {"general_architecture": "controlvector", "general_type": None, "adapter_type": None}
+    return write_adapter(path, tensors, **kind | keys)
+
+
+def write_adapter(path: Path, tensors: Mapping[str, NDArray[Any]], **keys: object) -> Path:
+    """Write an adapter with these tensors; `keys` replace metadata, with _ for the dots of the keys, or remove it with
+    None."""
+    metadata: dict[str, object] = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    metadata |= {key.replace("_", "."): value for key, value in keys.items()}
     writer = gguf.GGUFWriter(path, "")
     writer.kv_data[0].clear()
-    for key, value in fields.items():
-        add_key(writer, key, value if isinstance(value, Field) else as_field(value))
-    for name, values in (tensors | dict(changes or {})).items():
-        if values is not None:
-            writer.add_tensor(name, values)
+    for key, value in metadata.items():
+        if value is not None:
+            add_key(writer, key, value if isinstance(value, Field) else as_field(value))  # type: ignore[arg-type]
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -52,4 +52,6 @@ def output(model: Model, x: Floats, chunk: int = 16_384) -> Iterator[Floats]:
     for start in range(0, n_vocab, chunk):
         model.weights["output chunk"] = model.rows(name, slice(start, start + chunk)).astype(model.dtype)
         own = bias if isinstance(bias, float) else bias[start : start + chunk]
-        yield model.matmul("output chunk", x) * model.scale_of(name) + own
+        product = model.matmul("output chunk", x) * model.scale_of(name) + own
+        changed = model.changed("output", x)
+        yield product + (changed if isinstance(changed, float) else changed[:, start : start + chunk])

@@ -57,6 +57,7 @@ class NumpyBuilder(Builder[Floats]):
         super().__init__(ModelProperties(model.file, Hyperparameters(model.file)))
         self.model, self.n_tokens, self.positions = model, len(tokens), np.arange(len(tokens))
         self.media = NaiveMedia(tokens, model.media)
+        self.residual: Floats = np.zeros((0, 0))  # set by the lookup of the embeddings, and changed in place
         self.token_ids = np.maximum(np.asarray(tokens), 0)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
         self.per_head = NumpyHeads(model)
@@ -77,7 +78,10 @@ class NumpyBuilder(Builder[Floats]):
         return NumpyCrossLayer(self)
 
     def blocks(self) -> Iterator[Block]:
-        yield from (Block(number, heads) for number, heads in enumerate(self.attention_heads))
+        for number, heads in enumerate(self.attention_heads):
+            yield Block(number, heads)
+            if number in self.model.directions:
+                self.residual += self.model.directions[number]
 
     # --- rows ---
 
@@ -267,7 +271,8 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
 
     def tokens(self, factor: float = 1.0) -> Floats:
         rows: Floats = self.model.rows("token_embd", self.g.token_ids).astype(self.model.dtype)
-        x = rows * rows.dtype.type(np.float32(factor))
+        x = (rows + self.model.changed_embeddings(self.g.token_ids)) * rows.dtype.type(np.float32(factor))
+        self.g.residual = x
         x[self.g.media.rows] = self.g.media.slice(x.shape[1], 0) if self.g.media.rows else 0
         return x
 

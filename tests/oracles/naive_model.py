@@ -1,6 +1,6 @@
 """The weights of the oracle, decoded by the `gguf` package."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import gguf
 import numpy as np
@@ -25,6 +25,9 @@ class Model:
         self.scale: float | None = None  # overrides the architecture's scale of the scores
         self.media: Sequence[MediaEmbeddings] = ()  # what negative token ids stand for: -1 - k is row k of all
         self.anchored = False  # whether keys are cached relative to anchors
+        # Low-rank changes by tensor name: A, B and the factor of each. With experts, A and B have a dimension for them.
+        self.changes: Mapping[str, Sequence[tuple[Floats, Floats, float]]] = {}
+        self.directions: Mapping[int, Floats] = {}  # control vectors, by the layer after which they are added
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
@@ -61,7 +64,20 @@ class Model:
 
     def matmul(self, name: str, x: Floats) -> Floats:
         """Multiply (n, n_in) -> (n, n_out)."""
-        return x @ self[name].T * self.scale_of(name)
+        return x @ self[name].T * self.scale_of(name) + self.changed(name, x)
+
+    def changed(self, name: str, x: Floats, expert: int | None = None) -> Floats | float:
+        """Return what adapters add to the product of a matrix, or of an expert's, with x."""
+        total: Floats | float = 0.0
+        for a, b, factor in self.changes.get(f"{name}.weight", ()):
+            a, b = (each if expert is None else each[expert] for each in (a, b))
+            total = total + factor * ((x @ a.T) @ b.T)
+        return total
+
+    def changed_embeddings(self, ids: Sequence[int]) -> Floats | float:
+        """Return what adapters add to the rows of token_embd: A has a row for each token."""
+        pairs = self.changes.get("token_embd.weight", ())
+        return sum((factor * (a[list(ids)] @ b.T) for a, b, factor in pairs), start=0.0)
 
     def scale_of(self, name: str) -> Floats | float:
         """Return the scale of the products of a matrix."""
@@ -72,7 +88,8 @@ class Model:
         """Multiply with one of many matrices, and add its bias: (n, n_in) -> (n, n_out)."""
         self.weights[f"{name} {number}"], bias = self[name][number], self.bias(name)
         factor = self.numbers(f"{name}.scale")[number] if self.has(f"{name}.scale") else 1.0
-        return self.matmul(f"{name} {number}", x) * factor + (bias if isinstance(bias, float) else bias[number])
+        product = self.matmul(f"{name} {number}", x) * factor + (bias if isinstance(bias, float) else bias[number])
+        return product + self.changed(name, x, number)
 
     def store_in_cache(self, kv: Floats, anchors: Floats | float = 0.0) -> Floats:
         """Return keys or values (heads, n_tokens, head_size) as the cache would return them; `anchors` are those of the
