@@ -32,7 +32,7 @@ def open_gguf_adapter(path: Path, target: Target) -> LoraFile:
         raise LocalInferError("{}: {}: {}, but the model is {}".format(printable(str(path)), key, *names))
     if INVOCATION in adapter.fields:
         raise UnsupportedError(f"{printable(str(path))}: {INVOCATION}: activated LoRA (aLoRA) is not supported")
-    return LoraFile(path, read_pairs(adapter), adapter.files)
+    return LoraFile(path, read_pairs(adapter, target), adapter.files)
 
 
 def text(source: Source, key: str) -> str:
@@ -40,8 +40,9 @@ def text(source: Source, key: str) -> str:
     return field.value.decode("utf-8", "replace") if field and isinstance(field.value, bytes) else ""
 
 
-def read_pairs(adapter: Source) -> dict[str, StoredPair]:
-    """Return the pairs by tensor name. Raises LocalInferError for a matrix without its other one."""
+def read_pairs(adapter: Source, target: Target) -> dict[str, StoredPair]:
+    """Return the pairs by tensor name. Raises LocalInferError for a matrix without its other one, or of a tensor that
+    the model does not have."""
     found = {}
     field = adapter.fields.get(ALPHA)
     alpha = float(field.value) if field and isinstance(field.value, int | float) else 0.0
@@ -50,6 +51,8 @@ def read_pairs(adapter: Source) -> dict[str, StoredPair]:
         where = f"{printable(str(adapter.path))}: {printable(name, 80)}"
         if base == name:
             raise LocalInferError(f"{where}: must end in {LORA_A} or {LORA_B}; other tensors are not supported")
+        if target.shape(base) is None:
+            raise LocalInferError(f"{where}: the model has no such tensor")
         if base + (LORA_B if is_a else LORA_A) not in adapter.tensors:
             raise LocalInferError(f"{where}: the other matrix of the pair is missing")
         if is_a:

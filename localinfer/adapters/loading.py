@@ -34,10 +34,11 @@ def scaled_files(plain: Sequence[str], scaled: Sequence[str]) -> list[tuple[Path
 
 def layer_range(text: str, n_layer: int) -> range | None:
     """Return the layers of --control-vector-layer-range, which includes its end, or None for all. Raises UsageError for
-    one that is empty or goes beyond the model."""
+    one without any layer that can have a vector."""
     if not text:
         return None
     start, end = parse_layer_range(text)
-    if not 1 <= start <= end < n_layer:
-        raise UsageError(f"control_vector_layer_range: must be START END from 1 to {n_layer - 1}, not {text}")
+    if not max(start, 1) <= min(end, n_layer - 1):
+        what = f"has no layer of the model, which has those from 1 to {n_layer - 1}"
+        raise UsageError(f"control_vector_layer_range: {text} {what}")
     return range(start, end + 1)

@@ -43,7 +43,7 @@ LINES = {part.partition(" ---")[0]: [*filter(None, part.splitlines()[1:])] for p
 MEDIA, ACCOUNTS = LINES["images, audio and speech"], LINES["accounts and other programs of Ollama"]
 TESTED = LINES["llama.cpp"] + LINES["Ollama"]
 REFUSED = {  # part of a command line: part of the error
-    "--control-vector-scaled": "without control vectors",
+    "--control-vector-layer-range 10 31": "has no layer of the model",  # which has fewer here
     "--bigendian": "little-endian",
     "--mcp-servers-config": "calls no tools itself",
     "--reasoning-parser": "no such option",  # nor has Ollama

@@ -4,11 +4,11 @@ computes.
     LLAMA_CPP=path/to/llama.cpp python tests/making/make_encoder_fixtures.py           # all of them
     LLAMA_CPP=path/to/llama.cpp python tests/making/make_encoder_fixtures.py gemma3    # these
 
-Needs torch, transformers, timm and gguf, and the converter of llama.cpp's source. NAME.gguf.xz is the file that llama.cpp's
-converter makes in F32 of a checkpoint with random weights of a few bits, which compress well. NAME.npz has the grid of
-patches, the patches and the output rows of some images (patches_0, rows_0, grid_0, patches_1, ...), computed in
-float32 with eager attention, and `embedding_length` and `architecture` of the language model. `image_rows_N` are the
-rows of the whole made image N, for models whose images consist of several views.
+Needs torch, transformers, timm and gguf, and the converter of llama.cpp's source. NAME.gguf.xz is the file that
+llama.cpp's converter makes in F32 of a checkpoint with random weights of a few bits, which compress well. NAME.npz has
+the grid of patches, the patches and the output rows of some images (patches_0, rows_0, grid_0, patches_1, ...),
+computed in float32 with eager attention, and `embedding_length` and `architecture` of the language model.
+`image_rows_N` are the rows of the whole made image N, for models whose images consist of several views.
 """
 
 import json

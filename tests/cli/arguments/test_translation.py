@@ -199,7 +199,8 @@ def test_own_flags_are_not_listed_as_ignored(name: str) -> None:
 
 
 MEANT_OTHERWISE = {  # flags of one command; the others ignore or refuse them
-    "--override-kv", "--display-prompt", "--truncate", "--lora", "--lora-scaled", "-v",
+    "--override-kv", "--display-prompt", "--truncate", "--lora", "--lora-scaled", "--lora-init-without-apply",
+    "--control-vector", "--control-vector-scaled", "--control-vector-layer-range", "-v",
 }  # fmt: skip
 
 
