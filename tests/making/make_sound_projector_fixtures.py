@@ -11,6 +11,7 @@ frames that are sound (frames_0) and the output rows (rows_0), computed in float
 `embedding_length` and `architecture` of the language model.
 """
 
+import importlib
 import json
 import lzma
 import os
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import gemma_encoders
+import gguf
 import numpy as np
 import torch
 import transformers
@@ -57,6 +59,7 @@ class Spec:
     preprocessor: Mapping[str, Any] | None = None  # preprocessor_config.json
     embedding_length: int = 64
     bands: int = BANDS
+    within: bool = False  # whether the spectrogram ends with the sound
     ends: bool = False  # whether the spectrogram ends with the sound, after a frame of zeros
 
 
@@ -270,6 +273,86 @@ def config_of_thinker(config: dict[str, Any]) -> dict[str, Any]:
     return {"architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni", "thinker_config": config}
 
 
+NEMOTRON_NAMES = {
+    "subsampling.layers.": "a.conv1d.", "subsampling.linear.": "a.pre_encode.out.", "layers.": "a.blk.",
+    "self_attn.relative_k_proj": "linear_pos", "self_attn.bias_": "pos_bias_", "self_attn.o_proj": "attn_out",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "norm_self_att": "ln1", "norm_out": "ln2", "norm_feed_forward1": "ffn_norm", "norm_feed_forward2": "ffn_norm_1",
+    "feed_forward1.linear1": "ffn_up", "feed_forward1.linear2": "ffn_down", "feed_forward2.linear1": "ffn_up_1",
+    "feed_forward2.linear2": "ffn_down_1", "conv.depthwise_conv": "conv_dw", "conv.pointwise_conv": "conv_pw",
+    "conv.norm.running_": "conv_norm_", "conv.norm": "conv_norm",
+}  # fmt: skip
+
+
+class NemotronOmni(torch.nn.Module):
+    """The sounds of Nemotron Omni: Parakeet's encoder and a projector. llama.cpp converts them together with an image
+    encoder of one large size only, so this class writes the file as the converter does."""
+
+    def __init__(self, n_hidden: int, **config: Any) -> None:
+        super().__init__()
+        fixed = {"scale_input": False, "attention_bias": False, "convolution_bias": False}
+        self.config = transformers.ParakeetEncoderConfig(**config, **fixed)
+        self.encoder = transformers.ParakeetEncoder(self.config)
+        module = importlib.import_module("transformers.models.nemotron_h_omni.modeling_nemotron_h_omni")
+        self.projector = module.NemotronH_Omni_Reasoning_V3MultiModalProjector(self.config.hidden_size, n_hidden, 64)
+
+    def set_attn_implementation(self, name: str) -> None:
+        self.encoder.set_attn_implementation(name)
+
+    def tensors(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the tensors of the file."""
+        found = {f"mm.a.mlp.{number}.weight": getattr(self.projector, f"linear_{number}").weight for number in (1, 2)}
+        found["mm.a.norm_pre.weight"] = self.projector.layer_norm.weight
+        for name, tensor in self.encoder.state_dict().items():
+            for old, new in NEMOTRON_NAMES.items():
+                name = name.replace(old, new)
+            if "a.conv1d" in name and name.endswith("bias"):
+                tensor = tensor[None, :, None, None]
+            elif "conv_dw" in name:
+                tensor = tensor[None].permute(0, 2, 1, 3)
+            elif "conv_pw" in name:
+                tensor = tensor[:, :, 0]
+            if not name.endswith("num_batches_tracked"):
+                found[name] = tensor
+        extractor = transformers.ParakeetFeatureExtractor(feature_size=self.config.num_mel_bins)
+        found["a.mel_filters"] = extractor.mel_filters[None]
+        found["a.window"] = torch.hann_window(400, periodic=False)
+        return {name: tensor.detach().float().numpy() for name, tensor in found.items()}
+
+    def file(self) -> bytes:
+        """Return the projector file."""
+        config = self.config
+        counts = {
+            "projection_dim": 64, "embedding_length": config.hidden_size, "num_mel_bins": config.num_mel_bins,
+            "feed_forward_length": config.intermediate_size, "block_count": config.num_hidden_layers,
+            "attention.head_count": config.num_attention_heads, "subsampling_factor": config.subsampling_factor,
+            "conv_kernel_size": config.conv_kernel_size,
+        }  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            writer = gguf.GGUFWriter(Path(folder, "mmproj.gguf"), "clip")
+            writer.add_type("mmproj")
+            writer.add_bool("clip.has_audio_encoder", True)
+            writer.add_string("clip.audio.projector_type", "parakeet")
+            writer.add_float32("clip.audio.attention.layer_norm_epsilon", 1e-5)
+            for key, count in counts.items():
+                writer.add_uint32(f"clip.audio.{key}", count)
+            for name, tensor in self.tensors().items():
+                writer.add_tensor(name, np.ascontiguousarray(tensor))
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+            return Path(folder, "mmproj.gguf").read_bytes()
+
+
+def nemotron_omni_rows(model: NemotronOmni, features: torch.Tensor, frames: int) -> torch.Tensor:
+    """Return the rows of the frames alone, behind which transformers has a masked one."""
+    padded = torch.nn.functional.pad(features.mT, (0, 0, 0, 1))
+    mask = torch.arange(frames + 1)[None] < frames
+    rows = model.projector(model.encoder(padded, mask).last_hidden_state)[0]
+    return rows[: -(-frames // 8)]
+
+
 OMNI = {
     "architecture": "qwen2vl", "encode": qwen25_omni_rows, "renamed": names_of_thinker, "written": config_of_thinker,
     "preprocessor": {"image_mean": [0.5] * 3, "image_std": [0.5] * 3},
@@ -278,6 +361,14 @@ SPECS = {
     "ultravox": Spec(architecture="llama", model=Ultravox, encode=ultravox_rows, frames=[CHUNK, 76]),
     "voxtral": Spec(architecture="llama", model=voxtral, encode=voxtral_rows, frames=[CHUNK]),
     "qwen2a": Spec(architecture="qwen2", model=qwen2_audio, encode=qwen2_audio_rows, frames=[1201, 98]),
+    "parakeet": Spec(
+        architecture="nemotron_h", model=lambda: NemotronOmni(48, **{**SMALL_CONFORMER, "num_hidden_layers": 2}),
+        encode=nemotron_omni_rows, frames=[400, 77], within=True,
+    ),
+    "parakeet_of_odd_size": Spec(
+        architecture="nemotron_h", model=lambda: NemotronOmni(40, **{**ODD_CONFORMER, "num_hidden_layers": 3}),
+        encode=nemotron_omni_rows, frames=[9, 318], within=True, bands=24,
+    ),
     "qwen2_5o": Spec(frames=[630, 98], model=lambda: qwen25_omni(**WHISPER), **OMNI),
     "qwen2_5o_of_odd_size": Spec(
         frames=[401, 3], bands=24, **OMNI,
@@ -377,14 +468,16 @@ def make(name: str, spec: Spec) -> None:
     arrays: dict[str, Any] = {"architecture": spec.architecture, "embedding_length": spec.embedding_length}
     generator = np.random.default_rng(20)
     for number, frames in enumerate(spec.frames):
-        levels = generator.integers(-2, 3, (frames if spec.ends else CHUNK, spec.bands)).astype(np.int8)
+        length = frames if spec.ends or spec.within else CHUNK
+        levels = generator.integers(-2, 3, (length, spec.bands)).astype(np.int8)
         levels[frames - 1 if spec.ends else CHUNK :] = 0
         levels[frames + 2 :] = -2  # two frames of the silence still contain sound
         with torch.no_grad():
             rows = spec.encode(model, torch.tensor(levels.T / 2).float()[None], frames)
         arrays |= {f"features_{number}": levels, f"frames_{number}": frames, f"rows_{number}": rows.numpy()}
     DATA.mkdir(exist_ok=True)
-    file = lzma.compress(convert(model, name, spec), preset=9)
+    content = model.file() if hasattr(model, "file") else convert(model, name, spec)
+    file = lzma.compress(content, preset=9)
     (DATA / f"{name}.gguf.xz").write_bytes(file)
     np.savez_compressed(DATA / f"{name}.npz", **arrays)
     size = (DATA / f"{name}.npz").stat().st_size

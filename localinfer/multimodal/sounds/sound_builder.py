@@ -70,8 +70,9 @@ class SoundBuilder(EncoderBuilder):
         return y
 
     def enter(
-        self, name: str, n_out: int, n_in: int, taps: Sequence[int], n_rows: int, act: str = ACTIVATION
-    ) -> Buffer:
+        self, name: str, n_out: int, n_in: int, taps: Sequence[int], n_rows: int, act: str = ACTIVATION,
+        bias_first: tuple[int, ...] = (),
+    ) -> Buffer:  # fmt: skip
         """Return the activations of the first convolution, for `n_rows` rows that the host prepares, and a row of zeros
         behind them."""
         weight = self.tensors.convolution(name, n_out, n_in, *taps)
@@ -79,7 +80,7 @@ class SoundBuilder(EncoderBuilder):
         inputs, x = self.graph.buffer(weight.shape[1], rows), self.graph.buffer(n_out, rows)
         require_memory(self.f, self.input_size, 2 * 4 * rows.capacity * n_out)
         initial = np.zeros((rows.capacity, n_out), np.float32)
-        initial[:n_rows] = self.tensors.convolution_bias(name, n_out, len(taps)).data.view(np.float32)
+        initial[:n_rows] = floats_of(self.tensors.convolution_bias(name, n_out, len(taps), bias_first))
         self.input = PatchInput(inputs, 0, np.arange(n_rows, dtype=np.int32), x, initial)
         return self.gate(self.product(inputs, weight, add_to=x), None, act)
 

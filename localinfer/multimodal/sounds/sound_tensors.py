@@ -10,6 +10,7 @@ from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors, 
 
 PREFIXES = ("a.", "mm.a.")
 LAYERS = "a.blk."
+BATCH_NORM_EPSILON = 1e-5  # PyTorch's default
 
 
 def sound_tensors(f: GGUF) -> list[str]:
@@ -55,30 +56,40 @@ class SoundTensors(EncoderTensors):
 
         return self._once(f"{name} by row", convert)
 
-    def depthwise(self, name: str, n: int, *shape: int, norm: str = "") -> tuple[Tensor, Tensor | None]:
+    def depthwise(
+        self, name: str, n: int, *shape: int, norm: str = "", first: tuple[int, ...] = (),
+        bias_first: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Return the weights of a depthwise convolution over rows of n values, (taps, n), and its bias. In the file,
-        they are (n, *shape). `norm` names the factors and the terms of a normalization that follows, by column."""
-        weight = self.tensor(f"{name}.weight", n, *shape)
-        offset = self.convolution_bias(name, n, len(shape) - 1) if self.has(f"{name}.bias") else None
-        factors = self.vector(f"{norm}.weight", n) if norm else None
-        terms = self.vector(f"{norm}.bias", n) if norm else None
+        they are (*first, n, *shape). `norm` names a normalization that follows, by column."""
+        weight = self.tensor(f"{name}.weight", *first, n, *shape)
+        offset = self.convolution_bias(name, n, len(shape) - 1, bias_first) if self.has(f"{name}.bias") else None
+        factors, terms = self._normalization(norm, n) if norm else (np.float32(1), np.float32(0))
 
         def convert() -> Tensor:
-            values = dequantize(weight).reshape(n, -1).T
-            return constant(weight.name, values if factors is None else values * floats_of(factors))
+            return constant(weight.name, dequantize(weight).reshape(n, -1).T * factors)
 
         def convert_bias() -> Tensor:
             values = np.zeros(n, np.float32) if offset is None else floats_of(offset)
-            if factors is not None and terms is not None:
-                values = values * floats_of(factors) + floats_of(terms)
-            return constant(f"{name}.bias", values)
+            return constant(f"{name}.bias", values * factors + terms)
 
         taps = self._once(f"{name} by tap", convert)
         return taps, self._once(f"{name} bias", convert_bias) if offset or norm else None
 
-    def convolution_bias(self, name: str, n_out: int, n_taps: int) -> Tensor:
-        """Return the bias of a convolution, whose shape in the file has a 1 for each dimension of the taps."""
-        return replace(self.floats(f"{name}.bias", n_out, *[1] * n_taps), shape=(n_out,))
+    def _normalization(self, name: str, n: int) -> tuple[Floats, Floats]:
+        """Return the factors and the terms of a batch normalization, by column. The file has them, or also the means
+        and the variances."""
+        factors, terms = (floats_of(self.vector(f"{name}.{kind}", n)) for kind in ("weight", "bias"))
+        if not self.has(f"{name}_mean"):
+            return factors, terms
+        variances = self.positive_vector(f"{name}_var", n)
+        factors = (factors / np.sqrt(variances + BATCH_NORM_EPSILON)).astype(np.float32)
+        return factors, terms - floats_of(self.vector(f"{name}_mean", n)) * factors
+
+    def convolution_bias(self, name: str, n_out: int, n_taps: int, first: tuple[int, ...] = ()) -> Tensor:
+        """Return the bias of a convolution, whose shape in the file has a 1 for each dimension of the taps, and begins
+        with `first`."""
+        return replace(self.floats(f"{name}.bias", *first, n_out, *[1] * n_taps), shape=(n_out,))
 
     def positions(self, count: int, n: int) -> Floats:
         """Return the first `count` position embeddings, (count, n)."""

@@ -16,6 +16,7 @@ from localinfer.multimodal.sounds.span_attention import SpanAttention, all_rows
 
 SQUARE = (TAPS, TAPS)
 MAX_WIDTH = 255  # of convolutions over time
+FACTOR = 8  # frames that become a row
 HALF = 0.5  # the weight of each half of the feed-forward network
 
 
@@ -26,26 +27,29 @@ def prepare(features: Floats, lengths: list[int]) -> Floats:
     return sliding_window_view(padded, SQUARE)[::2, ::2].reshape(-1, TAPS * TAPS)
 
 
-def subsample(g: SoundBuilder) -> Buffer:
+def subsample(g: SoundBuilder, bias_first: int = 0) -> Buffer:
     """Return a row for each 8 frames: three convolutions of stride 2 over time and frequency, two of which are
-    depthwise and followed by a matrix, and a matrix for all bands."""
+    depthwise and followed by a matrix, and a matrix for all bands. The shape of a bias in the file begins with
+    `bias_first` ones."""
     channels = g.tensors.n_rows("a.conv1d.0")
     times, bands = halved(g.n_frames), halved(g.n_bands)
-    x = g.enter("a.conv1d.0", channels, 1, SQUARE, times * bands, "relu")
+    first = (1,) * bias_first
+    x = g.enter("a.conv1d.0", channels, 1, SQUARE, times * bands, "relu", first)
     for number in (2, 5):
         taps = make_taps(g, over_squares(times, bands), times * bands)
-        x = convolve(g, x, *g.tensors.depthwise(f"a.conv1d.{number}", channels, 1, *SQUARE), taps)
+        x = convolve(g, x, *g.tensors.depthwise(f"a.conv1d.{number}", channels, 1, *SQUARE, bias_first=first), taps)
         times, bands, name = halved(times), halved(bands), f"a.conv1d.{number + 1}"
         matrix = g.tensors.convolution_of_rows(name, channels, channels, 1, 1)
-        x = g.gate(g.product(x, matrix, bias=g.tensors.convolution_bias(name, channels, 2)), None, "relu")
+        x = g.gate(g.product(x, matrix, bias=g.tensors.convolution_bias(name, channels, 2, first)), None, "relu")
     x = g.gather(x, consecutive((times, bands)))
     out = "a.pre_encode.out"
     weight = g.tensors.columns_by_row(out, g.embedding_length, channels, bands)
     return g.product(x, weight, bias=g.tensors.bias(out, g.embedding_length))
 
 
-def transform(g: SoundBuilder, x: Buffer) -> None:
-    """Apply all layers to the residual stream."""
+def transform(g: SoundBuilder, x: Buffer, depthwise_first: tuple[int, ...] = ()) -> None:
+    """Apply all layers to the residual stream. The shape of a depthwise convolution in the file begins with
+    `depthwise_first`."""
     g.use_layer_norm()
     attention, vectors = SpanAttention.make(g, g.heads, all_rows(g.graph.batch)), distance_rows(g)
     width = kernel_width(g)
@@ -53,7 +57,7 @@ def transform(g: SoundBuilder, x: Buffer) -> None:
     for blk in g.layers():
         feed_forward(g, x, f"{blk}ffn_norm", f"{blk}ffn_up", f"{blk}ffn_down")
         attend(g, x, blk, attention, vectors)
-        convolution_module(g, x, blk, taps)
+        convolution_module(g, x, blk, taps, depthwise_first)
         feed_forward(g, x, f"{blk}ffn_norm_1", f"{blk}ffn_up_1", f"{blk}ffn_down_1")
         g.norm(x, f"{blk}ln2", in_place=True)
 
@@ -73,11 +77,11 @@ def attend(g: SoundBuilder, x: Buffer, blk: str, attention: SpanAttention, vecto
     g.matmul(y, f"{blk}attn_out", x.n, add_to=x)
 
 
-def convolution_module(g: SoundBuilder, x: Buffer, blk: str, taps: Taps) -> None:
+def convolution_module(g: SoundBuilder, x: Buffer, blk: str, taps: Taps, first: tuple[int, ...]) -> None:
     """Add a gated depthwise convolution over time, whose batch normalization is part of its weights."""
     value, gate = g.slices(g.norm(x, f"{blk}norm_conv"), f"{blk}conv_pw1", x.n, x.n)
     h = g.gate(gate, value, "sigmoid")
-    weights = g.tensors.depthwise(f"{blk}conv_dw", x.n, taps.width, norm=f"{blk}conv_norm")
+    weights = g.tensors.depthwise(f"{blk}conv_dw", x.n, taps.width, norm=f"{blk}conv_norm", first=first)
     h = g.gate(convolve(g, h, *weights, taps), None, "silu")
     g.matmul(h, f"{blk}conv_pw2", x.n, add_to=x)
 

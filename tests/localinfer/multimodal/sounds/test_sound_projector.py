@@ -10,6 +10,7 @@ import sound_projectors
 
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.reader import open_gguf
+from localinfer.multimodal import projector_file
 from localinfer.multimodal.media import Image, Sound
 from localinfer.multimodal.projector import Projector
 from localinfer.multimodal.projector_file import open_projector
@@ -47,7 +48,7 @@ def test_qwen25_omni_reads_images_and_sounds(tmp_path: Path) -> None:
     assert layout == ["<|vision_start|>", 150, "<|vision_end|>"]
 
 
-@pytest.mark.parametrize("name", ["qwen2a", "qwen2_5o", "lfm2a", "granite_speech"])
+@pytest.mark.parametrize("name", ["qwen2a", "qwen2_5o", "lfm2a", "granite_speech", "parakeet"])
 def test_the_shortest_sounds_have_rows(name: str, tmp_path: Path) -> None:
     projector = Projector(sound_projectors.opened(name, tmp_path), OPTIONS)
     for n_samples in (1, 200):
@@ -121,6 +122,17 @@ def test_too_few_positions_are_refused(tmp_path: Path) -> None:
     f = open_gguf(sound_projectors.write("qwen2a", tmp_path))
     with pytest.raises(LocalInferError, match=r"a\.position_embd\.weight: has 1500 rows; 1501 are needed"):
         SoundTensors(f, 3, {}).positions(1501, 32)
+
+
+def test_other_spectrograms_than_those_of_nemo_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_gguf(sound_projectors.language_model("parakeet", tmp_path))
+    f = open_gguf(sound_projectors.write("parakeet", tmp_path))
+    for name in ("a.window", "a.mel_filters"):
+        other = replace(f.tensors[name], data=np.zeros_like(f.tensors[name].data))
+        changed = replace(f, tensors={**f.tensors, name: other})
+        monkeypatch.setattr(projector_file, "open_gguf", lambda _path, changed=changed: changed)
+        with pytest.raises(UnsupportedError, match=rf"{name}: is not the one of NeMo's spectrograms"):
+            open_projector(f.path, model)
 
 
 def test_parts_are_convolved_alone() -> None:
