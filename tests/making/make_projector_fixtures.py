@@ -524,6 +524,14 @@ OTHERS: dict[str, dict[str, Any]] = {
         },
     },
 }  # fmt: skip
+plus = json.loads(json.dumps(OTHERS["granite_speech"]))
+plus["files"]["config.json"]["architectures"] = ["GraniteSpeechPlusForConditionalGeneration"]
+plus["files"]["config.json"]["encoder_config"]["cat_hidden_layers"] = [1, 3]
+plus["files"]["config.json"]["projector_config"]["encoder_hidden_size"] = 96
+for each in ("key", "value"):
+    for layer in range(2):
+        plus["tensors"][f"projector.qformer.encoder.layer.{layer}.crossattention.attention.{each}.weight"] = [32, 96]
+OTHERS["granite_speech_plus"] = plus
 
 
 def main() -> None:

@@ -224,17 +224,17 @@ ODD_CONFORMER = {
 }  # fmt: skip
 
 
-def granite_speech(window: int, rate: int, projector: dict[str, int], **encoder: int) -> Any:
+def granite_speech(window: int, rate: int, projector: dict[str, int], kind: str = "", **encoder: Any) -> Any:
     projector_config = {
         "model_type": "blip_2_qformer", "num_hidden_layers": 2, "cross_attention_frequency": 1,
         "encoder_hidden_size": encoder["hidden_dim"], "hidden_size": encoder["hidden_dim"], **projector,
     }  # fmt: skip
     text = {"model_type": "granite", **{key: value for key, value in TEXT.items() if key != "head_dim"}}
-    config = transformers.GraniteSpeechConfig(
+    config = getattr(transformers, f"GraniteSpeech{kind}Config")(
         text_config=text, encoder_config=encoder, projector_config=projector_config, window_size=window,
         downsample_rate=rate, has_lora_adapter=False,
     )  # fmt: skip
-    return transformers.GraniteSpeechForConditionalGeneration(config)
+    return getattr(transformers, f"GraniteSpeech{kind}ForConditionalGeneration")(config)
 
 
 def granite_speech_rows(model: Any, features: torch.Tensor, _frames: int) -> torch.Tensor:
@@ -402,6 +402,14 @@ SPECS = {
         model=lambda: granite_speech(
             15, 5, {"num_attention_heads": 2, "intermediate_size": 48}, input_dim=32, num_layers=4, hidden_dim=32,
             num_heads=2, context_size=20, max_pos_emb=30, conv_kernel_size=7,
+        ),
+    ),
+    "granite_speech_plus": Spec(
+        architecture="granite", encode=granite_speech_rows, frames=[33], ends=True, renamed=names_of_granite_speech,
+        model=lambda: granite_speech(
+            15, 5, {"num_attention_heads": 2, "intermediate_size": 48, "encoder_hidden_size": 96}, kind="Plus",
+            input_dim=32, num_layers=3, hidden_dim=32, num_heads=2, context_size=20, max_pos_emb=30, conv_kernel_size=7,
+            feedforward_mult=2, cat_hidden_layers=[0, 1],
         ),
     ),
     "granite_speech_of_odd_size": Spec(

@@ -127,4 +127,5 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "GraniteMoeSharedForCausalLM": GRANITEMOE,
     "GraniteMoeHybridForCausalLM": granite_hybrid,
     "GraniteSpeechForConditionalGeneration": granite_speech,
+    "GraniteSpeechPlusForConditionalGeneration": granite_speech,
 }

@@ -1,5 +1,9 @@
 """Granite Speech: a conformer and a Q-Former."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from localinfer.conversion.projectors.projector_architecture import (
     Fields,
     Parts,
@@ -67,4 +71,18 @@ GRANITE_SPEECH = ProjectorArchitecture(
     encoder_key="encoder_config",
     sizes=granite_sizes,
 )
-BY_CLASS = {"GraniteSpeechForConditionalGeneration": GRANITE_SPEECH}
+
+
+def plus_fields(config: ProjectorConfig) -> Fields:
+    """Return the fields with the layers whose outputs the Q-Former reads beside that of the last."""
+    layers = config.encoder.get("cat_hidden_layers", list, [])
+    if not all(type(layer) is int and 0 <= layer < MAX_SIZE for layer in layers):
+        raise config.encoder.error("cat_hidden_layers", "must be numbers of layers")
+    kept = {"clip.audio.feature_layer": Field.numbers(np.array(layers, np.int32))} if layers else {}
+    return {**granite_fields(config), **kept}
+
+
+BY_CLASS = {
+    "GraniteSpeechForConditionalGeneration": GRANITE_SPEECH,
+    "GraniteSpeechPlusForConditionalGeneration": replace(GRANITE_SPEECH, fields=plus_fields),
+}

@@ -137,6 +137,10 @@ def with_value(key: str, value: object, part: str = "vision_config") -> Callable
         ("qwen2.5vl", with_value("fullatt_block_indexes", ["x"]), LocalInferError, "must be numbers of layers"),
         ("qwen3vl", with_value("deepstack_visual_indexes", [9]), LocalInferError, "must be numbers of layers below 4"),
         ("pixtral", with_value("model_type", "clip"), UnsupportedError, "model_type: must be pixtral"),
+        (
+            "granite_speech_plus", with_value("cat_hidden_layers", [-1], "encoder_config"), LocalInferError,
+            "cat_hidden_layers: must be numbers of layers",
+        ),
         ("glm4v", with_value("hidden_act", "tanh"), LocalInferError, "hidden_act: 'tanh' is not supported"),
         ("lfm2", with_value("vision_feature_layer", 3, ""), UnsupportedError, "vision_feature_layer: is not supported"),
     ],

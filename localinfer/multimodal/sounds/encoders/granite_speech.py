@@ -1,5 +1,8 @@
 """Granite Speech (IBM, 2025): a conformer whose rows attend to those of their block (Shaw et al., 2018), with its own
-recognition of characters added in the middle, and a Q-Former, which makes 10 rows of each second."""
+recognition of characters added in the middle, and a Q-Former, which makes 10 rows of each second. The Q-Former of
+Granite Speech Plus reads the outputs of several layers."""
+
+import numpy as np
 
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.kernels.signatures import SOFTMAX
@@ -34,6 +37,10 @@ def build(g: SoundBuilder) -> Buffer:
     attention = SpanAttention.make(g, g.heads, blocks_of_rows(g.graph.batch, size))
     taps = make_taps(g, over_time(g.graph.batch, width // 2, (width - 1) // 2), g.graph.batch)
     x = g.project("a.input_projection", g.embedding_length, g.n_bands)
+    kept = kept_layers(g)
+    outputs = g.graph.buffer(x.n * (len(kept) + 1)) if kept else x
+    if 0 in kept:
+        g.copy_columns(x, outputs, 0)
     for number, blk in enumerate(g.layers(), 1):
         feed_forward(g, x, f"{blk}ffn_norm", f"{blk}ffn_up", f"{blk}ffn_down")
         attend(g, x, blk, attention, size)
@@ -42,7 +49,24 @@ def build(g: SoundBuilder) -> Buffer:
         g.norm(x, f"{blk}ln2", in_place=True)
         if number == g.block_count // 2:
             add_characters(g, x)
-    return g.matmul(query_windows(g, x), "a.proj_linear", g.output_length)
+        if number in kept:
+            g.copy_columns(x, outputs, x.n * kept.index(number))
+    if kept:
+        g.copy_columns(x, outputs, x.n * len(kept))
+    return g.matmul(query_windows(g, outputs), "a.proj_linear", g.output_length)
+
+
+def kept_layers(g: SoundBuilder) -> list[int]:
+    """Return the numbers of the layers whose outputs the Q-Former reads beside that of the last, which it always reads;
+    0 stands for the input of the first."""
+    key = "feature_layer"
+    if not g.hparams.has(key):
+        return []
+    found = g.f.metadata[g.hparams.full_name(key)]
+    numbers = found.tolist() if isinstance(found, np.ndarray) else [found]
+    if not all(type(number) is int and 0 <= number <= g.block_count for number in numbers):
+        raise g.hparams.error(key, f"must be numbers of layers up to {g.block_count}")
+    return sorted(set(numbers))
 
 
 def attend(g: SoundBuilder, x: Buffer, blk: str, attention: SpanAttention, size: int) -> None:

@@ -124,6 +124,19 @@ def test_too_few_positions_are_refused(tmp_path: Path) -> None:
         SoundTensors(f, 3, {}).positions(1501, 32)
 
 
+@pytest.mark.parametrize("layers", ["3", [4], [-1], [0.5], []])
+def test_layers_that_granite_speech_plus_does_not_have_are_refused(
+    layers: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = open_gguf(sound_projectors.language_model("granite_speech_plus", tmp_path))
+    f = open_gguf(sound_projectors.write("granite_speech_plus", tmp_path))
+    value = np.array(layers) if isinstance(layers, list) else layers
+    changed = replace(f, metadata={**f.metadata, "clip.audio.feature_layer": value})
+    monkeypatch.setattr(projector_file, "open_gguf", lambda _path: changed)
+    with pytest.raises(LocalInferError, match=r"feature_layer: must be numbers of layers up to 3|cross_attn_k"):
+        open_projector(f.path, model)
+
+
 def test_other_spectrograms_than_those_of_nemo_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = open_gguf(sound_projectors.language_model("parakeet", tmp_path))
     f = open_gguf(sound_projectors.write("parakeet", tmp_path))
