@@ -125,6 +125,14 @@ def glm4v() -> Any:
     return transformers.Glm4vForConditionalGeneration(config)
 
 
+def glm_ocr() -> Any:
+    vision = {**qwen_vision(rms_norm_eps=1e-5, image_size=24, num_heads=1), "hidden_act": "silu"}
+    text = {**TEXT, "partial_rotary_factor": 1.0}
+    return transformers.GlmOcrForConditionalGeneration(
+        transformers.GlmOcrConfig(text_config=text, vision_config=vision)
+    )
+
+
 def video_patches(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
     """Return the output rows of models that read patches of two equal frames in the order of squares, and the rows of
     DeepStack beside them."""
@@ -324,6 +332,9 @@ SPECS = {
     ),
     "glm4v": Spec(
         architecture="glm4", model=glm4v, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
+    ),
+    "glm-ocr": Spec(
+        architecture="glm4", model=glm_ocr, encode=video_patches, grids=[(4, 6), (2, 8)], patch=4, preprocessor=MEAN
     ),
     "idefics3": Spec(
         architecture="llama", model=idefics3, encode=idefics3_rows, grids=[(6, 6)], patch=10,

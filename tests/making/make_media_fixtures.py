@@ -24,8 +24,8 @@ DATA = Path(__file__).parents[1] / "data" / "media"
 GRIDS = [(3, 5), (4, 2), (1, 3)]  # rows and columns of the merged patches of each image
 IMAGE_ID, START, END = 260, 258, 259
 MODELS = [
-    "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35-vision", "paddleocr", "glm4v", "glm4vmoe", "gemma3-vision", "gemma4",
-    "gemma4-dense",
+    "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35-vision", "paddleocr", "glm4v", "glm-ocr", "glm4vmoe", "gemma3-vision",
+    "gemma4", "gemma4-dense",
 ]  # fmt: skip
 BIDIRECTIONAL = ["gemma3-vision", "gemma4-dense"]
 MERGE = 2

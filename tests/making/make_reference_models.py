@@ -1140,6 +1140,15 @@ MODELS = {
             vision_config=GLM_VISION,
         ),
     ),
+    "glm-ocr": Spec(
+        architecture="glm4", model=T.GlmOcrForConditionalGeneration,
+        config=T.GlmOcrConfig(
+            **GLM_IMAGE_IDS,
+            text_config=sizes(3, 1, 2, head_dim=64)
+            | rope(theta=1e4, partial_rotary_factor=1.0, mrope_section=[8, 12, 12]),
+            vision_config=GLM_VISION,
+        ),
+    ),
     "glm4vmoe": Spec(
         architecture="glm4moe", model=T.Glm4vMoeForConditionalGeneration, shapes=UNFUSED[0], computed=UNFUSED[1],
         config=T.Glm4vMoeConfig(

@@ -13,7 +13,7 @@ import reference_models
 from reference_models import Floats
 from safetensors.numpy import load_file, save_file
 
-NAMES = ["deepseek3", "glm4moe", "glm4moe-lite", "qwen35", "qwen35moe", "qwen3next"]  # of reference models
+NAMES = ["deepseek3", "glm-ocr", "glm4moe", "glm4moe-lite", "qwen35", "qwen35moe", "qwen3next"]  # of reference models
 OF_QWEN = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm"}
 
 
@@ -23,17 +23,19 @@ def checkpoint(name: str, folder: Path, *, has_embeddings: bool = False) -> Path
     """
     path, reference = reference_models.checkpoint(name, folder), reference_models.read_description(name)
     tensors, blocks = load_file(path / "model.safetensors"), reference["n_layer"]
-    last = max(int(each.split(".")[2]) for each in tensors if each.endswith("o_proj.weight"))
-    n_vocab, n = tensors["model.embed_tokens.weight"].shape
+    model = "model.language_model." if "model.language_model.embed_tokens.weight" in tensors else "model."
+    layers = f"{model}layers."
+    last = max(int(each.removeprefix(layers).split(".")[0]) for each in tensors if each.endswith("o_proj.weight"))
+    n_vocab, n = tensors[f"{model}embed_tokens.weight"].shape
     shapes: dict[str, tuple[int, ...]] = {"eh_proj": (n, 2 * n), "enorm": (n,), "hnorm": (n,), "shared_head.norm": (n,)}
     shapes |= {"embed_tokens": (n_vocab, n), "shared_head.head": (n_vocab, n)} if has_embeddings else {}
     head: dict[str, Floats] = {
         each.replace(f"layers.{last}.", f"layers.{blocks}."): values
         for each, values in tensors.items()
-        if each.startswith(f"model.layers.{last}.")
+        if each.startswith(f"{layers}{last}.")
     }
     for each, shape in shapes.items():
-        whole = f"model.layers.{blocks}.{each}.weight"
+        whole = f"{layers}{blocks}.{each}.weight"
         head[whole] = reference_models.values(f"{name}/{whole}", shape, reference["norm"])
     if name.startswith("qwen"):
         head = {qwen_name(each, blocks): values for each, values in head.items()}

@@ -34,6 +34,7 @@ GLM4V = replace(
         "attn_k.bias": reorder.halve_key_pairs,
     },
 )
+GLM_OCR = replace(GLM4V, has_mtp=True)
 GLM4MOE = Architecture(
     name="glm4moe",
     layer_tensors=("attn_norm", "post_attention_norm", *SEPARATE_QKV),
@@ -54,6 +55,7 @@ GLM4VMOE = replace(GLM4MOE, metadata=vision_metadata.sigmoid_experts)
 BY_CLASS = {
     "Glm4ForCausalLM": GLM4,
     "Glm4vForConditionalGeneration": GLM4V,
+    "GlmOcrForConditionalGeneration": GLM_OCR,
     "Glm4MoeForCausalLM": GLM4MOE,
     "Glm4vMoeForConditionalGeneration": GLM4VMOE,
 }
