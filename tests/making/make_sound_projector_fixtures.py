@@ -214,7 +214,7 @@ SPECS = {
     ),
     "gemma4ua": Spec(
         architecture="gemma4", model=gemma_encoders.unified_gemma4, encode=gemma_encoders.unified_sound_rows,
-        frames=[7, 1], ends=True, bands=640, preprocessor=gemma_encoders.UNCHANGED,
+        frames=[7, 2], ends=True, bands=640, preprocessor=gemma_encoders.UNCHANGED,
     ),
     "lfm2a": Spec(
         architecture="lfm2", model=lambda: Lfm2Audio(64, **SMALL_CONFORMER), encode=lfm2_audio_rows, frames=[401, 9],

@@ -77,6 +77,21 @@ def test_gemma4_is_bidirectional_in_models_without_embeddings_of_layers(per_laye
     assert [begin, len(rows), end] == projector.layout(wide) == ["<|image>", 4, "<image|>"]
 
 
+def test_gemma3n_reads_images_though_its_file_has_an_encoder_of_sounds(tmp_path: Path) -> None:
+    model = open_gguf(projectors.language_model(projectors.reference("gemma3nv"), tmp_path))
+    file = open_projector(projectors.write("gemma3nv", tmp_path), model)
+    assert file.f.metadata["clip.audio.projector_type"] == "gemma3na"
+    projector, some = Projector(file, Options(threads=2)), Image(np.full((30, 50, 3), 200, np.uint8))
+    assert projector.kinds == {"image"}
+    begin, rows, end = projector.encode(some)
+    assert (begin, end) == ("\n\n<start_of_image>", "<end_of_image>\n\n")
+    assert isinstance(rows, MediaEmbeddings)
+    assert not rows.bidirectional
+    assert projector.layout(some) == [begin, 256, end]
+    with pytest.raises(UnsupportedError, match="gemma3nv does not encode sounds"):
+        projector.encode(Sound(np.zeros(100, np.float32)))
+
+
 def test_idefics3_names_tiles_and_puts_the_overview_last(tmp_path: Path) -> None:
     tiles = [tile_name(row, column) for row in (1, 2) for column in (1, 2)]
     projector, _ = open_reference("idefics3", tmp_path, tiles)
