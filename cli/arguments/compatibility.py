@@ -317,6 +317,9 @@ NEUTRAL_VALUES = {  # refused flag: values with which it has no effect in llama.
 
 MCP_PROXY_FLAGS = "--ui-mcp-proxy --webui-mcp-proxy --no-ui-mcp-proxy --no-webui-mcp-proxy"
 NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
+    "control-vector": (
+        ("the first principal component is computed exactly, from all pairs at once", "--pca-batch --pca-iter", ""),
+    ),
     "chat": (
         (
             "the KV cache of a saved session is saved and loaded automatically",

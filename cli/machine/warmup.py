@@ -10,7 +10,7 @@ from localinfer.errors import LocalInferError
 from localinfer.options import Layer
 
 
-@with_options("model")
+@with_options("model", "adapters")
 def warmup_command(
     given: Layer,
     model: OptionalModelArgument = None,
@@ -30,15 +30,15 @@ def warmup_command(
     path = find_or_fetch(model, status)
 
     from localinfer import paths
+    from localinfer.adapters import open_adapters
     from localinfer.gguf.reader import open_gguf
     from localinfer.hub import resolve
     from localinfer.options import from_environment, merge
     from localinfer.runtime.compiled_graph import required_kernels
     from quant.jit import loader
 
-    wanted = required_kernels(
-        open_gguf(path), merge(given, from_environment(os.environ), resolve.default_options(model))
-    )
+    f, options = open_gguf(path), merge(given, from_environment(os.environ), resolve.default_options(model))
+    wanted = required_kernels(f, options, adapters=open_adapters(f, options))
     compiled = 0
 
     def progress(stage: str, done: int, total: int) -> None:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from localinfer.adapters.control_vector import ARCHITECTURE
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.escaping import printable
 from localinfer.gguf.atomic_file import atomic_files
 from localinfer.gguf.source import Field
 from localinfer.gguf.writer import TensorInfo, make_layout
@@ -51,6 +50,8 @@ def compute_directions(
     longest = max(map(len, chain(*pairs)))
     if longest > engine.graph.batch:
         raise UsageError(f"a prompt has {longest} tokens; at most {engine.graph.batch} fit in a batch (--ubatch-size)")
+    if engine.compiled_graph.model_graph.block_count < 2:
+        raise engine.file.error("block_count", "is 1: the first layer has no control vector")
     differences = []
     for done, (positive, negative) in enumerate(pairs):
         if progress:
@@ -72,7 +73,7 @@ def last_residuals(engine: Engine, tokens: Sequence[int]) -> Floats:
         probe.run_block(layer, x)
         rows.append(x[-1].copy())
     engine.reset()
-    return np.stack(rows[1:]) if len(rows) > 1 else np.zeros((0, x.shape[1]), np.float32)
+    return np.stack(rows[1:])
 
 
 def direction(differences: Floats, method: Method) -> Floats:
@@ -89,8 +90,6 @@ def write_control_vector(
     path: Path, directions: Mapping[int, Floats], architecture: str, *, replace: bool = False
 ) -> None:
     """Write the file atomically, as llama.cpp reads it. Raises LocalInferError if that fails."""
-    if not directions:
-        raise LocalInferError(f"{printable(str(path))}: the model has only one layer, which has no vector")
     fields = {
         "general.architecture": Field.text(ARCHITECTURE),
         f"{ARCHITECTURE}.model_hint": Field.text(architecture),

@@ -356,9 +356,11 @@ def attention_sinks(keep: int, n_ctx: int) -> int:
     return rounded if rounded <= n_ctx // 2 else min(keep, n_ctx // 2)
 
 
-def required_kernels(f: GGUF, options: Options, *, media: bool = False) -> list[Kernel]:
+def required_kernels(
+    f: GGUF, options: Options, *, media: bool = False, adapters: Adapters | None = None
+) -> list[Kernel]:
     """Return the kernels that running this file needs, without duplicates."""
-    graph = build_graph(f, options, media=media).graph
+    graph = build_graph(f, options, media=media, adapters=adapters).graph
     kernels = *graph.kernels(large_batch=False), *graph.kernels(large_batch=True)
     return list(dict.fromkeys([*POOL_KERNELS, *kernels_of_tokenizer(f), *kernels]))
 

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 
+from localinfer.adapters import open_adapters
 from localinfer.architectures import EAGLE3
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub import resolve
@@ -10,7 +11,8 @@ from localinfer.options import Layer, from_environment, from_keywords, from_meta
 
 
 def required_bytes(source: str, given: Layer) -> int:
-    """Return the bytes of the weights, the KV cache and the scratch memory of a model, and of its draft model.
+    """Return the bytes of the weights, the KV cache and the scratch memory of a model, its adapters and its draft
+    model.
 
     `given` are the keywords of `localinfer.load`. Raises what `load` raises for an invalid file.
     """
@@ -19,7 +21,8 @@ def required_bytes(source: str, given: Layer) -> int:
     f = open_gguf(resolve.find(source))
     layers = from_environment(os.environ), resolve.default_options(source), from_metadata(f.metadata, f.path)
     options = merge(from_keywords(given), *layers)
-    needed = sum(memory_requirements(f, options).values())
+    needed, adapters = sum(memory_requirements(f, options).values()), open_adapters(f, options)
+    needed += adapters.nbytes if adapters else 0
     if options.spec_draft_model:
         draft = open_gguf(resolve.find(options.spec_draft_model))
         is_head = draft.metadata.get("general.architecture") == EAGLE3

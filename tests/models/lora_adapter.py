@@ -55,10 +55,10 @@ def control_vector(path: Path, directions: Mapping[int, Floats], **keys: object)
 
 
 def write_adapter(path: Path, tensors: Mapping[str, NDArray[Any]], **keys: object) -> Path:
-    """Write an adapter with these tensors; `keys` replace metadata, with _ for the dots of the keys, or remove it with
-    None."""
+    """Write an adapter with these tensors; `keys` replace metadata, with _ for the dots of the keys and __ for _, or
+    remove it with None."""
     metadata: dict[str, object] = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
-    metadata |= {key.replace("_", "."): value for key, value in keys.items()}
+    metadata |= {key.replace("__", "*").replace("_", ".").replace("*", "_"): value for key, value in keys.items()}
     writer = gguf.GGUFWriter(path, "")
     writer.kv_data[0].clear()
     for key, value in metadata.items():

@@ -92,6 +92,12 @@ class Adapters:
             digest.update(direction.data)
         return digest.hexdigest()
 
+    @property
+    def nbytes(self) -> int:
+        """The size of all matrices and vectors, without what stacking fills up."""
+        matrices = [each for pairs in self.pairs.values() for pair in pairs for each in (pair.a, pair.b)]
+        return sum(each.nbytes for each in (*matrices, *self.directions.values()))
+
     def low_rank(self, name: str) -> LowRankChange | None:
         """Return the change of a tensor, or None."""
         if name not in self._stacked and name in self.pairs:
