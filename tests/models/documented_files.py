@@ -16,13 +16,14 @@ from functools import cache, partial
 from pathlib import Path
 
 import eagle3_heads
+import numpy as np
 import projector_checkpoints
 import reference_models
 import sound_projectors
 from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
 from hearing_model import speech, wav, write_hearing_model
 from locations import DATA, TESTS
-from lora_adapter import lora_adapter
+from lora_adapter import control_vector, lora_adapter
 from made_videos import make_video
 from seeing_model import picture, write_seeing_model
 from split_files import split
@@ -176,6 +177,10 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
     "template.jinja": lambda path: text(path, CHAT_TEMPLATE),
     "qwen3-vl.gguf": watching_model, "clip.mp4": video,
+    "other-adapter.gguf": partial(lora_adapter, seed=1),
+    "vector.gguf": lambda path: control_vector(path, {1: np.ones(256, np.float32)}),
+    "happy.txt": partial(text, content="I feel wonderful today\nWhat a nice day\n"),
+    "sad.txt": partial(text, content="I feel terrible today\nWhat a bad day\n"),
     "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image,
     "photos.jsonl": partial(lines, objects=[ABOUT_A_PHOTO]), "photos/": photos,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),

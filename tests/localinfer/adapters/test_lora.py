@@ -12,6 +12,8 @@ import pytest
 from lora_adapter import lora_adapter, random_pairs
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
+import localinfer
+from localinfer import paths
 from localinfer.adapters import open_adapters
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf
@@ -153,8 +155,6 @@ def test_snapshots_belong_to_the_scales(files: dict[str, Path], tmp_path: Path) 
 
 
 def test_a_run_sets_other_scales(files: dict[str, Path]) -> None:
-    import localinfer
-
     with localinfer.load(files["llama"], lora=str(files["llama-a"]), threads=2, ctx_size=128, tune=False) as model:
         assert (list(model.lora_adapters), model.lora_scales) == ([files["llama-a"]], (1.0,))
         run = {"n_predict": 8, "temp": 0.0, "ignore_eos": True}
@@ -172,9 +172,8 @@ def test_a_run_sets_other_scales(files: dict[str, Path]) -> None:
                 model.generate("Hello", lora_scales=wrong)
 
 
-def test_the_prefix_store_tells_scales_apart(files: dict[str, Path], tmp_path: Path) -> None:
-    import localinfer
-
+def test_the_prefix_store_tells_scales_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "prefixes_dir", lambda: tmp_path / "prefixes")
     prompt = [7, 8, 9, 10, 11] * 120
     one, path = lora_adapter(tmp_path / "one.gguf"), tiny_llama(tmp_path / "m.gguf", n_ctx=1024)
 
