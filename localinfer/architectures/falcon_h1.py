@@ -16,6 +16,7 @@ def build(g: Builder[X]) -> None:
         q, k, v = qkv(g, h, blk)
         g.matmul(g.attend(blk, q, k, v, attention), f"{blk}attn_output", n, add_to=x)
         g.matmul(state_space(g, blk, h, shape), f"{blk}ssm_out", n, add_to=x)
+        g.point(x, f"{blk}resid_mid")
         h = g.norm(x, f"{blk}ffn_norm")
         g.matmul(feed_forward(g, h, blk, "silu"), f"{blk}ffn_down", n, add_to=x)
     g.output.logits(x)

@@ -25,11 +25,12 @@ def build(g: Builder[X]) -> None:
     router = read_router(g, normed=True) if has_experts(g) else None
     for blk in g.blocks():
         a = attend(g, g.norm(x, f"{blk}attn_norm"), blk, specs[blk.number], sources[blk.number])
-        add_branch(g, x, BranchOutput(a, "attn_output"), blk, "post_attention_norm")
+        add_branch(g, x, BranchOutput(a, "attn_output"), blk, "post_attention_norm", point="attn_out")
+        g.point(x, f"{blk}resid_mid")
         f, matrix = feed_forward(g, g.norm(x, f"{blk}ffn_norm"), blk, "gelu"), "ffn_down"
         if router:
             f, matrix = with_experts(g, x, f, blk, router), ""
-        add_branch(g, x, BranchOutput(f, matrix), blk, "post_ffw_norm")
+        add_branch(g, x, BranchOutput(f, matrix), blk, "post_ffw_norm", point="ffn_out")
         if inputs is not None:
             e = g.gate(g.matmul(x, f"{blk}inp_gate", size), inputs, "gelu", first=size * blk.number)
             add_branch(g, x, BranchOutput(e, "proj"), blk, "post_norm")

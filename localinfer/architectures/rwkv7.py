@@ -37,6 +37,7 @@ def build(g: Builder[X]) -> None:
             v = g.recurrent.lerp(v, first, g.gate(low_rank(blk, xv, "v"), None, "sigmoid"))
         y = g.recurrent.time_mix(blk, HeadInputs(q, low_rank(blk, xw, "w", "tanh"), k, v, low_rank(blk, xa, "a")))
         g.matmul(g.gate(y, low_rank(blk, xg, "g", "sigmoid")), f"{blk}time_mix_output", n, add_to=x)
+        g.point(x, f"{blk}resid_mid")
         h = g.norm(x, f"{blk}attn_norm_2")
         [h] = g.recurrent.lerps(h, g.recurrent.token_shift(h), f"{blk}channel_mix_lerp_k", 1)
         f = g.matmul(h, f"{blk}channel_mix_key", multiple_of_32(g.hparams, "feed_forward_length"))

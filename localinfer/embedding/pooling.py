@@ -42,9 +42,10 @@ def pool_texts(
 
 def token_states(engine: Engine, text: Ids) -> Floats:
     """Return the hidden states of all tokens of a text, float32 (len(text), embedding_length)."""
-    engine.reset()
     states = []
     is_whole = fits_in_batch(engine, [len(text)])
+    if not is_whole:
+        engine.reset()
     for batch in [text] if is_whole else split_batches(text, engine.graph.batch):
         if is_whole:
             engine.runner.evaluate_packed(engine.sequence, [batch], ())
@@ -52,7 +53,7 @@ def token_states(engine: Engine, text: Ids) -> Floats:
             engine.runner.evaluate_segments([Segment(engine.sequence, batch)])
         for first in range(0, len(batch), engine.graph.outputs):
             rows = np.arange(first, min(first + engine.graph.outputs, len(batch)), dtype=np.int32)
-            states.append(engine.compiled_graph.hidden_states(rows).copy())
+            states.append(engine.runner.hidden_states(rows).copy())
     return np.concatenate(states)
 
 
@@ -106,6 +107,6 @@ def pooled_sums(engine: Engine, rows: Rows, owners: Rows, count: int) -> Floats:
         output_rows = slice(first, first + engine.graph.outputs)
         starts = np.flatnonzero(np.diff(owners[output_rows], prepend=-1))
         sums[owners[output_rows][starts]] += np.add.reduceat(
-            engine.compiled_graph.hidden_states(rows[output_rows].astype(np.int32)), starts
+            engine.runner.hidden_states(rows[output_rows].astype(np.int32)), starts
         )
     return sums

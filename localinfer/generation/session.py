@@ -293,7 +293,7 @@ class GenerationSession:
             "head": self._engine.compiled_graph.has_draft_head,
         }
         names = {name for name in parse_speculation_types(options.spec_type) if has_drafter.get(name)}
-        if not names or not options.spec_draft_n_max:
+        if not names or not options.spec_draft_n_max or self._engine.sequence.modifiers.hooks:
             return None
         from localinfer.generation.speculative.speculative_decoder import SpeculativeDecoder
 
@@ -374,7 +374,8 @@ class GenerationSession:
         """Evaluate the prompt and return the logits after it. Reuse cached tokens, unless the options forbid it."""
         self._check_current(stats)
         start = perf_counter()
-        engine, store = self._engine, self._prefix_store if options.cache_prompt else None
+        engine, has_hooks = self._engine, self._engine.sequence.modifiers.hooks is not None
+        store = self._prefix_store if options.cache_prompt and not has_hooks else None
         engine.use_adapters(scales_of_run(options, engine.runner.default_scales))
         stats.reused_tokens = engine.reuse_prefix(prompt, len(prompt) - 1 if options.cache_prompt else 0, self.progress)
         if store:
@@ -402,6 +403,8 @@ class GenerationSession:
 
     def _save_prefix(self, stats: Stats) -> None:
         """Save the tokens of a run that has ended, unless another one has begun."""
+        if self._engine.sequence.modifiers.hooks:
+            return
         if self._prefix_store and self._current is stats and self._engine.settle():
             with self._engine.lock:
                 self._prefix_store.save(self._engine, after_answer=True)

@@ -23,7 +23,10 @@ def qkv(g: Builder[X], h: X, blk: Block, *, bias: bool = False) -> Sequence[X]:
     heads = blk.heads
     q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
     if g.tensors.has(f"{blk}attn_qkv.weight"):
-        return g.slices(h, f"{blk}attn_qkv", q, k, v)
+        products = g.slices(h, f"{blk}attn_qkv", q, k, v)
+        for name, x in zip("qkv", products, strict=True):
+            g.point(x, f"{blk}attn_{name}")
+        return products
     return [
         g.matmul(h, f"{blk}attn_q", q, barrier=False),
         g.matmul(h, f"{blk}attn_k", k, barrier=False),

@@ -103,6 +103,16 @@ class Builder(ABC, Generic[X]):
     def soft_cap(self, x: X, factor: float, cap: float) -> None:
         """Replace x with cap * tanh(factor * x / cap), or with factor * x if cap is 0."""
 
+    def point(self, x: X, name: str) -> None:
+        """Name activations, so that hooks can read and change them: see `localinfer.graph.points`.
+
+        Operations name their results after the tensors. Call it before an operation that overwrites x.
+        """
+
+    def asks_for(self, name: str) -> bool:  # noqa: ARG002 (a builder without hooks)
+        """Return whether hooks ask for a point, so that it must not be inside of a fused operation."""
+        return False
+
     def scale(self, x: X, factor: float) -> None:
         """Multiply x by a factor, in place."""
         self.soft_cap(x, factor, 0.0)

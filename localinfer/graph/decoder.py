@@ -86,15 +86,16 @@ def apply_decoder_block(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None
     mixed = mixer(blk, h) if mixer else None
     attention = attention_branch(g, spec, blk, h) if mixed is None else mixed
     if not spec.parallel:
-        add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale)
+        add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale, "attn_out")
+        g.point(x, f"{blk}resid_mid")
     if not spec.pre_norms:
         h = x
     elif not spec.parallel or spec.pre_norms["feed_forward"] != spec.pre_norms["attention"]:
         h = g.norm(x, f"{blk}{spec.pre_norms['feed_forward']}")
     network = feed_forward_branch(g, spec, blk, h)
     if spec.parallel:
-        add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale)
-    add_branch(g, x, network, blk, spec.post_norms.get("feed_forward"), spec.residual_scale)
+        add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale, "attn_out")
+    add_branch(g, x, network, blk, spec.post_norms.get("feed_forward"), spec.residual_scale, "ffn_out")
 
 
 def attention_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> BranchOutput[X]:
@@ -118,15 +119,23 @@ def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> B
 
 
 def add_branch(
-    g: Builder[X], x: X, output: BranchOutput[X], blk: Block, norm: str | None = None, scale: float = 1.0
-) -> None:
-    """Add a branch to x: project it with its matrix, if it has one, then normalise it with `norm` or scale it."""
-    n, matrix = g.embedding_length, output.matrix
-    if matrix and not norm and scale == 1.0:
+    g: Builder[X], x: X, output: BranchOutput[X], blk: Block, norm: str | None = None, scale: float = 1.0,
+    point: str = "",
+) -> None:  # fmt: skip
+    """Add a branch to x: project it with its matrix, if it has one, then normalise it with `norm` or scale it.
+
+    `point` names what is added, before it is scaled.
+    """
+    n, matrix, is_read = g.embedding_length, output.matrix, bool(point) and g.asks_for(f"{blk}{point}")
+    if matrix and not norm and scale == 1.0 and not is_read:
         g.matmul(output.branch, f"{blk}{matrix}", n, add_to=x)
         return
     y = g.matmul(output.branch, f"{blk}{matrix}", n) if matrix else output.branch
-    if norm:
+    if norm and not is_read:
         g.add_norm(x, y, f"{blk}{norm}")
-    else:
-        g.add(x, y, scale)
+        return
+    if norm:
+        y = g.norm(y, f"{blk}{norm}")
+    if is_read:
+        g.point(y, f"{blk}{point}")
+    g.add(x, y, scale)

@@ -23,6 +23,7 @@ def build_encoder(
         a = g.attend(blk, q, k, v, attention)
         g.matmul(a, f"{blk}attn_output", g.embedding_length, add_to=x)
         g.norm(x, f"{blk}attn_output_norm", in_place=True)
+        g.point(x, f"{blk}resid_mid")
         f = feed_forward(g, x, blk, activation, gated=gated)
         g.matmul(f, f"{blk}ffn_down", g.embedding_length, add_to=x)
         g.norm(x, f"{blk}layer_output_norm", in_place=True)

@@ -27,10 +27,15 @@ def feed_forward(
     Without a gate matrix, the gate is the first half of the rows of ffn_up. For `std_multiplier` see `Builder.gate`.
     """
     n, up = multiple_of_32(g.hparams, "feed_forward_length", g.block_count, blk.number), f"{blk}ffn_up"
+    values: X | None
     if not gated:
-        return g.gate(g.matmul(h, up, n), None, activation)
-    if g.tensors.has(f"{up}.weight") and g.f.tensors[f"{up}.weight"].shape[0] == 2 * n:
+        gate, values = g.matmul(h, up, n), None
+    elif g.tensors.has(f"{up}.weight") and g.f.tensors[f"{up}.weight"].shape[0] == 2 * n:
         gate, values = g.slices(h, up, n, n)
+        g.point(gate, f"{blk}ffn_gate")
+        g.point(values, up)
     else:
         gate, values = g.matmul(h, f"{blk}ffn_gate", n, barrier=False), g.matmul(h, up, n)
-    return g.gate(gate, values, activation, std_multiplier=std_multiplier)
+    y = g.gate(gate, values, activation, std_multiplier=std_multiplier)
+    g.point(y, f"{blk}ffn_act")
+    return y

@@ -17,6 +17,7 @@ from localinfer.generation.token_selection import SamplerFunction
 from localinfer.model.cache_files import CacheFiles
 from localinfer.model.chat_prompts import ChatPrompts
 from localinfer.model.embeddings import Embeddings
+from localinfer.model.hooked_model import HookedModel
 from localinfer.model.text_generation import ChatKeywords, TextGeneration
 from localinfer.options import CONSTRAINT_OPTIONS, Options
 from localinfer.options.keywords import RunKeywords
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
     from localinfer.model.chat_request import ChatRequest
 
 
-class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
+class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles, HookedModel):
     """A loaded model. `options` are the defaults of every run.
 
     Only one run is active at a time: starting another one ends the previous one. Methods may be called from several

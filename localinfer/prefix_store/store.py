@@ -162,7 +162,7 @@ class PrefixStore:
 
     def _opened(self, engine: SequenceEngine) -> tuple[str, Path]:
         """Return the digest that names the model with its settings, and its directory, which is created."""
-        scales = engine.sequence.scales
+        scales = engine.sequence.modifiers.scales
         if scales not in self._models or not self._models[scales][1].is_dir():  # it may be removed at any time
             identity = snapshot_identity(engine, self._options)
             if not sequence_parts.has_windows(engine.sequence):

@@ -3,7 +3,7 @@
 It evaluates batches of any sequences. Earlier tokens are in the caches of the sequences.
 """
 
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.graph_builder import GraphBuilder
-from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
 from localinfer.kernels.bpe_signatures import tokenizer_kernels
 from localinfer.machine import resources
 from localinfer.options import Options, Precision, parse_speculation_types
@@ -56,7 +56,8 @@ DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by w
 class CompiledGraph:
     """A compute graph that is ready to run. `files` are the model's file and that of a separate draft head.
 
-    With `media`, embeddings of images and sounds can take the place of tokens. `adapters` change the weights.
+    With `media`, embeddings of images and sounds can take the place of tokens. `adapters` change the weights. With
+    `hooks`, it is the graph that `with_hooks` returns; it has no draft head.
 
     If kernels are not cached yet and are not wanted `at_once`, those for large batches are compiled in the background.
     Until they are finished, batches have at most `max_batch` tokens; a larger one waits for them.
@@ -75,13 +76,18 @@ class CompiledGraph:
         at_once: bool = True,
         media: bool = False,
         adapters: Adapters | None = None,
+        hooks: HookedGraph | None = None,
     ) -> None:
         self.files = (f, draft_head) if draft_head else (f,)
-        available = resources.available_memory()
-        self.model_graph = build_graph_within_memory(
-            available, f, options, draft_head, media=media, adapters=adapters
-        )
-        self.graph = self.model_graph.graph
+        self._options = options
+        if hooks:
+            self.model_graph = build_graph(f, options, media=media, adapters=adapters, hooks=hooks)
+        else:
+            available = resources.available_memory()
+            self.model_graph = build_graph_within_memory(
+                available, f, options, draft_head, media=media, adapters=adapters
+            )
+        self.graph, self.cuts = self.model_graph.graph, self.model_graph.points.cuts()
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
         require_memory(f, self.graph.nbytes, self.n_ctx)
@@ -98,6 +104,32 @@ class CompiledGraph:
         self._thread_pool = ThreadPool(
             addresses, self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
         )
+
+    # --- hooks ---
+
+    def point_graph(self) -> ModelGraph:
+        """Return a graph that has all points of the model (`localinfer.graph.points`) and cannot run."""
+        adapters, media = self.model_graph.adapters, self.model_graph.context.media
+        return build_graph(
+            self.files[0], self._own_options, media=media, adapters=adapters, hooks=HookedGraph(None)
+        )
+
+    def with_hooks(self, points: Collection[str], progress: Progress | None = None) -> "CompiledGraph":
+        """Return a graph of the same model that is cut at these points. It evaluates the same sequences, as both have
+        the same caches."""
+        model_graph = self.model_graph
+        result = CompiledGraph(
+            self.files[0], self._own_options, progress, media=model_graph.context.media,
+            adapters=model_graph.adapters, hooks=HookedGraph(points, model_graph),
+        )  # fmt: skip
+        for shape in result.graph.row_accesses.keys() & self.graph.row_accesses.keys():
+            result.graph.set_row_access(shape, self.graph.row_access_of(shape))
+        return result
+
+    @property
+    def _own_options(self) -> Options:
+        """The options with the context length that was chosen."""
+        return replace(self._options, ctx_size=self.n_ctx)
 
     # --- kernels ---
 
@@ -198,13 +230,6 @@ class CompiledGraph:
         self.model_graph.output_indices.view(np.int32)[: len(rows)] = rows
         return float_rows(self.model_graph.logits_buffer, len(rows))
 
-    def hidden_states(self, rows: NDArray[np.int32]) -> Floats:
-        """Return the hidden states of these rows after all layers, float32 (len(rows), n), valid until the
-        next call."""
-        self.select_output_rows(rows)
-        self.run(self.model_graph.output_start, self.model_graph.final_states_end, len(rows))
-        return float_rows(self.model_graph.final_states_buffer, len(rows))
-
     def run_draft_head(self, previous_states: Sequence[Floats | float]) -> tuple[Floats, Floats]:
         """Run the draft head for a batch in which each token belongs to a different sequence.
 
@@ -296,12 +321,13 @@ def build_graph_within_memory(
 
 
 def build_graph(
-    f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False, adapters: Adapters | None = None
-) -> ModelGraph:
+    f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False,
+    adapters: Adapters | None = None, hooks: HookedGraph | None = None,
+) -> ModelGraph:  # fmt: skip
     """Build and check the model's compute graph, with `adapters` if there are any. Nothing is allocated or compiled.
 
-    A separate `draft_head` replaces the model's own MTP head. With `media`, embeddings of images and sounds can take
-    the place of tokens.
+    A separate `draft_head` replaces the model's own MTP head; a graph with `hooks` has none. With `media`, embeddings
+    of images and sounds can take the place of tokens.
     """
     build_model = architectures.find_build_function(f, options.architecture)
     keys = Hyperparameters(f)
@@ -315,7 +341,7 @@ def build_graph(
     sequences = min(options.parallel, batch) if causal else 1
     outputs = max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
     threads = options.threads or resources.default_threads()
-    uses_draft_head = "head" in parse_speculation_types(options.spec_type)
+    uses_draft_head = "head" in parse_speculation_types(options.spec_type) and not hooks
     precision = DEFAULT_PRECISION[causal] if options.precision == "auto" else options.precision
     graph = ComputeGraph(
         batch, outputs, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision], sequences
@@ -324,7 +350,7 @@ def build_graph(
     context = Context(
         n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head, media and causal
     )
-    model = ModelGraph(f, keys, graph, context, adapters)
+    model = ModelGraph(f, keys, graph, context, adapters, hooks)
     if draft_head and uses_draft_head and causal:
         build_with_draft_head(model, build_model, draft_head)
     else:

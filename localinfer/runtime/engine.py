@@ -92,12 +92,10 @@ class Engine(SequenceEngine):
         max_tokens: int,
         progress: Progress | None = None,  # noqa: ARG002 (no other sequence is evaluated)
     ) -> int:
-        return self.rewind(min(common_prefix_length(self.sequence.tokens, tokens), max_tokens))
-
-    def use_adapters(self, scales: tuple[float, ...]) -> None:
-        if scales != self.sequence.scales:
+        if self.sequence.modifiers.hooks:
             self.reset()
-            self.sequence.scales = scales
+            return 0
+        return self.rewind(min(common_prefix_length(self.sequence.tokens, tokens), max_tokens))
 
     def settle(self) -> bool:
         return True

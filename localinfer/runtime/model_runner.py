@@ -10,12 +10,15 @@ from collections import abc, deque
 
 import numpy as np
 
-from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError
+from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError, UsageError
 from localinfer.graph.cache.page_pool import OutOfPagesError
 from localinfer.kernels.layout import UNLIMITED_WINDOW
 from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, concatenate
-from localinfer.runtime.compiled_graph import CompiledGraph, Floats
+from localinfer.runtime.compiled_graph import CompiledGraph, Floats, float_rows
+from localinfer.runtime.hooked_batch import HookedBatch, HookedGraphs
+from localinfer.runtime.hooks import SequenceHooks
 from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.segment_media import media_inputs, media_with_segment
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.thread_pool import OnOp
@@ -41,13 +44,24 @@ class ModelRunner:
         self.evict: abc.Callable[[], bool] = lambda: False
         adapters = compiled_graph.model_graph.adapters
         self.default_scales = adapters.scales if adapters else ()  # of the LoRA adapters, in runs that set no others
+        self._hooked_graphs = HookedGraphs(compiled_graph)
+        self._batch = HookedBatch(compiled_graph)  # the last one
         self.decode_seconds = deque[float](maxlen=DECODE_STEPS_KEPT)  # of batches of one token in a short context
         self.n_batches = self.n_batched = 0  # batches so far, and the sequences in them
         self._closed, self._process = False, os.getpid()
 
-    def new_sequence(self) -> Sequence:
-        """Return a new, empty sequence. Its owner must `reset` it in the end, which frees its pages."""
-        return Sequence(self.compiled_graph.model_graph.sequence_caches(), self.media_table, self.default_scales)
+    def new_sequence(self, modifiers: Modifiers | None = None) -> Sequence:
+        """Return a new, empty sequence. Its owner must `reset` it in the end, which frees its pages.
+
+        Without `modifiers`, its LoRA adapters have the default scales.
+        """
+        caches = self.compiled_graph.model_graph.sequence_caches()
+        return Sequence(caches, self.media_table, modifiers or Modifiers(self.default_scales))
+
+    def prepare_hooks(self, hooks: SequenceHooks) -> None:
+        """Build the graph that is cut at the points of these hooks."""
+        with self.lock:
+            self._hooked_graphs.get(hooks.points)
 
     # --- batches ---
 
@@ -65,14 +79,15 @@ class ModelRunner:
         the context; the sequences are then unchanged.
         """
         with self.lock:
+            self.require_open()
             if len(rows):
                 self.compiled_graph.require_output_layer()
             self.prepare(segments)
             self.n_batches, self.n_batched = self.n_batches + 1, self.n_batched + len(segments)
-            logits = self.compiled_graph.select_output_rows(rows)
+            logits = self._batch.select_output_rows(rows)
             tokens, begin = sum(len(each.ids) for each in segments), time.perf_counter()
             try:
-                for first, end in self.compiled_graph.op_ranges(logits=len(rows) > 0):
+                for first, end in self._batch.graph.op_ranges(logits=len(rows) > 0):
                     self.run(first, end, tokens, on_op)
             except BaseException:
                 with self.page_table_lock:
@@ -88,9 +103,17 @@ class ModelRunner:
 
     def evaluate_output_layer(self, rows: Ids) -> Logits:
         """Return the logits of rows of the last batch, float32 (len(rows), n_vocab), valid until the next call."""
-        logits = self.compiled_graph.select_output_rows(rows)
-        self.run(*self.compiled_graph.output_layer_ops, len(rows))
+        logits = self._batch.select_output_rows(rows)
+        self.run(*self._batch.graph.output_layer_ops, len(rows))
         return logits
+
+    def hidden_states(self, rows: Ids) -> Floats:
+        """Return the hidden states of rows of the last batch after all layers, float32 (len(rows), n), valid until the
+        next call."""
+        self._batch.select_output_rows(rows)
+        model_graph = self._batch.graph.model_graph
+        self.run(model_graph.output_start, model_graph.final_states_end, len(rows))
+        return float_rows(model_graph.final_states_buffer, len(rows))
 
     def evaluate_draft_head(self, inputs: abc.Sequence[DraftHeadInput]) -> tuple[Logits, Floats]:
         """Evaluate the draft head for several sequences, at most `graph.sequences`, in one pass.
@@ -112,7 +135,7 @@ class ModelRunner:
                 ids = concatenate([each.ids for each in segments])
                 self.compiled_graph.set_inputs(ids, concatenate(positions), media=media)
                 for row, each in enumerate(inputs):
-                    self.compiled_graph.set_adapter_scales(row, 1, each.sequence.scales)
+                    self.compiled_graph.set_adapter_scales(row, 1, each.sequence.modifiers.scales)
             logits, states = self.compiled_graph.run_draft_head([each.state for each in inputs])
             return logits, states.copy()
 
@@ -129,9 +152,11 @@ class ModelRunner:
                 self.retry_after_eviction(lambda: sequence.pack(lengths))
             self.n_batches, self.n_batched = self.n_batches + 1, self.n_batched + len(texts)
             positions = np.concatenate([np.arange(length) for length in lengths])
-            self.compiled_graph.set_inputs(np.concatenate(texts), positions, np.concatenate(types) if types else 0)
-            self.compiled_graph.set_adapter_scales(0, len(positions), self.default_scales)
-            self.run(0, self.compiled_graph.output_layer_ops[0], len(positions))
+            ids = np.concatenate(texts)
+            self._batch = self._hooked_graphs.batch([(sequence.modifiers.hooks, ids, positions)])
+            self._batch.graph.set_inputs(ids, positions, np.concatenate(types) if types else 0)
+            self._batch.graph.set_adapter_scales(0, len(positions), self.default_scales)
+            self.run(0, self._batch.graph.output_layer_ops[0], len(positions))
 
     def prepare(self, segments: abc.Sequence[Segment]) -> None:
         """Allocate cache space for a batch, and write its inputs. Raises the errors of `evaluate_segments`."""
@@ -149,11 +174,13 @@ class ModelRunner:
         medias = [media_with_segment(each) for each in segments]
         media = media_inputs(segments, medias, positions)
         ids = concatenate([each.ids for each in segments])
-        self.compiled_graph.set_inputs(ids, concatenate(positions), media=media)
+        rows = ((each.sequence.modifiers.hooks, each.ids, at) for each, at in zip(segments, positions, strict=True))
+        self._batch = self._hooked_graphs.batch(rows)
+        self._batch.graph.set_inputs(ids, concatenate(positions), media=media)
         row = 0
         for each, each_media in zip(segments, medias, strict=True):
             each.sequence.set_inputs(len(each.ids), row, each_media)
-            self.compiled_graph.set_adapter_scales(row, len(each.ids), each.sequence.scales)
+            self._batch.graph.set_adapter_scales(row, len(each.ids), each.sequence.modifiers.scales)
             row += len(each.ids)
 
     def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:
@@ -161,7 +188,7 @@ class ModelRunner:
         regularly."""
         with self.lock:
             self.require_open()
-            self.compiled_graph.run(first, end, tokens, on_op)
+            self._batch.run(first, end, tokens, on_op)
 
     # --- cache space ---
 
@@ -192,7 +219,10 @@ class ModelRunner:
     # --- closing ---
 
     def require_open(self) -> None:
-        """Raise LocalInferError after `close`, and in a forked process, which has no worker threads."""
+        """Raise LocalInferError after `close`, and in a forked process, which has no worker threads; UsageError in a
+        hook."""
+        if self._batch.is_in_hook():
+            raise UsageError("a hook cannot evaluate the model that it belongs to")
         if self._closed:
             raise LocalInferError("the model is closed")
         if os.getpid() != self._process:
@@ -202,4 +232,5 @@ class ModelRunner:
         """End the threads. A batch of another thread is completed first; later calls raise LocalInferError."""
         self._closed = True
         with self.lock:
+            self._hooked_graphs.close()
             self.compiled_graph.close()

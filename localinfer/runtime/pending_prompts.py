@@ -53,11 +53,11 @@ class PendingPrompts:
         self, requester: Sequence, tokens: abc.Sequence[int], min_tokens: int
     ) -> tuple[Sequence, int] | None:
         """Return another sequence that is evaluating at least the first `min_tokens` of `tokens`, and the length of the
-        common prefix. It has the same scales of LoRA adapters."""
+        common prefix. Both can share it."""
         if not requester.can_rewind:
             return None
         for sequence in [*self._reservations, *(request.sequence for request in self._queue)]:
-            if sequence is not requester and sequence.scales == requester.scales:
+            if sequence is not requester and sequence.modifiers.can_share(requester.modifiers):
                 length = common_prefix_length([*sequence.tokens, *self.tokens_of(sequence)], tokens)
                 if length >= max(min_tokens, len(sequence) + 1):
                     return sequence, length

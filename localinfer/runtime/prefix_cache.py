@@ -28,11 +28,13 @@ class PrefixCache:
     def longest_prefix(self, engine: RequestOwner, tokens: abc.Sequence[int], max_tokens: int) -> tuple[Sequence, int]:
         """Return the sequence with the longest reusable prefix of `tokens`, at most `max_tokens`, and its length.
 
-        The engine's own sequence is preferred. Those with other scales of LoRA adapters have other contents.
+        The engine's own sequence is preferred. Those with other modifiers have other contents.
         """
         others = [each.sequence for each in self._engines if each is not engine]
-        scales = engine.sequence.scales
-        sequences = [each for each in (engine.sequence, *others, *self._unused) if each.scales == scales]
+        modifiers = engine.sequence.modifiers
+        sequences = [
+            each for each in (engine.sequence, *others, *self._unused) if each.modifiers.can_share(modifiers)
+        ]
         lengths = [each.rewind_target(min(common_prefix_length(each.tokens, tokens), max_tokens)) for each in sequences]
         best = max(range(len(lengths)), key=lengths.__getitem__)
         return sequences[best], lengths[best]
@@ -50,7 +52,7 @@ class PrefixCache:
         self._mark_used(source, length)
 
     def replace_sequence(self, engine: RequestOwner, sequence: Sequence) -> None:
-        """Give an engine another sequence. Its own one becomes an unused one."""
+        """Give an engine another sequence. Its own one becomes an unused one, unless it has hooks."""
         previous, engine.sequence = engine.sequence, sequence
         self._add_unused(previous)
 
@@ -67,8 +69,8 @@ class PrefixCache:
         return sequence is not None
 
     def _add_unused(self, sequence: Sequence) -> None:
-        """Add a sequence that no engine uses any more. A short one is discarded."""
-        if len(sequence) < MIN_SHARED_TOKENS:
+        """Add a sequence that no engine uses any more. One that is short, or has hooks, is discarded."""
+        if len(sequence) < MIN_SHARED_TOKENS or sequence.modifiers.hooks:
             sequence.reset()
             return
         self._unused.append(sequence)

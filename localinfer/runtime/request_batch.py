@@ -73,6 +73,8 @@ def evaluate_slices(runner: ModelRunner, batch: abc.Sequence[RequestSlice]) -> N
         first_rows = accumulate((len(each.rows) for each in batch), initial=0)
         for each, first in zip(batch, first_rows, strict=False):
             try:
+                if (hooks := each.request.sequence.modifiers.hooks) and (hook_error := hooks.take_error()):
+                    raise hook_error
                 each.request.advance(len(each.ids), logits[first : first + len(each.rows)])
             except BaseException as error:  # raised by its decode loop: other requests continue
                 each.request.error = error

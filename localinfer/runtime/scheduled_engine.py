@@ -13,6 +13,7 @@ from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
 from localinfer.runtime.model_runner import MAX_POSITION
+from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.request import (
     POLL_SECONDS,
     SHORT_REQUEST_TOKENS,
@@ -170,10 +171,10 @@ class ScheduledEngine(SequenceEngine):
         self._cancel_decode_loop()
         return self._scheduler.reuse_prefix(self, tokens, max_tokens, progress)
 
-    def use_adapters(self, scales: tuple[float, ...]) -> None:
-        if scales != self.sequence.scales:
-            self._cancel_decode_loop()
-            self._scheduler.replace_sequence(self, scales)
+    def _replace_sequence(self, modifiers: Modifiers) -> None:
+        self.settle()
+        with self.lock:
+            self._scheduler.replace_sequence(self, modifiers)
 
     def reset(self) -> None:
         self._cancel_decode_loop()

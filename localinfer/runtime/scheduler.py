@@ -29,6 +29,7 @@ from collections import abc
 
 from localinfer.runtime.draft_head_batcher import DraftHeadBatcher
 from localinfer.runtime.model_runner import ModelRunner
+from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.pending_prompts import PendingPrompts
 from localinfer.runtime.prefix_cache import MIN_SHARED_TOKENS, PrefixCache
 from localinfer.runtime.request import POLL_SECONDS, Request, RequestOwner, RequestState
@@ -257,15 +258,13 @@ class Scheduler:
 
     # --- prefix caching ---
 
-    def replace_sequence(self, engine: RequestOwner, scales: tuple[float, ...]) -> None:
-        """Give an engine an empty sequence with these scales of the LoRA adapters. Its own one stays in the prefix
-        cache."""
+    def replace_sequence(self, engine: RequestOwner, modifiers: Modifiers) -> None:
+        """Give an engine an empty sequence with these modifiers. Its own one stays in the prefix cache, unless it has
+        hooks."""
         with self._condition:
             self._pending_prompts.withdraw(engine.sequence)
             self._mark_arrived(engine.sequence)
-            sequence = self.runner.new_sequence()
-            sequence.scales = scales
-            self._prefix_cache.replace_sequence(engine, sequence)
+            self._prefix_cache.replace_sequence(engine, self.runner.new_sequence(modifiers))
 
     def reuse_prefix(
         self, engine: RequestOwner, tokens: abc.Sequence[int], max_tokens: int, progress: Progress | None
@@ -273,13 +272,16 @@ class Scheduler:
         """Give an engine the longest cached prefix of `tokens`, at most `max_tokens` long, and return its length.
 
         The prefix comes from the engine's own sequence, another engine's, or the prefix cache. If another sequence is
-        about to evaluate a longer prefix, wait for that.
+        about to evaluate a longer prefix, wait for that. A sequence with hooks reuses nothing.
         """
         pending = self._pending_prompts
         with self._condition:
             engine.is_idle = False
             pending.withdraw(engine.sequence)
             self._mark_arrived(engine.sequence)
+            if engine.sequence.modifiers.hooks:
+                engine.sequence.reset()
+                return 0
             source, length = self._prefix_cache.longest_prefix(engine, tokens, max_tokens)
             while longer := pending.find_prefix(engine.sequence, tokens[:max_tokens], length + MIN_SHARED_TOKENS):
                 sequence, pending_length = longer

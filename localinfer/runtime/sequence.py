@@ -7,19 +7,22 @@ from numpy.typing import NDArray
 
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
 from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.modifiers import NO_MODIFIERS, Modifiers
 from localinfer.runtime.sequence_media import SequenceMedia
 
 
 class Sequence:
     """A sequence of tokens with its caches. `tokens` are the ids of all cached tokens, from position 0: of the
-    vocabulary, or of media rows, whose places `media` knows. `scales` are those of the LoRA adapters for all tokens."""
+    vocabulary, or of media rows, whose places `media` knows. `modifiers` are those of all tokens.
+
+    A sequence with hooks is not shared with others: its caches have what the hooks made of it.
+    """
 
     def __init__(
         self, caches: abc.Sequence[SequenceCache], media_table: MediaTable | None = None,
-        scales: tuple[float, ...] = (),
+        modifiers: Modifiers = NO_MODIFIERS,
     ) -> None:  # fmt: skip
-        self.scales = scales
-        self.caches = caches
+        self.caches, self.modifiers = caches, modifiers
         self.tokens: list[int] = []
         self._no_media = self.media = SequenceMedia(media_table)
 
@@ -28,7 +31,8 @@ class Sequence:
 
     def fork(self) -> "Sequence":
         """Return a copy of the sequence. Both share cache pages until one of them changes a page (copy-on-write)."""
-        other = Sequence([cache.fork() for cache in self.caches], self.media.table, self.scales)
+        assert not self.modifiers.hooks
+        other = Sequence([cache.fork() for cache in self.caches], self.media.table, self.modifiers)
         other.tokens[:], other.media = self.tokens, self.media
         return other
 
@@ -70,7 +74,7 @@ class Sequence:
 
         The texts are not cached. The caller must call `reset` afterwards.
         """
-        self.reset()
+        self._clear()
         for cache in self.caches:
             cache.pack(lengths)
 
@@ -98,6 +102,8 @@ class Sequence:
             cache.rewind(target)
         del self.tokens[target:]
         self.media = self.media.truncated(target)
+        if self.modifiers.hooks:
+            self.modifiers.hooks.rewind(target)
         return target
 
     def rewind_target(self, n: int) -> int:
@@ -123,6 +129,11 @@ class Sequence:
 
     def reset(self) -> None:
         """Discard all tokens."""
+        self._clear()
+        if self.modifiers.hooks:
+            self.modifiers.hooks.rewind(0)
+
+    def _clear(self) -> None:
         self.tokens.clear()
         self.media = self._no_media
         for cache in self.caches:

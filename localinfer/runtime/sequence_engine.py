@@ -11,8 +11,10 @@ from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
 from localinfer.runtime.batch_division import batch_end
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
+from localinfer.runtime.hooks import SequenceHooks
 from localinfer.runtime.media_embeddings import MediaEmbeddings
 from localinfer.runtime.model_runner import ModelRunner
+from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.prompt_media import WITHOUT_MEDIA, PromptMedia
 from localinfer.runtime.thread_pool import OnOp
 from quant.jit.loader import Progress
@@ -157,6 +159,28 @@ class SequenceEngine(ABC):
         self.runner.require_context_space(self.sequence, len(ids))
         return ids
 
+    # --- adapters and hooks ---
+
+    def set_hooks(self, hooks: SequenceHooks | None) -> None:
+        """Replace the hooks of the sequence, whose cached tokens are not used any more."""
+        self.require_open()
+        if hooks:
+            self.runner.prepare_hooks(hooks)
+        self._replace_sequence(self.sequence.modifiers._replace(hooks=hooks))
+
+    def use_adapters(self, scales: tuple[float, ...]) -> None:
+        """Use these scales of the LoRA adapters for the sequence. If it has others, its cached tokens are not used any
+        more."""
+        if scales != self.sequence.modifiers.scales:
+            self._replace_sequence(self.sequence.modifiers._replace(scales=scales))
+
+    def _replace_sequence(self, modifiers: Modifiers) -> None:
+        """Begin an empty sequence with these modifiers."""
+        self.settle()
+        with self.lock, self.runner.page_table_lock:
+            self.sequence.reset()
+            self.sequence = self.runner.new_sequence(modifiers)
+
     # --- the cache ---
 
     def rewind(self, n: int) -> int:
@@ -173,11 +197,8 @@ class SequenceEngine(ABC):
         """Replace the cached tokens by the longest cached prefix of `tokens`, at most `max_tokens`. Return its length.
 
         If another sequence is about to evaluate a longer prefix, wait for that, and report to `progress` meanwhile.
+        With hooks, nothing is reused: they have not seen the cached tokens.
         """
-
-    @abstractmethod
-    def use_adapters(self, scales: tuple[float, ...]) -> None:
-        """Use these scales of the LoRA adapters for the sequence. If it has others, its cached tokens are not used."""
 
     def checkpoint(self) -> None:
         """Keep the current length as a rewind target for some time."""

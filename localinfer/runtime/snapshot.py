@@ -77,7 +77,7 @@ def snapshot_identity(engine: SequenceEngine, options: Options) -> Identity:
         ],
         "batch": graph.batch,
         "passes": graph.passes,
-        **({"adapters": [adapters.digest, *engine.sequence.scales]} if adapters else {}),
+        **({"adapters": [adapters.digest, *engine.sequence.modifiers.scales]} if adapters else {}),
     }
 
 

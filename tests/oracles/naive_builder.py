@@ -57,13 +57,14 @@ class NumpyBuilder(Builder[Floats]):
         super().__init__(ModelProperties(model.file, Hyperparameters(model.file)))
         self.model, self.n_tokens, self.positions = model, len(tokens), np.arange(len(tokens))
         self.media = NaiveMedia(tokens, model.media)
-        self.residual: Floats = np.zeros((0, 0))  # set by the lookup of the embeddings, and changed in place
         self.token_ids = np.maximum(np.asarray(tokens), 0)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
         self.per_head = NumpyHeads(model)
         self.output = NumpyOutput(self)
         self.causal = self.hparams.flag("attention.causal", self.hparams.architecture not in BIDIRECTIONAL)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
+        self.residual: Floats | None = None  # None: there are several residual streams
+        self.points: dict[str, Floats] = {}  # a copy of the activations at each point
 
     @cached_property
     def recurrent(self) -> "NumpyRecurrence":
@@ -79,9 +80,21 @@ class NumpyBuilder(Builder[Floats]):
 
     def blocks(self) -> Iterator[Block]:
         for number, heads in enumerate(self.attention_heads):
-            yield Block(number, heads)
-            if number in self.model.directions:
-                self.residual += self.model.directions[number]
+            blk, x = Block(number, heads), self.residual
+            if x is not None:
+                self.point(x, f"{blk}resid_pre")
+            yield blk
+            if x is not None:
+                x += self.model.directions.get(number, 0.0)
+                self.point(x, f"{blk}resid_post")
+
+    def point(self, x: Floats, name: str) -> None:
+        if name in self.model.patches:
+            x[:] = self.model.patches[name](x.copy())
+        self.points.setdefault(name, x.copy())
+
+    def asks_for(self, name: str) -> bool:
+        return True
 
     # --- rows ---
 
@@ -90,8 +103,11 @@ class NumpyBuilder(Builder[Floats]):
             x[:] = self.norm(x, name)
             return x
         if self.uses_layer_norm:
-            return layer_norm(x, self.model[name], self.eps) + self.model.bias(name)
-        return rms_norm(x, self.model[name], self.eps)
+            y = layer_norm(x, self.model[name], self.eps) + self.model.bias(name)
+        else:
+            y = rms_norm(x, self.model[name], self.eps)
+        self.point(y, name)
+        return y
 
     def norm_groups(
         self, x: Floats, size: int, tensor: str = "", *, per_group_weight: bool = False, eps: float | None = None,
@@ -131,15 +147,19 @@ class NumpyBuilder(Builder[Floats]):
     # --- matrices ---
 
     def matmul(self, x: Floats, name: str, n_out: int, *, add_to: Floats | None = None, barrier: bool = True) -> Floats:
-        y = self.model.matmul(name, x) + self.model.bias(name)
+        y = self.product(x, name)
         assert y.shape[1] == n_out
+        self.point(y, name)
         if add_to is None:
             return y
         add_to += y
         return add_to
 
     def slices(self, x: Floats, name: str, *n_outs: int) -> Sequence[Floats]:
-        return np.split(self.matmul(x, name, sum(n_outs)), np.cumsum(n_outs)[:-1], axis=1)
+        return np.split(self.product(x, name), np.cumsum(n_outs)[:-1], axis=1)
+
+    def product(self, x: Floats, name: str) -> Floats:
+        return self.model.matmul(name, x) + self.model.bias(name)
 
     # --- attention ---
 
@@ -194,13 +214,15 @@ class NumpyBuilder(Builder[Floats]):
 
         if k is not None:
             anchors = self.anchors(blk, rope, 0 if window else model.sinks) if spec.head_norm == "none" else 0.0
-            k = model.store_in_cache(normed_and_rotated(split_heads(k, blk.heads.count_kv), "k", rotary), anchors)
+            k = normed_and_rotated(split_heads(k, blk.heads.count_kv), "k", rotary)
+            k = model.store_in_cache(self.point_of_heads(k, f"{blk}attn_k_rope"), anchors)
             v = k[..., -blk.heads.value :] if v is None else model.store_in_cache(split_heads(v, blk.heads.count_kv))
             self.kv_cache[blk.number] = k, v
         k, v = self.kv_cache[blk.number if kv_source is None else kv_source]
         group = blk.heads.group  # query heads per KV head
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
-        scores = normed_and_rotated(q, "q", rotary) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
+        rotated = self.point_of_heads(normed_and_rotated(q, "q", rotary), f"{blk}attn_q_rope")
+        scores = rotated @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
         if window == 0 and model.n_ctx:
             window, near = model.n_ctx - model.sinks, np.minimum(rotary, model.n_ctx - 1)
             scores[..., : model.sinks] = normed_and_rotated(q, "q", near) @ k[:, : model.sinks].transpose(0, 2, 1)
@@ -215,8 +237,17 @@ class NumpyBuilder(Builder[Floats]):
         if spec.sinks:  # an extra column whose value is 0
             sink_scores = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]
             scores, v = np.concatenate([scores, sink_scores], axis=2), np.pad(v, ((0, 0), (0, 1), (0, 0)))
-        mixed = softmax(scores) @ v
-        return mixed.transpose(1, 0, 2).reshape(len(position), -1)
+        weights = softmax(scores)
+        self.points[f"{blk}attn_weights"] = weights[..., : len(position)]
+        y = (weights @ v).transpose(1, 0, 2).reshape(len(position), -1)
+        self.point(y, f"{blk}attn_heads")
+        return y
+
+    def point_of_heads(self, heads: Floats, name: str) -> Floats:
+        """Name a point, and return its activations, (heads, n_tokens, size)."""
+        x = heads.transpose(1, 0, 2).reshape(self.n_tokens, -1).copy()
+        self.point(x, name)
+        return split_heads(x, len(heads))
 
     def anchors(self, blk: Block, rope: Rope | None, sinks: int) -> Floats | float:
         """Return the mean of the rotated key bias over each position's page of 64 entries: (heads, n_tokens,
@@ -241,6 +272,8 @@ class NumpyOutput(OutputOperations[Floats]):
 
     def final_states(self, x: Floats, norm: str = "") -> Floats:
         self.final = self.g.norm(x, norm) if norm else x
+        if norm and norm != "output_norm":
+            self.g.point(self.final, "output_norm")
         return self.final
 
     def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
@@ -272,8 +305,9 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
     def tokens(self, factor: float = 1.0) -> Floats:
         rows: Floats = self.model.rows("token_embd", self.g.token_ids).astype(self.model.dtype)
         x = (rows + self.model.changed_embeddings(self.g.token_ids)) * rows.dtype.type(np.float32(factor))
-        self.g.residual = x
         x[self.g.media.rows] = self.g.media.slice(x.shape[1], 0) if self.g.media.rows else 0
+        self.g.point(x, "token_embd")
+        self.g.residual = x
         return x
 
     def add_deepstack(self, x: Floats, layer: int) -> None:
@@ -326,7 +360,9 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
     def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
         before = np.concatenate([np.zeros((width - 1, x.shape[1]), x.dtype), x])
         ages = (before[age : age + len(x)] * self.model[name][:, age] for age in range(width))
-        return ACTIVATIONS[activation](sum(ages) + self.model.bias(name))
+        y = ACTIVATIONS[activation](sum(ages) + self.model.bias(name))
+        self.g.point(y, name)
+        return y
 
     def recur(self, blk: Block, x: Floats, step: Floats, rate: Floats | None, shape: Recurrence) -> Floats:
         delta, k_n, v_n = shape.rule == "delta", shape.groups * shape.key, shape.heads * shape.value
@@ -353,7 +389,9 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
             y[t] = np.einsum("hk,hkv->hv", q[t], states)
         if not delta:
             y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
-        return y.reshape(len(x), -1)
+        y = y.reshape(len(x), -1)
+        self.g.point(y, f"{blk}ssm_heads")
+        return y
 
     def selective_scan(self, blk: Block, x: Floats, step: Floats, b: Floats, c: Floats) -> Floats:
         a, dt = self.model.numbers(f"{blk}ssm_a"), np.log1p(np.exp(step))
@@ -361,6 +399,7 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         for t in range(len(x)):
             states = np.exp(a * dt[t][:, None]) * states + np.outer(dt[t] * x[t], b[t])
             y[t] += states @ c[t]
+        self.g.point(y, f"{blk}ssm_heads")
         return y
 
     def token_shift(self, x: Floats) -> Floats:
@@ -389,7 +428,9 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
             states += np.einsum("hk,hv->hkv", k[t], v[t]) - np.einsum("hk,hv->hkv", removed[t] * a[t], removed_values)
             y[t] = np.einsum("hk,hkv->hv", r[t], states)
         y = layer_norm(y, weight, size * self.g.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
-        return y.reshape(len(y), -1)
+        y = y.reshape(len(y), -1)
+        self.g.point(y, f"{blk}time_mix_heads")
+        return y
 
 
 class NumpyExperts(ExpertOperations[Floats]):
@@ -404,6 +445,7 @@ class NumpyExperts(ExpertOperations[Floats]):
     ) -> Floats:  # fmt: skip
         routed = h if router_input is None else router_input
         scores, chosen = self.g.matmul(routed, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
+        points = {name: np.zeros((len(h), router.used)) for name in ("ffn_expert_ids", "ffn_expert_weights")}
         probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
         bias = np.ravel(self.model.bias(f"{blk}exp_probs_b"))
         for token, p in enumerate(probabilities):
@@ -416,10 +458,13 @@ class NumpyExperts(ExpertOperations[Floats]):
             if router.gating == "sparse_mixer":
                 weights = np.array([sparse_mixer_weight(p, [*ids[:rank]], id) for rank, id in enumerate(ids)])
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
+            points["ffn_expert_ids"][token], points["ffn_expert_weights"][token] = ids, weights
             for id, weight in zip(ids, weights, strict=True):
                 input_factor, output_factor = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
                 f = self.hidden(input_factor * h[token : token + 1], blk, id, activation, gated=gated)
                 chosen[token] += output_factor * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
+        self.g.points |= {f"{blk}{name}": values for name, values in points.items()}
+        self.g.point(chosen, f"{blk}ffn_experts")
         return chosen
 
     def sigmoid_gate(self, y: Floats, h: Floats, name: str) -> None:
@@ -449,6 +494,7 @@ class NumpyCrossLayer(CrossLayerOperations[Floats]):
         to[:] = x
 
     def altup(self, x: Floats, count: int) -> AltUpStreams[Floats]:
+        self.g.residual = None
         return NumpyAltUp(self.g, x, count)
 
 

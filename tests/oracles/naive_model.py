@@ -1,6 +1,6 @@
 """The weights of the oracle, decoded by the `gguf` package."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import gguf
 import numpy as np
@@ -24,6 +24,7 @@ class Model:
         self.factors = {name: self[name] for name in ROPE_FACTORS if self.has(f"{name}.weight")}
         self.scale: float | None = None  # overrides the architecture's scale of the scores
         self.media: Sequence[MediaEmbeddings] = ()  # what negative token ids stand for: -1 - k is row k of all
+        self.patches: dict[str, Callable[[Floats], Floats]] = {}  # changes of activations, by the name of the point
         self.anchored = False  # whether keys are cached relative to anchors
         # Low-rank changes by tensor name: A, B and the factor of each. With experts, A and B have a dimension for them.
         self.changes: Mapping[str, Sequence[tuple[Floats, Floats, float]]] = {}

@@ -35,12 +35,16 @@ class StatePool:
     layers: list[Region] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # bytes per slot
     n_draft_states: int = 0  # states stored per draft
+    _n_taken: int = 0  # layers that the graph that is being built has
 
     def __post_init__(self) -> None:
         self.segments = self.graph.region(8 + 8 * SEGMENT_WORDS * MAX_DRAFT_STATES * self.graph.sequences)
 
     def add_layer(self, nbytes: int) -> Region:
         """Add the state of a layer, which is zero at position 0. A convolution over one token has an empty state."""
+        self._n_taken += 1
+        if self._n_taken <= len(self.layers):
+            return self.layers[self._n_taken - 1]
         self.layers.append(self.graph.region(0))
         self.sizes.append(nbytes)
         self.n_draft_states = max(1, min(MAX_DRAFT_STATES, MAX_DRAFT_STATE_BYTES // max(1, sum(self.sizes))))
@@ -48,6 +52,10 @@ class StatePool:
         for region, size in zip(self.layers, self.sizes, strict=True):
             region.nbytes = len(self.pages) * size
         return self.layers[-1]
+
+    def restart(self) -> None:
+        """Make `add_layer` return the states again, from the first layer on, to another graph of the same model."""
+        self._n_taken = 0
 
     @property
     def nbytes(self) -> int:

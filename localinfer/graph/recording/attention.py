@@ -7,10 +7,12 @@ from localinfer.graph.cache.ring_buffer import MIN_PACKED_ENTRIES, LayerCache, R
 from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
+from localinfer.graph.points import KEYS, QUERIES
 from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
 from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.properties.rope import NO_ROPE, Rope
 from localinfer.graph.recording.context import Context
+from localinfer.graph.recording.points import PointRecorder
 from localinfer.graph.recording.rope_tables import Angles, BlockTable, RopeTable
 from localinfer.kernels.layout import (
     ANCHORED_TYPES,
@@ -66,14 +68,21 @@ class LayerAttention(NamedTuple):
 class AttentionRecorder:
     """Records the attention of all layers, and holds the memory that they share."""
 
-    def __init__(self, graph: ComputeGraph, context: Context, properties: ModelProperties) -> None:
-        self.graph, self.context, self.properties = graph, context, properties
+    def __init__(
+        self, graph: ComputeGraph, context: Context, properties: ModelProperties, points: PointRecorder
+    ) -> None:
+        self.graph, self.context, self.properties, self.points = graph, context, properties, points
+        self.layers: dict[str, LayerAttention] = {}
         self.positions = graph.region(4 * graph.batch)
         self.rope_tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
         self.rings: dict[tuple[int, bool, bool, int, bool], RingBuffer] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = graph.region(0)
+
+    def share_caches(self, other: "AttentionRecorder") -> None:
+        """Use the caches of another graph of the same model."""
+        self.rings, self.caches = other.rings, other.caches
 
     def attend(self, layer: LayerAttention, q: Buffer, k: Buffer | None, v: Buffer | None) -> Buffer:
         """Write keys and values to the cache and attend to them, or to those of the layer `kv_source`; return float32
@@ -82,8 +91,9 @@ class AttentionRecorder:
         Without v, the values are the last dimensions of the keys.
         """
         heads, rope = layer.heads, layer.spec.rope or NO_ROPE
+        self.layers[layer.name] = layer
         table, query_table = self._rope_table(rope), self._rope_table(rope, with_temperature=True)
-        if layer.kv_source is None:
+        if layer.kv_source is None and layer.name not in self.caches:
             anchored = layer.k_bias is not None and self.context.k_type in ANCHORED_TYPES
             ring = self._ring(layer, anchored=anchored)
             self.caches[layer.name] = ring.add_layer(
@@ -94,16 +104,20 @@ class AttentionRecorder:
         q_sink = q
         if query_table.sinks and ring.sinks:
             q_sink = self.graph.buffer(heads.count * heads.key_dim)
-            self._rope(layer, q, q_sink, query_table, query_table.sinks, barrier=True)
+            self._rope_queries(layer, q, q_sink, query_table, query_table.sinks, barrier=True)
         rotated = q if heads.key == heads.key_dim else self.graph.buffer(heads.count * heads.key_dim)
         if rotated is not q or rope.n_rot or layer.norms.q:
             barrier = rotated is not q or k is None
-            self._rope(layer, q, rotated, query_table, query_table.rows, barrier=barrier)
+            self._rope_queries(layer, q, rotated, query_table, query_table.rows, barrier=barrier)
+        if q_sink is q:
+            self.points.add(f"{layer.name}{QUERIES}", rotated, heads=heads.count, size=heads.key)
         if k is not None:
+            if not cache.anchored and self.points.asks_for(f"{layer.name}{KEYS}"):
+                layer, table = self._rope_keys(layer, k, table)
             self._append(layer, k, v, table, ring, cache)
         return self._attend_op(layer, rotated, q_sink if q_sink is not q else rotated, ring, cache)
 
-    def _rope(
+    def _rope_queries(
         self, layer: LayerAttention, q: Buffer, y: Buffer, table: RopeTable, rows: Region, *, barrier: bool
     ) -> None:
         self.graph.op(
@@ -122,6 +136,18 @@ class AttentionRecorder:
             eps=self.properties.eps,
             y=y,
         )
+
+    def _rope_keys(self, layer: LayerAttention, k: Buffer, table: RopeTable) -> tuple[LayerAttention, RopeTable]:
+        """Normalise and rotate keys before they are added to the cache, so that there is a point between. Return what
+        remains to be done: nothing."""
+        heads = layer.heads
+        self.graph.op(
+            f"{layer.name}rope_keys", ROPE, k.rows, constants={"pairs": table.rope.pairs, "norm": layer.norms.mode},
+            x=k, heads=heads.count_kv, size=heads.key, dim=heads.key, n_rot=table.rope.n_rot, table=table.rows,
+            weight=layer.norms.k, eps=self.properties.eps, y=k,
+        )  # fmt: skip
+        self.points.add(f"{layer.name}{KEYS}", k, heads=heads.count_kv)
+        return layer._replace(norms=NO_NORMS), self._rope_table(NO_ROPE)
 
     def _append(
         self, layer: LayerAttention, k: Buffer, v: Buffer | None, table: RopeTable, ring: RingBuffer, cache: LayerCache

@@ -23,4 +23,5 @@ class CrossLayerRecorder(CrossLayerOperations[Buffer]):
     def altup(self, x: Buffer, count: int) -> AltUpStreams[Buffer]:
         if self._model.adapters and self._model.adapters.directions:
             raise self._model.hparams.unsupported("altup.num_inputs", "a control vector with several residual streams")
+        self._model.residual = None  # there are several
         return AltUpRecorder(self._g, self._graph, x, count)

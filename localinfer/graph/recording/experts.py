@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import Builder, ExpertOperations
@@ -59,8 +61,13 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         weight_scales = None
         if not router.weighs_inputs:
             networks, weight_scales = networks.without_output_scales()
-        route(self._graph, name, logits, router, bias, weight_scales, routing)
-        return RoutedExperts(self._model, name, router, routing, networks).apply(h, activation)
+        route(self._graph, name, logits, router, bias, routing)
+        model.points.add_region(f"{blk}ffn_expert_ids", routing.ids, router.used, np.int32)
+        model.points.add_region(f"{blk}ffn_expert_weights", routing.weights, router.used, np.float32)
+        sort_by_expert(self._graph, name, logits.rows, router, weight_scales, routing)
+        y = RoutedExperts(model, name, router, routing, networks).apply(h, activation)
+        self._g.point(y, f"{blk}ffn_experts")
+        return y
 
     def _networks(self, blk: Block, count: int, shapes: Mapping[str, tuple[int, int]]) -> "ExpertNetworks":
         """Return the networks of the experts of a layer, whose matrices have these shapes."""
@@ -164,11 +171,9 @@ def route(
     logits: Buffer,
     router: Router,
     bias: Tensor | None,
-    scales: Tensor | None,
     routing: Routing,
 ) -> None:
-    """Add the ops that choose experts from the router's logits and sort the tokens by expert. Weights are multiplied by
-    the experts' `scales`, if any."""
+    """Add the op that chooses experts from the router's logits."""
     graph.need_scratch(8 * router.count)
     graph.op(
         f"{name}.route", ROUTE, logits.rows,
@@ -177,15 +182,21 @@ def route(
         groups=router.groups, groups_used=router.groups_used,
         used=router.used, ids=routing.ids, weights=routing.weights,
     )  # fmt: skip
+
+
+def sort_by_expert(
+    graph: ComputeGraph, name: str, tokens: Rows, router: Router, scales: Tensor | None, routing: Routing
+) -> None:
+    """Add the ops that sort the tokens by expert. Weights are multiplied by the experts' `scales`, if any."""
     if scales:
         graph.op(
-            f"{name}.scale", SCALE_EXPERT_WEIGHTS, logits.rows, chunks=(0, 8), ids=routing.ids, used=router.used,
+            f"{name}.scale", SCALE_EXPERT_WEIGHTS, tokens, chunks=(0, 8), ids=routing.ids, used=router.used,
             scales=scales,
             weights=routing.weights,
         )  # fmt: skip
     small, large = routing.small_runs, routing.large_runs
     graph.op(
-        f"{name}.sort", SORT_BY_EXPERT, logits.rows, constants={"tile": large.tile, "max_small_rows": MAX_SMALL_BATCH},
+        f"{name}.sort", SORT_BY_EXPERT, tokens, constants={"tile": large.tile, "max_small_rows": MAX_SMALL_BATCH},
         chunks=(0, 0),
         ids=routing.ids, n_expert=router.count, used=router.used, small_rows=small.rows.region, small_order=small.order,
         small_runs=small.runs, large_rows=large.rows.region, large_order=large.order, large_runs=large.runs,

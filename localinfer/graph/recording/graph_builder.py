@@ -71,15 +71,25 @@ class GraphBuilder(Builder[Buffer]):
         for number, heads in enumerate(self.attention_heads):
             self.model.start_block(number)
             with self._graph.reuse_buffers():
-                yield Block(number, heads)
-                self._add_control_vector(number)
+                blk, x = Block(number, heads), self.model.residual
+                if x:
+                    self.point(x, f"{blk}resid_pre")
+                yield blk
+                if x:
+                    self._add_control_vector(x, number)
+                    self.point(x, f"{blk}resid_post")
 
-    def _add_control_vector(self, number: int) -> None:
+    def _add_control_vector(self, x: Buffer, number: int) -> None:
         """Add the vector of a layer to the residual stream after it, if there is one."""
-        x, adapters = self.model.residual, self.model.adapters
-        direction = adapters.direction(number) if adapters else None
-        if direction is not None and x is not None:
+        direction = self.model.adapters.direction(number) if self.model.adapters else None
+        if direction is not None:
             self._graph.op(direction.name, ADD_BIAS, x.rows, bias=direction, n=x.n, x=x)
+
+    def point(self, x: Buffer, name: str) -> None:
+        self.model.points.add(name, x)
+
+    def asks_for(self, name: str) -> bool:
+        return self.model.points.asks_for(name)
 
     # --- rows ---
 
@@ -96,6 +106,7 @@ class GraphBuilder(Builder[Buffer]):
                 name, RMS_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 8), x=x, weight=weight, n=x.n,
                 eps=self.eps, y=y, q=y.quantized,
             )  # fmt: skip
+        self.point(y, name)
         return y
 
     def norm_groups(
@@ -118,7 +129,7 @@ class GraphBuilder(Builder[Buffer]):
         return y
 
     def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
-        if self.uses_layer_norm:
+        if self.uses_layer_norm or self.asks_for(name):
             self.add(x, self.norm(branch, name))
             return
         weight = self.tensors.vector(f"{name}.weight", x.n)
@@ -155,7 +166,16 @@ class GraphBuilder(Builder[Buffer]):
     # --- matrices ---
 
     def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, barrier: bool = True) -> Buffer:
-        return self._product(x, self.tensors.tensor(f"{name}.weight", n_out, x.n), name, 0, n_out, add_to, barrier)
+        weight = self.tensors.tensor(f"{name}.weight", n_out, x.n)
+        if add_to is not None and not self.asks_for(name):
+            return self._product(x, weight, name, 0, n_out, add_to, barrier)
+        y = self._product(x, weight, name, 0, n_out, None, barrier)
+        if name.startswith("blk."):  # the embedding may be the output matrix, too
+            self.point(y, name)
+        if add_to is None:
+            return y
+        self.add(add_to, y)
+        return add_to
 
     def slices(self, x: Buffer, name: str, *n_outs: int) -> Sequence[Buffer]:
         weight, first, results = self.tensors.tensor(f"{name}.weight", sum(n_outs), x.n), 0, []
@@ -236,7 +256,9 @@ class GraphBuilder(Builder[Buffer]):
             tensors.vector(f"{blk}attn_sinks.weight", heads.count) if spec.sinks else None,
             key_bias(self.model, blk) if k is not None and spec.head_norm == "none" else None,
         )
-        return self.model.attention.attend(layer, q, k, v)
+        y = self.model.attention.attend(layer, q, k, v)
+        self.point(y, f"{blk}attn_heads")
+        return y
 
 
 def key_bias(model: ModelGraph, blk: Block) -> Tensor | None:

@@ -1,6 +1,7 @@
 """The compute graph of a model, with what the runtime uses of it: inputs, outputs, caches, ranges of ops."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.graph.cache.kv_cache import KVCache
@@ -15,7 +16,16 @@ from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.draft_head import DraftHead, DraftHeadStates
 from localinfer.graph.recording.media_input import MediaInput
+from localinfer.graph.recording.points import PointRecorder
 from localinfer.kernels.signatures import COPY
+
+
+class HookedGraph(NamedTuple):
+    """What distinguishes a graph with hooks: the points that it is cut at (None: all), and the model's graph without
+    hooks, whose caches it uses."""
+
+    points: Collection[str] | None
+    caches_of: "ModelGraph | None" = None
 
 
 class ModelGraph(ModelProperties):
@@ -23,11 +33,18 @@ class ModelGraph(ModelProperties):
 
     def __init__(
         self, f: GGUF, hparams: Hyperparameters, graph: ComputeGraph, context: Context,
-        adapters: Adapters | None = None,
+        adapters: Adapters | None = None, hooks: HookedGraph | None = None,
     ) -> None:  # fmt: skip
         super().__init__(f, hparams)
         self.graph, self.context = graph, context
-        self.attention, self.states = AttentionRecorder(graph, context, self), StatePool(graph)
+        self.points = PointRecorder(graph, hooks.points if hooks else ())
+        shared = hooks.caches_of if hooks else None
+        self.attention = AttentionRecorder(graph, context, self, self.points)
+        self.states = StatePool(graph)
+        if shared is not None:
+            self.attention.share_caches(shared.attention)
+            self.states = shared.states
+            self.states.restart()
         self.ids, self.output_indices = graph.region(4 * graph.batch), graph.region(4 * graph.outputs)
         self.block_starts: list[int] = []  # the first op of each layer
         self.output_start = 0

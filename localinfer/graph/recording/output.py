@@ -8,6 +8,8 @@ from localinfer.kernels.signatures import GATHER_ROWS
 # A classifier on top of the hidden states, which is not part of the graph: `localinfer.embedding.classifier`.
 CLASSIFIER = ("cls.weight", "cls.bias", "cls.norm.weight", "cls.output.weight", "cls.output.bias")
 
+OUTPUT_NORM = "output_norm"
+
 
 class OutputRecorder(OutputOperations[Buffer]):
     """Records the output of a model."""
@@ -22,18 +24,21 @@ class OutputRecorder(OutputOperations[Buffer]):
         picked = graph.buffer(x.n, graph.output_rows)
         graph.op("gather_outputs", GATHER_ROWS, picked.rows, x=x, numbers=model.output_indices, n=x.n, y=picked)
         states = g.norm(picked, norm) if norm else picked
+        if norm and norm != OUTPUT_NORM:
+            g.point(states, OUTPUT_NORM)
         model.final_states_buffer, model.final_states_end = states, len(graph.ops)
         g.tensors.accept(*CLASSIFIER)
         g.hparams.accept("pooling_type", "classifier.output_labels", "classifier.pooling_type")
         return states
 
     def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
-        model, states = self._model, self.final_states(x, norm)
+        g, model, states = self._g, self._model, self.final_states(x, norm)
         if not model.context.causal:
             return
-        logits = self._g.matmul(states, model.output_matrix, model.n_vocab)
+        logits = g.matmul(states, model.output_matrix, model.n_vocab)
         if scale != 1.0 or cap:
-            self._g.soft_cap(logits, scale, cap)
+            g.soft_cap(logits, scale, cap)
+        g.point(logits, "logits")
         model.logits_buffer = logits
 
     def add_mtp_head(self, x: Buffer, apply_block: BlockFunction[Buffer], norm: str = "output_norm") -> None:

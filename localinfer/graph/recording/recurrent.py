@@ -38,6 +38,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             bias=self._tensors.bias(name, x.n) or 0, width=width, n=x.n, segments=self._states.segments,
             tail=self._states.add_layer(4 * (width - 1) * x.n), y=y,
         )  # fmt: skip
+        self._model.points.add(name, y)
         return y
 
     def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
@@ -53,6 +54,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             state=self._states.add_layer(state_bytes), y=y,
             skip=self._tensors.floats(f"{blk}ssm_d", *numbers) if shape.rule == "add" else 0,
         )  # fmt: skip
+        self._model.points.add(f"{blk}ssm_heads", y)
         return y
 
     def selective_scan(self, blk: Block, x: Buffer, step: Buffer, b: Buffer, c: Buffer) -> Buffer:
@@ -67,6 +69,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             cost=CostModel(Cost(8 * numbers), Cost(fmas=12 * numbers)), segments=self._states.segments,
             state=self._states.add_layer(4 * numbers), y=y,
         )  # fmt: skip
+        self._model.points.add(f"{blk}ssm_heads", y)
         return y
 
     def token_shift(self, x: Buffer) -> Buffer:
@@ -119,4 +122,5 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             r_k=vector["r_k"], weight=vector["ln"], bias=self._tensors.vector(f"{name}_ln.bias", n), heads=heads,
             eps=size * self._model.eps, y=y,
         )  # fmt: skip
+        self._model.points.add(f"{name}_heads", y)
         return y

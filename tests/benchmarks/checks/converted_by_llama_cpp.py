@@ -153,7 +153,7 @@ def engine_output(case: Case, folder: Path) -> Any:
         if case.kind == "logits":
             return running.logits(ids).copy()
         running.runner.evaluate_packed(running.sequence, [ids])
-        return running.compiled_graph.hidden_states(np.arange(len(ids), dtype=np.int32)).copy()
+        return running.runner.hidden_states(np.arange(len(ids), dtype=np.int32)).copy()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from localinfer.runtime import snapshot
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.compiled_graph import build_graph
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.modifiers import Modifiers
 
 EXACT: dict[str, Any] = {
     "threads": 2, "ctx_size": 128, "precision": "high", "cache_type_k": "f32", "cache_type_v": "f32", "tune": False,
@@ -91,9 +92,7 @@ def test_sequences_with_different_scales_share_a_batch(name: str, files: dict[st
     scales = [(0.0, 0.0), (1.0, -0.5), (0.25, 2.0)]
     with opened(files[name], **chosen) as engine:
         runner, alone = engine.runner, []
-        sequences = [runner.new_sequence() for _ in scales]
-        for sequence, each in zip(sequences, scales, strict=True):
-            sequence.scales = each
+        sequences = [runner.new_sequence(Modifiers(each)) for each in scales]
         for each in scales:
             engine.use_adapters(each)
             engine.reset()

@@ -33,7 +33,7 @@ def engine(name: str, folder: Path, type: str, options: Options) -> Iterator[Eng
 def states(running: Engine, *texts: list[int]) -> list[np.ndarray]:
     """Return the hidden states of each text's tokens."""
     running.runner.evaluate_packed(running.sequence, [np.array(text, np.int32) for text in texts])
-    actual = running.compiled_graph.hidden_states(np.arange(sum(map(len, texts)), dtype=np.int32)).copy()
+    actual = running.runner.hidden_states(np.arange(sum(map(len, texts)), dtype=np.int32)).copy()
     return np.split(actual, np.cumsum([len(text) for text in texts])[:-1])
 
 

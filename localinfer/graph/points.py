@@ -1,0 +1,101 @@
+"""The points of a model: the activations that hooks can read and change, by name.
+
+A point of a layer has the prefix `blk.N.`. Names are those of the tensors in the GGUF file where a tensor makes the
+activations: `blk.3.attn_q` is the product with `blk.3.attn_q.weight`, `blk.3.attn_norm` the output of that norm.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from localinfer.errors import UsageError
+
+ATTENTION_WEIGHTS, QUERIES, KEYS = "attn_weights", "attn_q_rope", "attn_k_rope"
+
+POINTS: Mapping[str, str] = {
+    "token_embd": "token embeddings, with the model's scale, before positions and token types are added",
+    "resid_pre": "residual stream before the layer",
+    "resid_mid": "residual stream between attention (or what replaces it) and feed-forward network",
+    "resid_post": "residual stream after the layer",
+    "attn_norm": "norm before attention, or before a recurrent layer",
+    "attn_norm_2": "second norm of the residual stream: of the feed-forward network, or of a parallel branch",
+    "attn_q": "queries before norm and RoPE, head after head",
+    "attn_k": "keys before norm and RoPE, head after head",
+    "attn_v": "values, head after head",
+    "attn_q_norm": "queries after a norm of whole rows, before RoPE",
+    "attn_k_norm": "keys after a norm of whole rows, before RoPE",
+    QUERIES: "queries after norm and RoPE, as they are compared with keys",
+    KEYS: "keys after norm and RoPE, before the KV cache rounds them",
+    ATTENTION_WEIGHTS: "attention weights (heads, tokens, tokens), computed from queries and keys; cannot be changed",
+    "attn_heads": "outputs of the attention heads, head after head",
+    "attn_sub_norm": "norm of the heads' outputs",
+    "attn_output": "product with the output matrix of attention",
+    "post_attention_norm": "norm of the attention branch, or of the residual stream after it",
+    "attn_out": "output of the attention branch (or of what replaces it), which is added to the residual stream",
+    "attn_output_norm": "residual stream after attention and its norm (encoders)",
+    "ffn_norm": "norm before the feed-forward network",
+    "ffn_gate": "gate of the feed-forward network, before the activation function",
+    "ffn_up": "up projection of the feed-forward network",
+    "ffn_act": "act(gate) * up, or act(up) without a gate: the neurons",
+    "ffn_sub_norm": "norm of the neurons",
+    "ffn_down": "product with the down projection",
+    "ffn_gate_inp": "logits of the router of a mixture of experts",
+    "ffn_expert_ids": "chosen experts, int32, in the order of the router's choice; cannot be changed",
+    "ffn_expert_weights": "weights of the chosen experts",
+    "ffn_experts": "weighted sum of the chosen experts' outputs",
+    "ffn_gate_shexp": "gate of the shared expert, before the activation function",
+    "ffn_up_shexp": "up projection of the shared expert",
+    "ffn_down_shexp": "output of the shared expert, before its sigmoid gate",
+    "post_ffw_norm": "norm of the feed-forward branch",
+    "ffn_out": "output of the feed-forward branch, which is added to the residual stream",
+    "layer_output_norm": "residual stream after the feed-forward network and its norm (encoders)",
+    "ssm_conv1d": "convolution of a recurrent layer, after the activation function",
+    "ssm_heads": "output of the recurrent state, before gates and norm",
+    "ssm_out": "product with the output matrix of a recurrent layer",
+    "shortconv.conv": "short convolution",
+    "shortconv.out_proj": "product with the output matrix of a short convolution",
+    "time_mix_receptance": "receptance (queries) of a time mixing (RWKV-7)",
+    "time_mix_key": "keys of a time mixing, before their correction",
+    "time_mix_value": "values of a time mixing",
+    "time_mix_heads": "normalised output of a time mixing's heads, before the gate",
+    "time_mix_output": "output of a time mixing, which is added to the residual stream",
+    "channel_mix_key": "keys (neurons) of a channel mixing, before the activation function",
+    "channel_mix_value": "output of a channel mixing, which is added to the residual stream",
+    "output_norm": "hidden states after the output norm, of the tokens whose logits are computed",
+    "logits": "logits, of the tokens whose logits are computed",
+}
+READ_ONLY = ATTENTION_WEIGHTS, "ffn_expert_ids"
+N_SUGGESTIONS = 5
+
+
+def kind(name: str) -> str:
+    """Return the name of a point without its layer: the key of `POINTS`."""
+    return name.split(".", 2)[2] if name.startswith("blk.") else name
+
+
+def description(name: str) -> str:
+    """Return what the activations at a point are."""
+    return POINTS[kind(name)]
+
+
+def matching(patterns: Iterable[str], names: Collection[str]) -> Sequence[str]:
+    """Return the names that match any of the patterns, in the order of `names`. A pattern may have the wildcards `*`,
+    `?` and `[...]`.
+
+    Raises UsageError for a pattern that matches no name; it lists similar ones.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        matches = [name for name in names if fnmatchcase(name, pattern)]
+        if not matches:
+            raise UsageError(f"{pattern}: the model has no such point{suggestions(pattern, names)}")
+        found.update(matches)
+    return [name for name in names if name in found]
+
+
+def suggestions(pattern: str, names: Collection[str]) -> str:
+    """Return the end of an error message: similar names, if there are any."""
+    similar = get_close_matches(pattern, names, N_SUGGESTIONS) or get_close_matches(
+        kind(pattern), sorted({kind(name) for name in names}), N_SUGGESTIONS
+    )
+    return f"; similar: {', '.join(similar)}" if similar else "; `localinfer inspect MODEL --points` lists all"
