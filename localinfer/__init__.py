@@ -36,13 +36,15 @@ if TYPE_CHECKING:
     from localinfer.generation.result import GenerationResult, GenerationStream, TokenLogprob
     from localinfer.model import Model, load
     from localinfer.options import Options
+    from localinfer.runtime.hooks import RowInfo
+    from localinfer.runtime.trace import Trace
 
 __all__ = [
     "ConstraintError", "ContextOverflowError", "GenerationResult", "GenerationStream", "IncompleteOutputError",
     "InvalidOutputError", "LocalInferError", "Message", "Model", "ModelNotFoundError", "NotEnoughMemoryError",
-    "Options", "Piece", "Prompt", "RankedDocument", "Stats", "TokenLogprob", "ToolCall", "UnsupportedError",
-    "UsageError", "compare", "control_vector", "convert", "dequantize", "imatrix", "load", "merge_lora", "perplexity",
-    "quantize",
+    "Options", "Piece", "Prompt", "RankedDocument", "RowInfo", "Stats", "TokenLogprob", "ToolCall", "Trace",
+    "UnsupportedError", "UsageError", "compare", "control_vector", "convert", "dequantize", "imatrix", "load",
+    "merge_lora", "perplexity", "quantize",
 ]  # fmt: skip
 
 _NAMES = {  # the public names of each module
@@ -56,6 +58,8 @@ _NAMES = {  # the public names of each module
     "generation.result": ["GenerationResult", "GenerationStream", "TokenLogprob"],
     "model": ["Model", "load"],
     "options": ["Options"],
+    "runtime.hooks": ["RowInfo"],
+    "runtime.trace": ["Trace"],
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

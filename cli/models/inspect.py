@@ -19,6 +19,7 @@ import numpy as np
 from cli.arguments.flags import JsonOption, ModelArgument, with_options
 from cli.models.loading import find_or_fetch
 from cli.models.parts import PartOptions, show_part
+from cli.models.points import show_points
 from cli.models.projector_report import is_projector, projector_rows
 from cli.models.shown_fields import SHOWN_CHARACTERS, SHOWN_VALUES, format_value
 from cli.terminal import screen
@@ -40,7 +41,7 @@ def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_js
     """Show the metadata, tensors and memory use of a model file.
 
     The memory is that of a context of --ctx-size tokens. With --modelfile, --template, --parameters, --system or
-    --license, only that part is printed, as `ollama show` does.
+    --license, only that part is printed, as `ollama show` does. With --points, the names of the activations are.
 
     \b
     Examples:
@@ -48,14 +49,18 @@ def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_js
       localinfer inspect model.gguf -c 8192 -ctk q8_0 -ctv q8_0
       localinfer inspect model.gguf --json
       localinfer inspect mmproj.gguf
+      localinfer inspect model.gguf --points
       localinfer show smollm2 --modelfile > Modelfile
     """
     wanted = part.wanted(as_json=as_json)
     path = find_or_fetch(model, screen.Status())
-    if wanted:
+    options = merge(given, from_environment(os.environ))
+    if wanted == "points":
+        show_points(path, options, as_json=as_json)
+    elif wanted:
         show_part(model, path, wanted)
     else:
-        inspect(path, merge(given, from_environment(os.environ)), as_json, find_projector(model, path))
+        inspect(path, options, as_json, find_projector(model, path))
 
 
 def inspect(path: Path, options: Options, as_json: bool, projector: Path | None = None) -> None:

@@ -30,11 +30,15 @@ class PartOptions:
     parameters: Annotated[bool, typer.Option("--parameters", help="Print the options of the model.")] = False
     system: Annotated[bool, typer.Option("--system", help="Print the system prompt.")] = False
     license: Annotated[bool, typer.Option("--license", help="Print the licence.")] = False
+    points: Annotated[
+        bool, typer.Option("--points", help="List the points at which hooks in Python read and change activations.")
+    ] = False
 
     def wanted(self, *, as_json: bool) -> str:
-        """Return the name of the part, or "" for the whole report. Raises UsageError if there are several."""
+        """Return the name of the part, or "" for the whole report. Raises UsageError if there are several; only the
+        points can be printed as JSON."""
         names = [each.name for each in dataclasses.fields(self) if getattr(self, each.name)]
-        if len(names) + as_json > 1:
+        if len(names) + (as_json and not self.points) > 1:
             given = [f"--{name}" for name in (*names, *(["json"] if as_json else []))]
             raise UsageError(f"{' and '.join(given)}: only one of them can be used")
         return names[0] if names else ""

@@ -40,7 +40,6 @@ class HookedModel(ModelBase):
 
             with model.capture("blk.*.resid_post", "blk.7.attn_out") as trace:
                 model.generate("The capital of France is")
-            print(trace["blk.7.attn_out"].shape)
 
         The wildcards `*`, `?` and `[...]` match several points. All tokens of a prompt are evaluated again. Raises
         UsageError for a name that the model does not have.

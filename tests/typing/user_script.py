@@ -2,6 +2,9 @@
 
 import asyncio
 
+import numpy as np
+from numpy.typing import NDArray
+
 import localinfer
 from localinfer import (
     ContextOverflowError,
@@ -10,6 +13,7 @@ from localinfer import (
     Model,
     Options,
     RankedDocument,
+    RowInfo,
     UsageError,
 )
 
@@ -55,6 +59,16 @@ async def coroutines(model: Model) -> None:
         print(piece.text)
 
 
+def change_activations(model: Model) -> None:
+    def steer(values: NDArray[np.float32], info: RowInfo) -> NDArray[np.float32]:
+        values[info.positions > 3] += 1
+        return values
+
+    with model.capture("blk.*.resid_post") as trace, model.patch({"blk.0.attn_out": steer}):
+        model.generate("Hello")
+    print(trace["blk.0.resid_post"].shape, trace.tokens, trace.positions("blk.0.resid_post"), model.points()["logits"])
+
+
 def inspect(model: Model) -> None:
     ids = model.tokenize("Hello", add_special=True)
     print(model.detokenize(ids), model.logits(ids).shape, model.n_ctx, model.n_vocab, model.n_ctx_train, repr(model))
@@ -78,6 +92,7 @@ def main() -> None:
             generate(model)
             chat(model)
             asyncio.run(coroutines(model))
+            change_activations(model)
             inspect(model)
     except (ContextOverflowError, UsageError) as error:
         print(error)

@@ -225,3 +225,21 @@ def test_encoder(name: str, start: str, row: str, file: Path, capsys: Capture, t
 def test_encoder_with_invalid_keys(file: Path) -> None:
     f = open_gguf(write_keys(file, "gemma3", patch_size=0))
     assert list(image_rows(f)) == [("preprocessing", "clip.vision.patch_size: must be from 1 to 256, not 0")]
+
+
+def test_points_of_a_model(file: Path, capsys: Capture) -> None:
+    tiny_qwen3moe(file)
+    assert dispatch(["inspect", str(file), "--points"]) == 0
+    out = capsys.readouterr().out
+    assert line_of(out, "blk.*.resid_post") == "blk.*.resid_post 0-1 256 residual stream after the layer"
+    assert line_of(out, "blk.*.attn_weights").startswith("blk.*.attn_weights 0-1 4 x tokens attention weights")
+    assert line_of(out, "logits").startswith("logits 280 logits")
+    assert dispatch(["inspect", str(file), "--points", "--json"]) == 0
+    points = json.loads(capsys.readouterr().out)
+    assert points["blk.1.ffn_gate_inp"]["shape"] == [open_gguf(file).get("qwen3moe.expert_count", int)]
+    assert all(point["description"] for point in points.values())
+
+
+def test_points_are_one_part(file: Path) -> None:
+    with pytest.raises(UsageError, match="--template and --points: only one of them can be used"):
+        dispatch(["inspect", str(tiny_llama(file)), "--points", "--template"])
