@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from localinfer.evaluation.logit_lens import LogitLens
     from localinfer.file_operations import (
         compare,
         control_vector,
@@ -41,16 +42,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConstraintError", "ContextOverflowError", "GenerationResult", "GenerationStream", "IncompleteOutputError",
-    "InvalidOutputError", "LocalInferError", "Message", "Model", "ModelNotFoundError", "NotEnoughMemoryError",
-    "Options", "Piece", "Prompt", "RankedDocument", "RowInfo", "Stats", "TokenLogprob", "ToolCall", "Trace",
-    "UnsupportedError", "UsageError", "compare", "control_vector", "convert", "dequantize", "imatrix", "load",
-    "merge_lora", "perplexity", "quantize",
+    "InvalidOutputError", "LocalInferError", "LogitLens", "Message", "Model", "ModelNotFoundError",
+    "NotEnoughMemoryError", "Options", "Piece", "Prompt", "RankedDocument", "RowInfo", "Stats", "TokenLogprob",
+    "ToolCall", "Trace", "UnsupportedError", "UsageError", "compare", "control_vector", "convert", "dequantize",
+    "imatrix", "load", "merge_lora", "perplexity", "quantize",
 ]  # fmt: skip
 
 _NAMES = {  # the public names of each module
     "chat_template.conversation": ["Message"],
     "chat_template.prompt": ["Prompt"],
     "embedding.reranking": ["RankedDocument"],
+    "evaluation.logit_lens": ["LogitLens"],
     "file_operations": [
         "compare", "control_vector", "convert", "dequantize", "imatrix", "merge_lora", "perplexity", "quantize",
     ],

@@ -115,6 +115,21 @@ class ModelRunner:
         self.run(model_graph.output_start, model_graph.final_states_end, len(rows))
         return float_rows(model_graph.final_states_buffer, len(rows))
 
+    def output_logits(self, x: Floats) -> abc.Iterator[Logits]:
+        """Yield the logits that the output layer computes from a residual stream, float32 (rows, n), several rows at a
+        time. Each array is valid until the next one. Hooks are not called.
+        """
+        for first in range(0, len(x), self.graph.outputs):
+            rows = x[first : first + self.graph.outputs]
+            with self.lock:
+                self.require_open()
+                self.compiled_graph.require_output_layer()
+                self.compiled_graph.residual_stream(len(rows))[:] = rows
+                self.compiled_graph.set_adapter_scales(0, len(rows), self.default_scales)
+                logits = self.compiled_graph.select_output_rows(np.arange(len(rows), dtype=np.int32))
+                self.compiled_graph.run(*self.compiled_graph.output_layer_ops, len(rows))
+                yield logits
+
     def evaluate_draft_head(self, inputs: abc.Sequence[DraftHeadInput]) -> tuple[Logits, Floats]:
         """Evaluate the draft head for several sequences, at most `graph.sequences`, in one pass.
 

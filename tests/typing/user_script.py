@@ -67,6 +67,8 @@ def change_activations(model: Model) -> None:
     with model.capture("blk.*.resid_post") as trace, model.patch({"blk.0.attn_out": steer}):
         model.generate("Hello")
     print(trace["blk.0.resid_post"].shape, trace.tokens, trace.positions("blk.0.resid_post"), model.points()["logits"])
+    lens = model.lens("Hello", top=3)
+    print(lens.text(0, 0), lens.probabilities.shape, lens.points)
 
 
 def inspect(model: Model) -> None:
