@@ -5,8 +5,6 @@ activations: `blk.3.attn_q` is the product with `blk.3.attn_q.weight`, `blk.3.at
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
 from localinfer.errors import UsageError
 
@@ -84,6 +82,8 @@ def matching(patterns: Iterable[str], names: Collection[str]) -> Sequence[str]:
 
     Raises UsageError for a pattern that matches no name; it lists similar ones.
     """
+    from fnmatch import fnmatchcase
+
     found: set[str] = set()
     for pattern in patterns:
         matches = [name for name in names if fnmatchcase(name, pattern)]
@@ -95,6 +95,8 @@ def matching(patterns: Iterable[str], names: Collection[str]) -> Sequence[str]:
 
 def suggestions(pattern: str, names: Collection[str]) -> str:
     """Return the end of an error message: similar names, if there are any."""
+    from difflib import get_close_matches
+
     similar = get_close_matches(pattern, names, N_SUGGESTIONS) or get_close_matches(
         kind(pattern), sorted({kind(name) for name in names}), N_SUGGESTIONS
     )

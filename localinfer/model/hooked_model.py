@@ -32,7 +32,7 @@ class HookedModel(ModelBase):
         and a `description`."""
         from localinfer.model.points import describe_points
 
-        return describe_points(self.engine.compiled_graph.point_graph())
+        return describe_points(self.engine.compiled_graph.point_graph)
 
     @contextmanager
     def capture(self, *patterns: str) -> "Iterator[Trace]":
@@ -49,8 +49,7 @@ class HookedModel(ModelBase):
         from localinfer.runtime.trace import Trace
 
         names = matching(patterns, self.points())
-        model_graph = self.engine.compiled_graph.model_graph
-        trace = Trace(names, model_graph.attention.layers, causal=model_graph.context.causal)
+        trace = Trace(names, self.engine.compiled_graph.model_graph.attention.layers)
         with self._with_hooks(trace.group()):
             yield trace
 

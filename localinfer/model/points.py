@@ -32,7 +32,7 @@ def attention_weights(model_graph: ModelGraph) -> Iterator[tuple[str, tuple[int,
     """Yield the layers whose attention weights can be computed: the last point before them, the number of heads, and
     their own point."""
     points = model_graph.points.points
-    for prefix, layer in model_graph.attention.layers.items():
+    for prefix, (layer, _) in model_graph.attention.layers.items():
         own_keys, keys = f"{prefix}{KEYS}", f"{layer.kv_source or prefix}{KEYS}"
         if f"{prefix}{QUERIES}" in points and keys in points:
             last = own_keys if own_keys in points else f"{prefix}{QUERIES}"

@@ -143,8 +143,9 @@ class TextGeneration(ModelBase, ABC):
     def _run_all(
         self, run: Callable[["TextGeneration", T], GenerationResult], inputs: Sequence[T]
     ) -> list[GenerationResult]:
-        """Run all inputs, as many at a time as there are slots, and return the results in the order of the inputs."""
-        n_slots = min(self.parallel, len(inputs))
+        """Run all inputs, as many at a time as there are slots, and return the results in the order of the inputs. With
+        hooks, which belong to this model's sequence, run one after another."""
+        n_slots = 1 if self.engine.sequence.modifiers.hooks else min(self.parallel, len(inputs))
         if n_slots <= 1:
             return [run(self, each) for each in inputs]
         from concurrent.futures import ThreadPoolExecutor

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.graph.cache.ring_buffer import VisiblePositions
 from localinfer.graph.recording.attention import LayerAttention
 
 Floats = NDArray[np.float32]
@@ -10,9 +11,10 @@ Positions = NDArray[np.int64]
 
 
 def attention_weights(
-    layer: LayerAttention, q: Floats, k: Floats, positions: Positions, *, causal: bool
-) -> Floats:  # fmt: skip
-    """Return the attention weights of a layer, (heads, tokens, tokens), for tokens of one sequence at `positions`.
+    layer: LayerAttention, visible: VisiblePositions, q: Floats, k: Floats, positions: Positions
+) -> Floats:
+    """Return the attention weights of a layer, (heads, tokens, tokens), for tokens at `positions` of a sequence, or of
+    texts that follow each other.
 
     The share of attention sinks, which have no token, is missing: rows then add up to less than 1.
     """
@@ -23,7 +25,7 @@ def attention_weights(
     scores = (queries @ keys).reshape(heads.count, n, n) * np.float32(layer.scale)
     if spec.cap:
         scores = np.float32(spec.cap) * np.tanh(scores / np.float32(spec.cap))
-    scores = np.where(visible(layer, positions, causal=causal), scores, -np.inf)
+    scores = np.where(attends(visible, positions), scores, -np.inf)
     largest = scores.max(axis=2, keepdims=True)
     sinks = None if layer.sink_scores is None else layer.sink_scores.data.view(np.float32).reshape(-1, 1, 1)
     if sinks is not None:
@@ -34,12 +36,11 @@ def attention_weights(
     return result
 
 
-def visible(layer: LayerAttention, positions: Positions, *, causal: bool) -> NDArray[np.bool_]:
-    """Return whether each token attends to each other one, (tokens, tokens)."""
-    distance, window = positions[:, None] - positions[None, :], layer.spec.window
-    mask: NDArray[np.bool_] = distance >= 0 if causal else np.ones_like(distance, np.bool_)
-    if layer.spec.chunked:
-        mask &= positions[:, None] // window == positions[None, :] // window
-    elif window:
-        mask &= distance < window if causal else np.abs(distance) <= window // 2
-    return mask
+def attends(visible: VisiblePositions, positions: Positions) -> NDArray[np.bool_]:
+    """Return whether each token attends to each other one, (tokens, tokens). A text begins at each position 0."""
+    own, other = positions[:, None], positions[None, :]
+    last = own if visible.causal else own + visible.window // 2
+    texts = np.cumsum(positions == 0)
+    result: NDArray[np.bool_] = (other >= visible.oldest(positions)[:, None]) | (other < visible.sinks)
+    result &= (other <= last) & (other >= visible.n_masked) & (texts[:, None] == texts[None, :])
+    return result

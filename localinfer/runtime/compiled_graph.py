@@ -6,6 +6,7 @@ It evaluates batches of any sequences. Earlier tokens are in the caches of the s
 from collections.abc import Callable, Collection, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -107,6 +108,7 @@ class CompiledGraph:
 
     # --- hooks ---
 
+    @cached_property
     def point_graph(self) -> ModelGraph:
         """Return a graph that has all points of the model (`localinfer.graph.points`) and cannot run."""
         adapters, media = self.model_graph.adapters, self.model_graph.context.media

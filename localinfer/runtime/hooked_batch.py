@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from localinfer.graph.recording.points import Point
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats
+from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.hooks import HookedRows, SequenceHooks
 from localinfer.runtime.thread_pool import OnOp
 
@@ -43,14 +44,13 @@ class HookedBatch:
         An exception of a hook ends the run, if all rows belong to one sequence. Otherwise the hooks of this sequence
         are not called any more, and it is stored in `SequenceHooks.error`.
         """
-        for cut, points in self.graph.cuts.items() if self._hooked else ():
-            if first < cut <= end:
-                self.graph.run(first, cut, tokens, on_op)
-                first = cut
-                for point in points:
-                    self._call_hooks(point)
-        if first < end:
+        if not self._hooked:
             self.graph.run(first, end, tokens, on_op)
+            return
+        cuts = [cut for cut in self.graph.cuts if first < cut <= end]
+        for cut in run_in_parts(lambda start, stop: self.graph.run(start, stop, tokens, on_op), cuts, first, end):
+            for point in self.graph.cuts[cut]:
+                self._call_hooks(point)
 
     def _call_hooks(self, point: Point) -> None:
         self._hook_thread = threading.get_ident()

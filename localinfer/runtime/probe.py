@@ -11,6 +11,7 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import Product
 from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches
 from localinfer.runtime.batch_division import split_batches
+from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import WeightInputs
 from quant.matmul.layout import RUN_WORDS
@@ -51,9 +52,10 @@ class ActivationProbe:
         for product in self._compiled_graph.graph.products:
             if first <= product.first_op < end and product.weight.name in of_file:
                 products_by_input.setdefault((product.first_op, product.x), []).append(product)
-        for (stage, x), products in products_by_input.items():
-            self._runner.run(first, stage, tokens)
-            first = stage
+        stages = [stage for stage, _ in products_by_input]
+        parts = run_in_parts(lambda start, stop: self._runner.run(start, stop, tokens), stages, first, end)
+        for (_, x), products in products_by_input.items():
+            next(parts)
             names = dict.fromkeys(product.weight.name for product in products)  # a matrix may be used in several slices
             weights = [of_file[name] for name in names]
             rows, runs = x.floats.view(np.float32).reshape(-1, x.n), products[0].runs
@@ -64,7 +66,7 @@ class ActivationProbe:
             for expert, begin, count in words[1 : 1 + RUN_WORDS * int(words[0])].reshape(-1, RUN_WORDS).tolist():
                 yield WeightInputs(weights, rows[begin : begin + count], expert)
         if run_all:
-            self._runner.run(first, end, tokens)
+            next(parts, None)  # there are no more cuts: the last ops run
 
     # --- block by block, for a text that begins at position 0 and fits in one batch ---
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.errors import UnsupportedError
 from localinfer.graph.points import ATTENTION_WEIGHTS, KEYS, QUERIES, kind
 from localinfer.runtime.attention_weights import attention_weights
 from localinfer.runtime.hooks import Floats, HookGroup, RowInfo
 
 if TYPE_CHECKING:  # a trace is imported when hooks are used
+    from localinfer.graph.cache.ring_buffer import VisiblePositions
     from localinfer.graph.recording.attention import LayerAttention
 
 Positions = NDArray[np.int64]
@@ -25,9 +27,9 @@ class Trace(Mapping[str, Floats]):
     (heads, tokens, tokens).
     """
 
-    def __init__(self, names: Sequence[str], layers: Mapping[str, "LayerAttention"], *, causal: bool) -> None:
-        """`layers` is the attention of each layer, by its prefix."""
-        self._names, self._layers, self._causal = names, layers, causal
+    def __init__(self, names: Sequence[str], layers: "Mapping[str, tuple[LayerAttention, VisiblePositions]]") -> None:
+        """`layers` is the attention of each layer, by its prefix, and what its tokens attend to."""
+        self._names, self._layers = names, layers
         self._rows: dict[str, list[tuple[Positions, Floats]]] = {name: [] for name in self._captured_names()}
         self._batches: list[tuple[Positions, NDArray[np.int32]]] = []
         self._n_kept: int | None = None  # the tokens that the sequence still has; None: all
@@ -68,9 +70,11 @@ class Trace(Mapping[str, Floats]):
         return parts[0] if parts else np.zeros((0, 0), np.float32)
 
     def _attention_weights(self, prefix: str) -> Floats:
-        layer = self._layers[prefix]
+        layer, visible = self._layers[prefix]
+        if min(self.tokens, default=0) < 0:
+            raise UnsupportedError(f"{prefix}{ATTENTION_WEIGHTS}: the text has images or sounds")
         q, k = self._values(f"{prefix}{QUERIES}"), self._values(f"{layer.kv_source or prefix}{KEYS}")
-        return attention_weights(layer, q, k, self.positions(f"{prefix}{QUERIES}"), causal=self._causal)
+        return attention_weights(layer, visible, q, k, self.positions())
 
     # --- recording ---
 
@@ -83,7 +87,7 @@ class Trace(Mapping[str, Floats]):
         for name in self._names:
             if kind(name) == ATTENTION_WEIGHTS:
                 prefix = name.removesuffix(ATTENTION_WEIGHTS)
-                yield from (f"{prefix}{QUERIES}", f"{self._layers[prefix].kv_source or prefix}{KEYS}")
+                yield from (f"{prefix}{QUERIES}", f"{self._layers[prefix][0].kv_source or prefix}{KEYS}")
             else:
                 yield name
 

@@ -228,6 +228,14 @@ def test_the_prefix_store_is_not_used_with_hooks(
 # --- continuous batching ---
 
 
+def test_prompts_of_a_list_run_with_the_hooks(model: Model) -> None:
+    prompts = [IDS, IDS[:20]]
+    with model.patch({"blk.*.ffn_out": zeros}), model.capture(LAST) as trace:
+        expected = [model.generate(each, **GREEDY).tokens for each in prompts]
+        assert [each.tokens for each in model.generate(prompts, **GREEDY)] == expected
+    assert trace.tokens[:20] == IDS[:20]
+
+
 def together(model: Model, hooks: Sequence[Callable[[Model], list[int]]]) -> list[list[int] | Exception]:
     """Run a function for each slot at the same time; return what they return or raise."""
 

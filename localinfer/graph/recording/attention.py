@@ -72,7 +72,7 @@ class AttentionRecorder:
         self, graph: ComputeGraph, context: Context, properties: ModelProperties, points: PointRecorder
     ) -> None:
         self.graph, self.context, self.properties, self.points = graph, context, properties, points
-        self.layers: dict[str, LayerAttention] = {}
+        self.layers: dict[str, tuple[LayerAttention, VisiblePositions]] = {}
         self.positions = graph.region(4 * graph.batch)
         self.rope_tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
@@ -91,7 +91,6 @@ class AttentionRecorder:
         Without v, the values are the last dimensions of the keys.
         """
         heads, rope = layer.heads, layer.spec.rope or NO_ROPE
-        self.layers[layer.name] = layer
         table, query_table = self._rope_table(rope), self._rope_table(rope, with_temperature=True)
         if layer.kv_source is None and layer.name not in self.caches:
             anchored = layer.k_bias is not None and self.context.k_type in ANCHORED_TYPES
@@ -101,6 +100,7 @@ class AttentionRecorder:
             )
         cache = self.caches[layer.kv_source or layer.name]
         ring = self._ring(layer, anchored=cache.anchored)
+        self.layers[layer.name] = layer, ring.visible
         q_sink = q
         if query_table.sinks and ring.sinks:
             q_sink = self.graph.buffer(heads.count * heads.key_dim)

@@ -109,11 +109,10 @@ def test_activations_of_an_encoder_are_those_of_the_oracle(name: str, file: Call
         with model.capture("*") as trace:
             model.embed_tokens([ids, ids[:7]])
         expected = naive.run_builder(oracle, ids).points
-        for point in set(model.points()) - {"logits"}:
-            if kind(point) == "attn_weights":
-                continue
-            np.testing.assert_allclose(
-                trace[point][:N], expected[point], rtol=0, atol=tolerance(expected[point]), err_msg=point
-            )
+        for point in model.points():
+            actual = trace[point][:, :N, :N] if kind(point) == "attn_weights" else trace[point][:N]
+            np.testing.assert_allclose(actual, expected[point], rtol=0, atol=tolerance(expected[point]), err_msg=point)
+        np.testing.assert_allclose(trace["blk.0.attn_weights"].sum(axis=2), 1, rtol=0, atol=1e-6)
+        assert not trace["blk.0.attn_weights"][:, :N, N:].any()
         assert trace.tokens == [*ids, *ids[:7]]
         assert trace.positions().tolist() == [*range(N), *range(7)]
