@@ -109,7 +109,7 @@ class HookedModel(ModelBase):
 
         before = self.engine.sequence.modifiers.hooks
         self._session.end()
-        self.engine.set_hooks(SequenceHooks([*(before.groups if before else ()), group]))
+        self.engine.set_hooks(SequenceHooks([*(before.groups if before else ()), group]), self._session.progress)
         try:
             yield
         finally:

@@ -9,6 +9,8 @@ sequence_engine    the interface of engines, which evaluate one sequence each
 engine             the engine of a loaded model
 scheduled_engine   an engine whose requests the scheduler batches with others
 scheduler          continuous batching
+hooked_batch       the graph that is cut at points, and hooks on a batch
+trace              what hooks record
 prefix_cache       reuse of cached prefixes, and eviction
 snapshot           the caches of a sequence in a file
 probe              access to intermediate values, for quantization

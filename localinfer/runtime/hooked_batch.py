@@ -14,6 +14,7 @@ from localinfer.runtime.compiled_graph import CompiledGraph, Floats
 from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.hooks import HookedRows, SequenceHooks
 from localinfer.runtime.thread_pool import OnOp
+from quant.jit.loader import Progress
 
 MAX_GRAPHS = 4  # with hooks, of a model: each has buffers of its own
 
@@ -78,12 +79,12 @@ class HookedGraphs:
         self._compiled_graph, self._without_hooks = compiled_graph, HookedBatch(compiled_graph)
         self._graphs: dict[frozenset[str], CompiledGraph] = {}  # the least recently used first
 
-    def get(self, points: frozenset[str]) -> CompiledGraph:
+    def get(self, points: frozenset[str], progress: Progress | None = None) -> CompiledGraph:
         """Return the graph that is cut at these points."""
         graph = self._graphs.pop(points, None)
         while graph is None and len(self._graphs) >= MAX_GRAPHS:
             self._graphs.pop(next(iter(self._graphs))).close()
-        self._graphs[points] = graph or self._compiled_graph.with_hooks(points)
+        self._graphs[points] = graph or self._compiled_graph.with_hooks(points, progress)
         return self._graphs[points]
 
     def batch(self, segments: Iterable[SegmentRows]) -> HookedBatch:

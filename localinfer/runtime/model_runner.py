@@ -22,6 +22,7 @@ from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.segment_media import media_inputs, media_with_segment
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.thread_pool import OnOp
+from quant.jit.loader import Progress
 
 DECODE_STEPS_KEPT, MAX_TIMED_POSITION = 128, 256
 MAX_POSITION = UNLIMITED_WINDOW  # kernels count positions with 32 bits
@@ -58,10 +59,10 @@ class ModelRunner:
         caches = self.compiled_graph.model_graph.sequence_caches()
         return Sequence(caches, self.media_table, modifiers or Modifiers(self.default_scales))
 
-    def prepare_hooks(self, hooks: SequenceHooks) -> None:
+    def prepare_hooks(self, hooks: SequenceHooks, progress: Progress | None = None) -> None:
         """Build the graph that is cut at the points of these hooks."""
         with self.lock:
-            self._hooked_graphs.get(hooks.points)
+            self._hooked_graphs.get(hooks.points, progress)
 
     # --- batches ---
 

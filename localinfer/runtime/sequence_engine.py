@@ -161,11 +161,12 @@ class SequenceEngine(ABC):
 
     # --- adapters and hooks ---
 
-    def set_hooks(self, hooks: SequenceHooks | None) -> None:
-        """Replace the hooks of the sequence, whose cached tokens are not used any more."""
-        self.require_open()
+    def set_hooks(self, hooks: SequenceHooks | None, progress: Progress | None = None) -> None:
+        """Replace the hooks of the sequence, whose cached tokens are not used any more. Kernels may have to be
+        compiled."""
         if hooks:
-            self.runner.prepare_hooks(hooks)
+            self.require_open()
+            self.runner.prepare_hooks(hooks, progress)
         self._replace_sequence(self.sequence.modifiers._replace(hooks=hooks))
 
     def use_adapters(self, scales: tuple[float, ...]) -> None:

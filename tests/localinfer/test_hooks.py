@@ -314,12 +314,31 @@ def test_recurrent_states_are_kept_apart(name: str, tmp_path: Path) -> None:
 
 def test_a_model_with_a_draft_head_has_hooks(tmp_path: Path) -> None:
     path, ids = draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0"), IDS[:20]
-    with localinfer.load(path, threads=1, ctx_size=128, spec_type="draft-mtp") as model:
+    with localinfer.load(path, threads=1, ctx_size=128, spec_type="draft-mtp", parallel=2) as model:
         answer = model.generate(ids, **GREEDY)
         with model.capture("blk.1.resid_post") as trace:
             assert model.generate(ids, **GREEDY).tokens == answer.tokens
         assert trace.tokens == [*ids, *answer.tokens[:-1]]
         assert model.generate(ids, **GREEDY).tokens == answer.tokens
+
+        def patched(handle: Model) -> list[int]:
+            with handle.patch({"blk.1.resid_post": zeros}):
+                return list(handle.generate(ids, **GREEDY).tokens)
+
+        changed, same = together(model, [patched, lambda handle: list(handle.generate(ids, **GREEDY).tokens)])
+        assert (changed == answer.tokens, same) == (False, answer.tokens)
+
+
+def test_attention_weights_of_a_ring_buffer(llama_file: Path) -> None:
+    ring = {"ctx_policy": "ring", "ctx_size": 64, "batch_size": 16, "keep": 0}
+    with localinfer.load(llama_file, threads=1, **ring) as model, model.capture("blk.0.attn_weights") as trace:
+        model.generate(IDS, **GREEDY | {"max_tokens": 80})
+    weights = trace["blk.0.attn_weights"]
+    n = len(IDS) + 79
+    assert weights.shape == (4, n, n)
+    np.testing.assert_allclose(weights.sum(axis=2), 1, rtol=0, atol=1e-5)
+    assert not np.tril(weights, -64).any()
+    assert not np.triu(weights, 1).any()
 
 
 def test_experts_are_ablated_by_their_weights(tmp_path: Path) -> None:
