@@ -3,6 +3,7 @@
 from localinfer.architectures.mamba2 import state_space
 from localinfer.graph.attention import qkv
 from localinfer.graph.builder import AttentionSpec, Builder, X
+from localinfer.graph.decoder import BranchOutput, add_branch
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.properties.recurrence import read_recurrence
 
@@ -14,9 +15,9 @@ def build(g: Builder[X]) -> None:
     for blk in g.blocks():
         h = g.norm(x, f"{blk}attn_norm")
         q, k, v = qkv(g, h, blk)
-        g.matmul(g.attend(blk, q, k, v, attention), f"{blk}attn_output", n, add_to=x)
+        add_branch(g, x, BranchOutput(g.attend(blk, q, k, v, attention), "attn_output"), blk, point="attn_out")
         g.matmul(state_space(g, blk, h, shape), f"{blk}ssm_out", n, add_to=x)
         g.point(x, f"{blk}resid_mid")
         h = g.norm(x, f"{blk}ffn_norm")
-        g.matmul(feed_forward(g, h, blk, "silu"), f"{blk}ffn_down", n, add_to=x)
+        add_branch(g, x, BranchOutput(feed_forward(g, h, blk, "silu"), "ffn_down"), blk, point="ffn_out")
     g.output.logits(x)

@@ -4,6 +4,7 @@ feed-forward network with squared ReLU."""
 from localinfer.architectures.mamba2 import state_space
 from localinfer.graph.attention import qkv
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
+from localinfer.graph.decoder import BranchOutput, add_branch
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.mixture_of_experts import shared_expert
 from localinfer.graph.properties.recurrence import read_recurrence
@@ -18,14 +19,16 @@ def build(g: Builder[X], router: Router | None = None) -> None:
         h = g.norm(x, f"{blk}attn_norm")
         if blk.heads.count_kv:
             q, k, v = qkv(g, h, blk)
-            g.matmul(g.attend(blk, q, k, v, AttentionSpec()), f"{blk}attn_output", n, add_to=x)
+            attention = BranchOutput(g.attend(blk, q, k, v, AttentionSpec()), "attn_output")
+            add_branch(g, x, attention, blk, point="attn_out")
         elif g.tensors.has(f"{blk}ssm_in.weight"):
             g.matmul(state_space(g, blk, h, shape), f"{blk}ssm_out", n, add_to=x)
         elif router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
             g.add(x, routed_experts(g, h, blk, router))
             g.add(x, shared_expert(g, h, blk, "relu_squared", gated=False))
         else:
-            g.matmul(feed_forward(g, h, blk, "relu_squared", gated=False), f"{blk}ffn_down", n, add_to=x)
+            network = BranchOutput(feed_forward(g, h, blk, "relu_squared", gated=False), "ffn_down")
+            add_branch(g, x, network, blk, point="ffn_out")
     g.output.logits(x)
 
 

@@ -304,3 +304,15 @@ def test_images_that_exceed_the_memory_for_rows_together(model: Model, monkeypat
     assert model.score(model.render(asked(*parts, QUESTION)).ids, [5, 6])
     ids = model.tokenize("the", media=images)
     assert len(model.logits(ids)) == len(ids)
+
+
+def test_rows_of_an_image_have_activations(model: Model, png: Path) -> None:
+    keywords = {"media": [str(png)], **GREEDY}
+    answer = model.generate("the <__media__> the", **keywords)
+    with model.capture("token_embd", "blk.0.attn_weights") as trace:
+        assert model.generate("the <__media__> the", **keywords).tokens == answer.tokens
+    rows = np.array(trace.tokens) < 0
+    assert rows.sum() == N_TOKENS
+    assert len(np.unique(trace["token_embd"][rows], axis=0)) == N_TOKENS
+    with pytest.raises(UnsupportedError, match=r"^blk\.0\.attn_weights: the text has images or sounds"):
+        trace["blk.0.attn_weights"]
