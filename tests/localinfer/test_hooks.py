@@ -107,6 +107,23 @@ def test_a_patch_knows_the_tokens_and_their_positions(model: Model) -> None:
     assert differs.nonzero()[0].tolist() == [20]
 
 
+def test_changed_logits_determine_the_text(model: Model) -> None:
+    def prefer(values: Floats, info: RowInfo) -> Floats:
+        values[:, 70 + info.positions % 2] = 1e4
+        return values
+
+    with model.patch({"logits": prefer}):
+        result = model.generate(IDS, temperature=0, max_tokens=4)
+    assert result.tokens == [71, 70, 71, 70]
+
+
+def test_a_model_may_be_closed_while_hooks_are_set(llama_file: Path) -> None:
+    with localinfer.load(llama_file, threads=1, ctx_size=64) as closed, closed.capture(LAST) as trace:
+        closed.logits(IDS)
+        closed.close()
+    assert trace.tokens == IDS
+
+
 def test_activations_of_one_run_replace_those_of_another(model: Model) -> None:
     """Activation patching: with the residual stream of a run, the later layers compute that run."""
     other = IDS[::-1]
