@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from localinfer.runtime.decode_loop import StepInput
+from localinfer.runtime.hooks import HookGroup, SequenceHooks
+from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.request import Request, RequestState
 from localinfer.runtime.request_batch import select_batch
 from localinfer.runtime.sequence import Sequence
@@ -103,6 +105,20 @@ def test_decode_steps_are_not_split() -> None:
     requests = [prompt(6, decode_loop=Loop()), prompt(6, decode_loop=Loop()), prompt(6)]
     batch = select_batch(requests, SimpleNamespace(sequences=3, outputs=8), 10)  # type: ignore[arg-type]
     assert [(requests.index(each.request), len(each.ids)) for each in batch] == [(0, 6), (2, 4)]
+
+
+def test_sequences_of_a_batch_have_hooks_at_the_same_points() -> None:
+    def hooked(*names: str) -> Request:
+        request = prompt(2)
+        group = HookGroup(dict.fromkeys(names, lambda values, info: values))
+        request.engine.sequence = Sequence([], modifiers=Modifiers(hooks=SequenceHooks([group])))
+        return request
+
+    requests = [prompt(2), hooked("a"), prompt(2), hooked("b"), hooked("b", "a"), hooked("a")]
+    for expected in ([0, 2], [1, 5], [3], [4]):
+        oldest_first = sorted(requests, key=lambda each: requests.index(each) not in expected)
+        batch = select_batch(oldest_first, SimpleNamespace(sequences=6, outputs=8), 256)  # type: ignore[arg-type]
+        assert [requests.index(each.request) for each in batch] == expected
 
 
 def test_only_some_threads_are_woken_in_each_batch() -> None:
