@@ -9,6 +9,7 @@ sequence_engine    the interface of engines, which evaluate one sequence each
 engine             the engine of a loaded model
 scheduled_engine   an engine whose requests the scheduler batches with others
 scheduler          continuous batching
+modifiers          what sequences have beside tokens: scales of LoRA adapters, and hooks
 hooked_batch       the graph that is cut at points, and hooks on a batch
 trace              what hooks record
 prefix_cache       reuse of cached prefixes, and eviction
