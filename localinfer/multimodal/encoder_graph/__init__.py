@@ -3,6 +3,8 @@
 encoder_builder     records operations on rows of patches as ops, for one size of image
 bounds              checks of sizes before an op is recorded
 transformer         the layers that most encoders share
+clipped_products    products whose input and output are clipped
+feature_maps        convolutions over maps of several sizes
 positions           position embeddings and rotation angles of a grid of patches
 row_order           index tables: blocks of patches that are merged, windows
 compiled_encoder    a graph in memory, which encodes images of one size
