@@ -1,6 +1,7 @@
 """A user's script with every public call. It is type-checked, not run: see tests/test_typing.py."""
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,16 +84,26 @@ def inspect(model: Model) -> None:
     print(model.load_cache("prompt.cache"))
 
 
+def adapt(model: localinfer.Model) -> None:
+    model.set_lora_scales({0: 0.5})
+    print([path.name for path in model.lora_adapters], sum(model.lora_scales))
+    print(model.generate("Hello", lora_scales={0: 1.0}).text)
+
+
 def main() -> None:
     localinfer.convert("checkpoint/", "f16.gguf", "F16")
     localinfer.imatrix("f16.gguf", "text", "imatrix.gguf", covariance=True)
     localinfer.quantize("f16.gguf", "q4.gguf", "Q4_K_M", imatrix="imatrix.gguf", effort="max", force=True)
+    print(localinfer.merge_lora("q4.gguf", "merged.gguf", [("adapter.gguf", 0.5), (Path("peft/"), 1.0)], force=True))
+    vector: Path = localinfer.control_vector("q4.gguf", ["Be kind."], ["Be rude."], "vector.gguf", method="pca")
+    localinfer.load("q4.gguf", control_vector_scaled=[f"{vector}:0.5"]).close()
     print(localinfer.perplexity("q4.gguf", "text", ctx_size=512).value)
     print(localinfer.compare("f16.gguf", "q4.gguf", "text", max_chunks=4).divergence.mean.value)
     try:
         with localinfer.load("q4.gguf", options=Options(ctx_size=4096), threads=2, cache_type_k="q8_0") as model:
             generate(model)
             chat(model)
+            adapt(model)
             asyncio.run(coroutines(model))
             change_activations(model)
             inspect(model)
