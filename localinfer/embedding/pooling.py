@@ -45,7 +45,7 @@ def token_states(engine: Engine, text: Ids) -> Floats:
     states = []
     is_whole = fits_in_batch(engine, [len(text)])
     if not is_whole:
-        begin_text(engine)
+        engine.reset()
     for batch in [text] if is_whole else split_batches(text, engine.graph.batch):
         if is_whole:
             engine.runner.evaluate_packed(engine.sequence, [batch], ())
@@ -84,7 +84,7 @@ def batch_sums(engine: Engine, texts: Sequence[Ids], pooling: str, types: Sequen
 
 def long_text_sum(engine: Engine, text: Ids, pooling: str) -> Floats:
     """Return the sum of the selected states of a text that needs several batches; only causal models support that."""
-    begin_text(engine)
+    engine.reset()
     total, done = np.zeros((1, engine.compiled_graph.model_graph.embedding_length), np.float32), 0
     for batch in split_batches(text, engine.graph.batch):
         engine.runner.evaluate_segments([Segment(engine.sequence, batch)])
@@ -95,12 +95,6 @@ def long_text_sum(engine: Engine, text: Ids, pooling: str) -> Floats:
         )
         total += pooled_sums(engine, rows, np.zeros_like(rows), 1)
     return total
-
-
-def begin_text(engine: Engine) -> None:
-    """Discard what the engine's sequence has of other texts, and the scales of LoRA adapters of another run."""
-    engine.use_adapters(engine.runner.default_scales)
-    engine.reset()
 
 
 def pooled_sums(engine: Engine, rows: Rows, owners: Rows, count: int) -> Floats:

@@ -67,6 +67,7 @@ class SharedResources:
         from localinfer.embedding.embedder import Embedder
 
         self._session.end()
+        self._engine.use_adapters(self._engine.runner.default_scales)
         with self._lock:
             self._embedder = self._embedder or Embedder(self._engine, self._tokenizer)
             return self._embedder
