@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.numpy import save_file
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
 import reference_models  # (needs the path above)
@@ -28,6 +29,13 @@ ATTENTION, FFN = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_pro
 OTHER_SCALE = -0.5
 MAGNITUDE = {"A": 0.25, "B": 0.25}  # standard deviations, with which the logits change by about their own size
 SAVED = ("lora_alpha", "r", "use_rslora", "alpha_pattern", "rank_pattern", "bias", "peft_type", "target_modules")
+
+
+EXPERTS = {  # names and sizes (inputs, outputs) of each expert's modules, as in checkpoints
+    "qwen3moe": {
+        "mlp.experts.{}.gate_proj": (0, 1), "mlp.experts.{}.up_proj": (0, 1), "mlp.experts.{}.down_proj": (1, 0),
+    },
+}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -63,8 +71,8 @@ CASES = {
 def main() -> None:
     """Write the adapters named on the command line, or all."""
     transformers.utils.logging.disable_progress_bar()
-    for name in sys.argv[1:] or CASES:
-        changes = make(name, CASES[name])
+    for name in sys.argv[1:] or [*CASES, *EXPERTS]:
+        changes = make(name, CASES[name]) if name in CASES else make_with_experts(name)
         print(f"{name:10} standard deviation of the changes of logits {changes:.2f}")
 
 
@@ -97,14 +105,46 @@ def make(name: str, case: Case) -> float:
     return float((logits["whole"] - reference.logits).std())
 
 
+def make_with_experts(name: str) -> float:
+    """Write an adapter with a module for each expert, as it was saved before transformers fused the experts. PEFT
+    converts it when it is loaded."""
+    reference, rank = reference_models.expected(name), 3
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = reference_models.checkpoint(name, Path(temporary))
+        base = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        config, tensors = base.config, {}
+        sizes = config.hidden_size, config.moe_intermediate_size
+        for layer in range(config.num_hidden_layers):
+            for expert in range(config.num_experts):
+                for module, (n_in, n_out) in EXPERTS[name].items():
+                    key = f"base_model.model.model.layers.{layer}.{module.format(expert)}.lora_"
+                    for side, shape in ("A", (rank, sizes[n_in])), ("B", (sizes[n_out], rank)):
+                        tensors[f"{key}{side}.weight"] = values(f"{key}{side}", shape, side)
+        (DATA / name).mkdir(parents=True, exist_ok=True)
+        save_file(tensors, DATA / name / "adapter_model.safetensors")
+        modules = sorted({module.rpartition(".")[2] for module in EXPERTS[name]})
+        config = {"peft_type": "LORA", "r": rank, "lora_alpha": 4, "target_modules": modules, "bias": "none"}
+        (DATA / name / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n")
+        model = PeftModel.from_pretrained(base, DATA / name)
+        logits = {"whole": compute(model, ["default"], 1.0), "scaled": compute(model, ["default"], OTHER_SCALE)}
+    np.savez_compressed(DATA / name / "logits.npz", scale=OTHER_SCALE, **logits)
+    return float((logits["whole"] - reference.logits).std())
+
+
 def fill(model: Any) -> None:
     """Give all matrices values that follow from their names, and that float16 can represent."""
     with torch.no_grad():
-        for name, values in model.named_parameters():
+        for name, parameter in model.named_parameters():
             side = name.partition("lora_")[2].removeprefix("embedding_")[:1]
             if side:
-                numbers = reference_models.random_integers(name, tuple(values.shape), 127) / np.float32(128)
-                values.copy_(torch.from_numpy(numbers * np.float32(MAGNITUDE[side])))
+                parameter.copy_(torch.from_numpy(values(name, tuple(parameter.shape), side)))
+
+
+def values(name: str, shape: tuple[int, ...], side: str) -> Any:
+    """Return the values of a matrix A or B."""
+    return reference_models.random_integers(name, shape, 127) / np.float32(128) * np.float32(MAGNITUDE[side])
 
 
 def compute(model: Any, names: list[str], scale: float) -> Any:
@@ -117,8 +157,8 @@ def compute(model: Any, names: list[str], scale: float) -> Any:
         each.scaling = {key: value * scale for key, value in each.scaling.items()}
     with torch.no_grad():
         logits = model(torch.tensor([reference.ids]), use_cache=False).logits[0].numpy()
-    for each, values in zip(layers, before, strict=True):
-        each.scaling = values
+    for each, scaling in zip(layers, before, strict=True):
+        each.scaling = scaling
     return logits[reference.positions]
 
 
