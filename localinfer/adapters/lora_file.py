@@ -77,7 +77,7 @@ def half_or_floats(tensor: SourceTensor, path: Path) -> NDArray[np.floating[Any]
     Raises LocalInferError if a value is not finite, UnsupportedError for a type that has no kernels.
     """
     if tensor.type == F16:
-        values: NDArray[np.floating[Any]] = tensor.load().view(np.float16).reshape(tensor.shape)
+        values: NDArray[np.floating[Any]] = np.array(tensor.load().view(np.float16).reshape(tensor.shape))
     else:
         values = floats(tensor)
     if not np.isfinite(values).all():

@@ -35,6 +35,7 @@ from localinfer.graph.properties.adapters import EMBEDDINGS
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BLOCK = re.compile(r"blk\.(\d+)\.")
+MAX_REPETITIONS = 3  # in a pattern of module names
 PREFIX, COPY, COPIES = "base_model.model.", ".base_layer.weight", "copies"
 KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?:(?P<embedding>embedding_)?(?P<side>[AB]))(?:\.weight)?")
 UNSUPPORTED = {  # key of adapter_config.json: what it turns on
@@ -119,8 +120,10 @@ def read_scaling(config: JsonObject) -> Scaling:
 
 
 def require_pattern(patterns: JsonObject, key: str) -> None:
-    """Raise LocalInferError unless the key names modules: patterns may be dots, letters and digits, alternatives."""
-    if not re.fullmatch(r"[\w.\\^$|()]{1,200}", key):
+    """Raise LocalInferError unless the key names modules. A pattern may repeat few characters and no groups, because
+    matching could take forever."""
+    repeats, groups = len(re.findall(r"[*+]", key)), len(re.findall(r"\)[*+]", key))
+    if not re.fullmatch(r"[\w.\\^$|()\[\]*+-]{1,200}", key) or groups or repeats > MAX_REPETITIONS:
         raise patterns.error(key, "is not the name of a module")
     try:
         re.compile(key)

@@ -171,6 +171,14 @@ def test_a_run_sets_other_scales(files: dict[str, Path]) -> None:
                 model.generate("Hello", lora_scales=wrong)
 
 
+def test_embeddings_do_not_depend_on_the_last_run(files: dict[str, Path]) -> None:
+    chosen = {"lora": str(files["llama-a"]), "threads": 2, "ctx_size": 128, "tune": False}
+    with localinfer.load(files["llama"], **chosen) as model:  # type: ignore[arg-type]
+        expected = model.embed(["Hello"])
+        model.generate("Hello", n_predict=2, lora_scales={0: -1.0})
+        np.testing.assert_array_equal(model.embed(["Hello"]), expected)
+
+
 def test_the_prefix_store_tells_scales_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "prefixes_dir", lambda: tmp_path / "prefixes")
     prompt = [7, 8, 9, 10, 11] * 120
