@@ -2,16 +2,23 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
-from lora_adapter import ALPHA, RANK, lora_adapter
+from lora_adapter import ALPHA, RANK, lora_adapter, random_pairs
 from numpy.typing import NDArray
 from tiny import tiny_llama
 
+import localinfer
+
 Run = Callable[..., tuple[int, str, str]]
 Q = "blk.0.attn_q.weight"
+IDS = list(range(5, 25))
+EXACT: Any = {
+    "threads": 2, "ctx_size": 64, "precision": "high", "cache_type_k": "f32", "cache_type_v": "f32", "tune": False,
+}  # fmt: skip
 
 
 def weights(path: Path) -> dict[str, gguf.ReaderTensor]:
@@ -91,3 +98,67 @@ def test_invalid_scale(run: Run, tmp_path: Path, value: str) -> None:
     code, _, err = run("quantize", tmp_path / "m.gguf", tmp_path / "out.gguf", "COPY", "--lora-scaled", value)
     assert code == 2
     assert "--lora-scaled: must be FILE:SCALE" in err
+
+
+# --- the command merge ---
+
+
+TOLERANCES = {"F32": 1e-4, "F16": 0.02, "BF16": 0.1, "Q8_0": 0.2, "Q4_K": 3.0}  # of logits
+
+
+@pytest.mark.parametrize("type", TOLERANCES)
+def test_merge_keeps_all_types(run: Run, tmp_path: Path, type: str) -> None:
+    model, adapter = tiny_llama(tmp_path / "m.gguf", type=type), lora_adapter(tmp_path / "a.gguf")
+    code, out, err = run("merge", model, "--lora-scaled", adapter, "0.5", "-o", tmp_path / "out.gguf")
+    assert (code, out) == (0, "")
+    before, after = weights(model), weights(tmp_path / "out.gguf")
+    assert {name: tensor.tensor_type for name, tensor in before.items()} == {
+        name: tensor.tensor_type for name, tensor in after.items()
+    }
+    changed = {name for name in before if before[name].data.tobytes() != after[name].data.tobytes()}
+    assert changed == {Q, "blk.1.ffn_down.weight"}
+    assert ("2 matrices of" in err) == type.startswith("Q")
+    with (
+        localinfer.load(tmp_path / "out.gguf", **EXACT) as merged,
+        localinfer.load(model, lora_scaled=f"{adapter}:0.5", **EXACT) as beside,
+    ):
+        np.testing.assert_allclose(merged.logits(IDS), beside.logits(IDS), rtol=0, atol=TOLERANCES[type])
+
+
+def test_merged_embeddings_leave_the_output_layer(run: Run, tmp_path: Path) -> None:
+    """The output layer shares the embeddings' weights: the merged model has both."""
+    model = tiny_llama(tmp_path / "m.gguf", type="F32")
+    shape = gguf_shape(weights(model)["token_embd.weight"])
+    adapter = random_pairs(tmp_path / "a.gguf", {"token_embd.weight": shape})
+    assert run("merge", model, "--lora", adapter, "-o", tmp_path / "out.gguf")[0] == 0
+    before, after = weights(model), weights(tmp_path / "out.gguf")
+    np.testing.assert_array_equal(after["output.weight"].data, before["token_embd.weight"].data)
+    with (
+        localinfer.load(tmp_path / "out.gguf", **EXACT) as merged,
+        localinfer.load(model, lora=str(adapter), **EXACT) as beside,
+    ):
+        np.testing.assert_allclose(merged.logits(IDS), beside.logits(IDS), rtol=0, atol=1e-4)
+
+
+def test_merge_refuses(run: Run, tmp_path: Path) -> None:
+    model, adapter, out = tiny_llama(tmp_path / "m.gguf"), lora_adapter(tmp_path / "a.gguf"), tmp_path / "out.gguf"
+    for code, message, words in (
+        (2, "--lora: missing", []),
+        (2, "--lora-scaled: must be FILE:SCALE", ["--lora-scaled", f"{adapter}:x"]),
+        (1, "it is not a LoRA adapter", ["--lora", model]),
+        (3, "no such file", ["--lora", tmp_path / "missing.gguf"]),
+    ):
+        actual, stdout, err = run("merge", model, *words, "-o", out)
+        assert (actual, stdout) == (code, "")
+        assert message in err
+        assert not out.exists()
+    assert run("merge", model, "--lora", adapter, "-o", out)[0] == 0
+    written = out.read_bytes()
+    assert run("merge", model, "--lora", adapter, "-o", out)[0] == 2
+    assert run("merge", model, "--lora", adapter, "-o", model, "--force")[0] == 2  # never the input
+    assert run("merge", model, "--lora", adapter, "-o", out, "--force")[0] == 0
+    assert out.read_bytes() == written
+
+
+def gguf_shape(tensor: gguf.ReaderTensor) -> tuple[int, ...]:
+    return tuple(int(each) for each in tensor.shape[::-1])
