@@ -314,6 +314,7 @@ def build_graph_within_memory(
     model_graph = build_graph(f, options, draft_head, media=media, adapters=adapters)
     mapped = [each for each in (f, draft_head) if each and not each.in_memory]
     weights = sum(tensor.nbytes for each in mapped for tensor in each.tensors.values())
+    weights += adapters.nbytes if adapters else 0
     while not options.ctx_size and model_graph.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
         if weights + model_graph.graph.nbytes <= available:
             break
