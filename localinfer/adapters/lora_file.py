@@ -8,7 +8,6 @@ For each matrix W of the model that an adapter changes, it has two small ones:
 With experts, all three have a first dimension for them.
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.dequantize import Decoder
 from localinfer.gguf.source import SourceTensor
 from localinfer.graph.properties.adapters import EMBEDDINGS
+from localinfer.options import MAX_SCALE
 from quant import FORMATS, ggml
 
 F16 = ggml.TYPE_NUMBERS["F16"]
@@ -58,8 +58,8 @@ def require_fit(file: LoraFile, name: str, pair: StoredPair, target: Target) -> 
     rank = pair.b.shape[-1]
     if rank > max(whole[-2:]):
         raise LocalInferError(f"{where}: the rank {rank} is larger than the matrix of {whole}")
-    if not math.isfinite(pair.factor):
-        raise LocalInferError(f"{where}: its factor is not a finite number")
+    if not abs(pair.factor) < MAX_SCALE:
+        raise LocalInferError(f"{where}: its factor {pair.factor:g} is no finite number, or too large")
 
 
 def is_pair(a: tuple[int, ...], b: tuple[int, ...], whole: tuple[int, ...], *, embeddings: bool) -> bool:

@@ -14,6 +14,7 @@ SAMPLERS = {  # llama.cpp's names, and the letters of --sampler-seq
 DEFAULT_SAMPLERS = tuple(name for name in SAMPLERS if name != "adaptive_p")
 SAMPLER_ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
 LOGIT_BIAS = re.compile(r"\s*(\d+)\s*([+-].+)")
+MAX_SCALE = 1e30  # of an adapter; its products with other numbers fit in float32
 NO_ADAPTERS = "none"  # the value of --lora-scales with which all adapters have the scale 0
 ADAPTER_SCALE = re.compile(r"\s*(\d{1,6})\s*(?:=|(?=[+-]))\s*(.+)")
 LAYER_RANGE = re.compile(r"\s*(\d{1,6})[\s,]+(\d{1,6})\s*")
@@ -71,7 +72,7 @@ def parse_scaled_file(text: str) -> tuple[Path, float]:
     """Return the file and the scale of `--lora-scaled FILE:SCALE`. Raises ValueError for another syntax."""
     name, _, scale = text.rpartition(":")
     number = parse_number(scale)
-    if not name or not math.isfinite(number):
+    if not name or not abs(number) < MAX_SCALE:
         raise ValueError(f"must be FILE:SCALE, such as adapter.gguf:0.5, not {format_value(text)}")
     return Path(name), number
 
@@ -83,7 +84,7 @@ def parse_adapter_scale(text: str) -> tuple[int, float]:
     """
     found = ADAPTER_SCALE.fullmatch(text)
     scale = parse_number(found[2]) if found else math.nan
-    if found is None or not math.isfinite(scale):
+    if found is None or not abs(scale) < MAX_SCALE:
         raise ValueError(f"must be the number of an adapter and its scale, such as 0=0.5, not {format_value(text)}")
     return int(found[1]), scale
 

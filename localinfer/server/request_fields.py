@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from localinfer.errors import UsageError
-from localinfer.options import FLAGS, Layer, check_values
+from localinfer.options import FLAGS, MAX_SCALE, Layer, check_values
 from localinfer.server.api_errors import APIError, field_error
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-MAX_ADAPTERS, MAX_SCALE = 1000, 1e30
+MAX_ADAPTERS = 1000
 MAX_PING_INTERVAL = 1e6  # seconds
 IGNORED_SAMPLERS = ("infill",)  # llama.cpp's, in requests of editors; it only merges tokens that begin alike
 TEXT_BIASES = "text_biases"  # in a layer of options: (text, bias) pairs; the model's tokenizer finds their tokens
