@@ -119,6 +119,10 @@ COPY_SLICES = KernelSignature.parse(
     "localinfer.kernels.head_slices:copy_slices", "tokens x x_first x_step heads size y:out y_first y_step"
 )
 
+RELATIVE_POSITIONS = KernelSignature.parse(
+    "localinfer.kernels.attention.relative_positions:add_dimensions",
+    "tokens q k heads size height width dim by_row by_column factor:float q_out:out k_out:out",
+)
 ROPE = KernelSignature.parse(
     "localinfer.kernels.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out"
 )

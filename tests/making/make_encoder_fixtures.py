@@ -30,7 +30,7 @@ import transformers
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 
-from encoder_families import kimi, llava_next, minicpm, nemotron
+from encoder_families import kimi, llava_next, minicpm, nemotron, ocr
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip
 from safetensors.torch import save_file
 
@@ -381,6 +381,7 @@ SPECS = {
     **llava_next.SPECS,
     **minicpm.SPECS,
     **nemotron.SPECS,
+    **ocr.SPECS,
 }  # fmt: skip
 
 

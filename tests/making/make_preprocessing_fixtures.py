@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 import PIL.Image
+import PIL.ImageOps
 import torch
 from numpy.typing import NDArray
+from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import DeepseekOcr2ImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
@@ -105,6 +107,15 @@ def llama4(image: Any) -> list[Values]:
     return list(found["pixel_values"].float().numpy())
 
 
+def deepseekocr(image: Any) -> list[Values]:
+    """The tiles of the second version's processor, and the whole image as published code of the first one pads it."""
+    processor = DeepseekOcr2ImageProcessorPil(tile_size=640, max_patches=9, **NORMALIZED)
+    found = processor(image, return_tensors="np")
+    tiles = found.get("pixel_values_local", ())
+    padded = PIL.ImageOps.pad(image, (1024, 1024), color=(127, 127, 127))
+    return [*tiles, *processor(padded, return_tensors="np", crop_to_patches=True)["pixel_values"]]
+
+
 def idefics3(image: Any) -> list[Values]:
     processor = Idefics3ImageProcessorPil(size={"longest_edge": 384}, max_image_size={"longest_edge": 96}, **NORMALIZED)
     *tiles, overview = processor(image, return_tensors="np")["pixel_values"][0]
@@ -129,6 +140,7 @@ def pixel_values(processor: Any, **options: Any) -> Callable[[Any], list[Values]
 
 
 REFERENCES: dict[str, Callable[[Any], list[Values]]] = {
+    "deepseekocr": deepseekocr,
     "dots_ocr": qwen_like(Qwen2VLImageProcessorPil(size=edges(3136, 300_000)), 14, 2, 2),
     "gemma3": pixel_values(Gemma3ImageProcessorPil(size=square(112))),
     "gemma4v": gemma4,

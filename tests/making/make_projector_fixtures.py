@@ -308,6 +308,51 @@ OTHERS: dict[str, dict[str, Any]] = {
             },
         },
     },
+    "deepseekocr": {
+        "files": {
+            "config.json": {
+                "architectures": ["DeepseekOCRForCausalLM"], "model_type": "deepseek_vl_v2", "language_config": TEXT,
+                "vision_config": {
+                    "image_size": 1024, "mlp_ratio": 3.7362, "width": {
+                        "clip-l-14-224": {"heads": 2, "image_size": 224, "layers": 4, "patch_size": 14, "width": 64},
+                        "sam_vit_b": {"heads": 2, "layers": 2, "width": 32, "downsample_channels": [32, 64]},
+                    },
+                },
+            },
+            "preprocessor_config.json": SIGLIP,
+        },
+        "tensors": {
+            "model.sam_model.pos_embed": [1, 8, 8, 32], "model.image_newline": [64], "model.view_seperator": [64],
+            "model.sam_model.neck.0.weight": [16, 32, 1, 1], "model.sam_model.neck.2.weight": [16, 16, 3, 3],
+            "model.sam_model.net_2.weight": [32, 16, 3, 3], "model.sam_model.net_3.weight": [64, 32, 3, 3],
+            "model.vision_model.embeddings.class_embedding": [64],
+            "model.vision_model.embeddings.patch_embedding.weight": [64, 3, 14, 14],
+            "model.vision_model.embeddings.position_embedding.weight": [257, 64],
+            "model.projector.layers.weight": [64, 128], "model.projector.layers.bias": [64],
+            **with_bias({
+                "model.sam_model.patch_embed.proj": [32, 3, 16, 16], "model.sam_model.neck.1": [16],
+                "model.sam_model.neck.3": [16], "model.vision_model.pre_layrnorm": [64],
+            }),
+            **layers(2, {
+                "model.sam_model.blocks.{}.attn.rel_pos_h": [27, 16],
+                "model.sam_model.blocks.{}.attn.rel_pos_w": [27, 16],
+                **with_bias({
+                    f"model.sam_model.blocks.{{}}.{name}": shape
+                    for name, shape in {
+                        "attn.qkv": [96, 32], "attn.proj": [32, 32], "norm1": [32], "norm2": [32],
+                        "mlp.lin1": [128, 32], "mlp.lin2": [32, 128],
+                    }.items()
+                }),
+            }),
+            **layers(4, with_bias({
+                f"model.vision_model.transformer.layers.{{}}.{name}": shape
+                for name, shape in {
+                    "self_attn.qkv_proj": [192, 64], "self_attn.out_proj": [64, 64], "layer_norm1": [64],
+                    "layer_norm2": [64], "mlp.fc1": [256, 64], "mlp.fc2": [64, 256],
+                }.items()
+            })),
+        },
+    },
     "dots_ocr": {
         "files": {
             "config.json": {

@@ -1,4 +1,5 @@
-"""Readers of documents: PaddleOCR-VL (SigLIP with RoPE) and dots.ocr (Qwen2-VL's patches)."""
+"""Readers of documents: PaddleOCR-VL (SigLIP with RoPE), dots.ocr (Qwen2-VL's patches) and DeepSeek-OCR (Segment
+Anything and CLIP)."""
 
 from math import isqrt
 
@@ -6,6 +7,7 @@ from localinfer.conversion.projectors.projector_architecture import (
     USE_GELU,
     USE_SILU,
     Fields,
+    Parts,
     ProjectorArchitecture,
     ProjectorConfig,
     epsilon,
@@ -14,6 +16,8 @@ from localinfer.conversion.projectors.projector_architecture import (
 from localinfer.gguf.source import Field
 
 MAX_PIXELS = 1 << 27
+MAX_COUNT = 1 << 17  # of values, heads, layers and tokens
+CLIP, SAM = "clip-l-14-224", "sam_vit_b"  # objects with sizes
 
 
 def pixel_limits(config: ProjectorConfig) -> Fields:
@@ -42,6 +46,35 @@ def dots_fields(config: ProjectorConfig) -> Fields:
     }
 
 
+def deepseek_sizes(config: ProjectorConfig) -> dict[str, int]:
+    """Return the sizes of CLIP by the usual names. Readers take the length of its feed-forward network from tensors."""
+    clip = config.encoder.child("width").child(CLIP)
+    heads = clip.positive_int("heads", MAX_COUNT)
+    names = {"hidden_size": "width", "num_hidden_layers": "layers", "image_size": "image_size"}
+    sizes = {new: clip.positive_int(old, MAX_COUNT) for new, old in (*names.items(), ("patch_size", "patch_size"))}
+    return sizes | {"num_attention_heads": heads, "intermediate_size": 4 * heads}
+
+
+def deepseek_fields(config: ProjectorConfig) -> Fields:
+    """Return the sizes of Segment Anything, and of windows and tiles, which config.json lacks."""
+    encoder, sam = config.encoder, config.encoder.child("width").child(SAM)
+    names = {"layers": "block_count", "width": "embedding_length", "heads": "head_count"}
+    counts = {f"sam.{new}": sam.positive_int(old, MAX_COUNT) for old, new in names.items()}
+    counts |= {"window_size": encoder.positive_int("window_size", MAX_COUNT, 14)}
+    counts |= {"preproc_min_tiles": 2, "preproc_max_tiles": 9}
+    side = isqrt(config.preprocessor.positive_int("image_seq_length", MAX_COUNT, 256))
+    factor = encoder.positive_int("image_size", MAX_COUNT) // encoder.positive_int("patch_size", MAX_COUNT) // side
+    if factor not in (0, 4):  # of CLIP's own patches, which are not used
+        counts["projector.scale_factor"] = factor
+    numbers = {f"clip.vision.{key}": Field.uint32(number) for key, number in counts.items()}
+    return {**epsilon(encoder, "layer_norm_eps", 1e-6), **USE_GELU, **numbers}
+
+
+def deepseek_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
+    """Return the end of an image as a matrix of one row, as readers expect it."""
+    return {"v.view_seperator": lambda values: values[None]} if name == "model.view_seperator" else None
+
+
 PADDLEOCR = ProjectorArchitecture(
     projector_type="paddleocr",
     fields=paddle_fields,
@@ -60,8 +93,22 @@ DOTS_OCR = ProjectorArchitecture(
     ),
     sizes=lambda config: {"image_size": 0},  # noqa: ARG005 images have any size
 )
+DEEPSEEK_OCR = ProjectorArchitecture(
+    projector_type="deepseekocr",
+    fields=deepseek_fields,
+    prefixes={
+        f"model.{part}": f"model.{part}"
+        for part in ("sam_model.", "vision_model.", "projector.", "image_newline", "view_seperator")
+    },
+    ignored=r"position_ids$",
+    names=((r"(pos_embed|rel_pos_[hw])$", r"\1.weight"),),
+    parts=deepseek_parts,
+    f32_tensors=r"v\.(sam\.(pos_embd|blk\.\d+\.attn\.pos_|neck|net_)|class_embd|position_embd|patch_embd).*",
+    sizes=deepseek_sizes,
+)
 BY_CLASS = {
     "PaddleOCRVLForConditionalGeneration": PADDLEOCR,
     "PaddleOCRVisionModel": PADDLEOCR,
     "DotsOCRForCausalLM": DOTS_OCR,
+    "DeepseekOCRForCausalLM": DEEPSEEK_OCR,
 }

@@ -103,9 +103,9 @@ class AttentionRecorder:
         self.layers[layer.name] = layer, ring.visible
         q_sink = q
         if query_table.sinks and ring.sinks:
-            q_sink = self.graph.buffer(heads.count * heads.key_dim)
+            q_sink = self.graph.buffer(heads.count * heads.key_dim, q.rows)
             self._rope_queries(layer, q, q_sink, query_table, query_table.sinks, barrier=True)
-        rotated = q if heads.key == heads.key_dim else self.graph.buffer(heads.count * heads.key_dim)
+        rotated = q if heads.key == heads.key_dim else self.graph.buffer(heads.count * heads.key_dim, q.rows)
         if rotated is not q or rope.n_rot or layer.norms.q:
             barrier = rotated is not q or k is None
             self._rope_queries(layer, q, rotated, query_table, query_table.rows, barrier=barrier)
@@ -183,7 +183,8 @@ class AttentionRecorder:
         self, layer: LayerAttention, q: Buffer, q_sink: Buffer, ring: RingBuffer, cache: LayerCache
     ) -> Buffer:
         heads, cap = layer.heads, layer.spec.cap
-        y, n_pages, chunk = self.graph.buffer(heads.count * heads.value), ring.capacity // PAGE_SIZE, ring.chunk_pages
+        y = self.graph.buffer(heads.count * heads.value, q.rows)
+        n_pages, chunk = ring.capacity // PAGE_SIZE, ring.chunk_pages
         self._reserve_partials(heads, -(-n_pages // chunk))
         # Otherwise, two threads would quantize the same group of 32 values.
         quantized = y.quantized if heads.value % 32 == 0 else 0

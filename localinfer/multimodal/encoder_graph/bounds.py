@@ -38,6 +38,12 @@ def check_columns(f: GGUF, x: Buffer, y: Buffer, first: int) -> None:
         raise f.error(TYPE_KEY, f"{x.rows.capacity} rows of {x.n} values do not fit into {room}")
 
 
+def check_gathered(f: GGUF, y: Buffer, rows: int, n: int) -> None:
+    """Raise LocalInferError unless y has this number of values and has room for the rows."""
+    if n != y.n or rows > y.rows.capacity:
+        raise f.error(TYPE_KEY, f"{rows} rows of {n} values do not fit into {y.rows.capacity} rows of {y.n}")
+
+
 def check_row_numbers(f: GGUF, x: Buffer, numbers: Indices) -> None:
     """Raise LocalInferError for numbers of rows that x does not have."""
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < x.rows.capacity:

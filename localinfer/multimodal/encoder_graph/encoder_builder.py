@@ -19,10 +19,11 @@ from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAtten
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.rope_tables import Angles, RopeTable
-from localinfer.kernels.signatures import ADD_BIAS, AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS, LAYER_NORM
+from localinfer.kernels.signatures import ADD, ADD_BIAS, AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS, LAYER_NORM
 from localinfer.multimodal.encoder_graph.bounds import (
     CLASS,
     check_columns,
+    check_gathered,
     check_positions,
     check_product,
     check_row_numbers,
@@ -126,9 +127,16 @@ class EncoderBuilder(GraphBuilder):
         initial[self.n_patches if class_last else 0 :][:count] += class_rows
         if order is not None:
             initial[first : first + self.n_patches] = initial[first + order.reshape(-1)]
-        x, patches = self.graph.buffer(n), self.graph.buffer(weight.shape[1])
-        rows = np.arange(self.n_patches, dtype=np.int32) if order is None else order.reshape(-1)
-        self.input = PatchInput(patches, first, rows, x, initial)
+        return self.enter_patches(weight, initial, self.graph.tokens, first=first, order=order)
+
+    def enter_patches(
+        self, weight: Tensor, initial: Floats, rows: Rows, *, first: int = 0, order: Indices | None = None
+    ) -> Buffer:
+        """Return the residual stream, which begins as `initial`: the products of the matrix and each patch are added to
+        the rows from `first` on, in the given `order` or in that of the grid."""
+        x, patches = self.graph.buffer(weight.shape[0], rows), self.graph.buffer(weight.shape[1], rows)
+        numbers = np.arange(self.n_patches, dtype=np.int32) if order is None else order.reshape(-1)
+        self.input = PatchInput(patches, first, numbers, x, initial)
         return self.product(patches, weight, add_to=x)
 
     def patch_rows(self) -> Indices:
@@ -184,12 +192,14 @@ class EncoderBuilder(GraphBuilder):
         self.row_counts.append(self.graph.rows(count))
         return self.row_counts[-1]
 
-    def gather(self, x: Buffer, numbers: Indices) -> Buffer:
-        """Return rows of x side by side: row i is the rows `numbers[i]` of x, one after the other."""
+    def gather(self, x: Buffer, numbers: Indices, *, out: Buffer | None = None) -> Buffer:
+        """Return rows of x side by side: row i is the rows `numbers[i]` of x, one after the other; in the first rows of
+        `out` if it is given."""
         numbers = np.ascontiguousarray(numbers if numbers.ndim == 2 else numbers[:, None], np.int32)
         check_row_numbers(self.f, x, numbers)
         count, width = numbers.shape
-        y = self.graph.buffer(width * x.n, self.rows(count))
+        y = out or self.graph.buffer(width * x.n, self.rows(count))
+        check_gathered(self.f, y, count, width * x.n)
         rows = self.rows(count * width)
         self.graph.op("gather", GATHER_ROWS, rows, x=x, numbers=self.constant(numbers), n=x.n, y=y)
         return y
@@ -208,6 +218,12 @@ class EncoderBuilder(GraphBuilder):
         """Copy the rows of x to the columns of y from `first` on. Raises LocalInferError unless y has them."""
         check_columns(self.f, x, y, first)
         self.graph.op("copy", COPY, x.rows, x=x, x_n=x.n, x_first=0, n=x.n, y=y, y_n=y.n, y_first=first)
+
+    def add_constant(self, x: Buffer, values: Floats) -> None:
+        """Add these values to x, a row for each row of x. Raises LocalInferError unless there are as many."""
+        check_positions(self.f, len(values), x.rows.capacity)
+        branch = self.constant(values)
+        self.graph.op("add_constant", ADD, x.rows, chunks=(0, 8), branch=branch, factor=1.0, n=x.n, x=x)
 
     def constant_rows(self, values: Floats, rows: Rows | None = None) -> Buffer:
         """Return rows with these contents: one for each row of the graph, or `rows`. Call it outside of layers."""
@@ -230,13 +246,15 @@ class EncoderBuilder(GraphBuilder):
         self.model.attention.rope_tables[rope, False] = RopeTable(rope, Angles(rope), self.constant(table), None)
         return rope
 
-    def set_windows(self, window: int, lengths: NDArray[np.int64]) -> None:
-        """Let rows attend to those of their window in layers with this `window`: lengths of consecutive windows. Raises
-        LocalInferError unless they cover all rows."""
-        check_positions(self.f, int(lengths.sum()), self.graph.batch)
-        starts = np.cumsum(lengths) - lengths
+    def add_windows(self, lengths: NDArray[np.int64]) -> int:
+        """Return the `window` of attention in which rows attend to those of their window: lengths of consecutive
+        windows, which together are all rows of the queries."""
+        window, starts = int(lengths.max()), np.cumsum(lengths) - lengths
+        while window in self.spans:  # a name; what rows attend to are the spans
+            window += 1
         oldest, end = (np.repeat(each, lengths).astype(np.int32) for each in (starts, starts + lengths))
         self.spans[window] = oldest, end - 1
+        return window
 
     def attention(self, h: Buffer, blk: str, spec: AttentionSpec = FULL_ATTENTION) -> Buffer:
         """Return the input of attn_out: bidirectional attention of all rows of h, or of those in a window."""
@@ -257,7 +275,14 @@ class EncoderBuilder(GraphBuilder):
         if self.tensors.has(f"{blk}attn_q_norm.weight"):
             names = [f"{blk}attn_{name}_norm.weight" for name in "qk"]
             norms = HeadNorms("before_rope", *(self.tensors.vector(name, heads.key) for name in names))
-        return self.model.attention.attend(LayerAttention(blk, heads, spec, norms), q, k, v)
+        return self.attend_rows(LayerAttention(blk, heads, spec, norms), q, k, v)
+
+    def attend_rows(self, layer: LayerAttention, q: Buffer, k: Buffer, v: Buffer) -> Buffer:
+        """Return what rows of queries get from those of keys and values: from all rows of the graph, or from those of
+        their window. Raises LocalInferError unless it has as many rows."""
+        window = layer.spec.window
+        check_positions(self.f, len(self.spans[window][0]) if window else self.graph.batch, q.rows.capacity)
+        return self.model.attention.attend(layer, q, k, v)
 
 
 def read_class_rows(tensors: EncoderTensors, n: int) -> Floats:

@@ -37,6 +37,12 @@ class EncoderTensors(Tensors):
         floats: Floats = converted.data.view(np.float32).reshape(shape)
         return floats
 
+    def single(self, name: str, *shape: int) -> Floats:
+        """Return the values of a tensor of any type that may have an axis of length 1 before the others."""
+        found = self.f.tensors.get(name)
+        axis = (1,) if found is not None and len(found.shape) == len(shape) + 1 else ()
+        return self.values(name, *axis, *shape).reshape(shape)
+
     def transposed(self, name: str, *shape: int) -> Tensor:
         """Return the transpose of a matrix of floats, which has this shape in the file."""
         tensor = self.tensor(name, *shape)

@@ -1,6 +1,6 @@
 """Convolutions over rows that stand for the places of a map, row after row. Maps of one size share their tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -14,10 +14,12 @@ from localinfer.kernels.signatures import AVERAGE_ROWS, GATHER_ROWS, WEIGH_ROWS
 from localinfer.multimodal.encoder_graph.bounds import check_row_numbers
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.row_order import Indices
+from localinfer.multimodal.encoder_graph.zero_rows import with_zero_rows
 
 MAX_TAPS = 9  # of convolutions, on each side of a square
 OUTSIDE = -1  # the number of a place outside of a map
 Size = tuple[int, int]
+Padding = Callable[[int, int, int], tuple[int, int]]  # of a length, the taps on a side and the stride
 
 
 class FeatureMap(NamedTuple):
@@ -27,12 +29,24 @@ class FeatureMap(NamedTuple):
     size: Size
 
 
-class FeatureMaps:
-    """Records operations on maps. Convolutions are padded with zeros so that every `stride`-th place has a result; an
-    odd number of them is more at the end ("same" padding of TensorFlow)."""
+def padding_at_the_end(length: int, width: int, stride: int) -> tuple[int, int]:
+    """Return how many places are added before and after a length so that every `stride`-th place has a result; an odd
+    number of them is more at the end ("same" padding of TensorFlow)."""
+    total = max(0, (-(-length // stride) - 1) * stride + width - length)
+    return total // 2, total - total // 2
 
-    def __init__(self, g: EncoderBuilder) -> None:
-        self._g = g
+
+def centered_padding(length: int, width: int, stride: int) -> tuple[int, int]:  # noqa: ARG001 (one signature for all)
+    """Return how many places are added before and after a length so that every `stride`-th place is in the middle of
+    what its result is made of."""
+    return width // 2, width // 2
+
+
+class FeatureMaps:
+    """Records operations on maps. Convolutions are padded with zeros, as many as `padding` returns."""
+
+    def __init__(self, g: EncoderBuilder, padding: Padding = padding_at_the_end) -> None:
+        self._g, self._padding = g, padding
         self._rows: dict[tuple[int, bool], Rows] = {}
         self._tables: dict[tuple[Size, int, int, bool], Region] = {}
 
@@ -63,8 +77,7 @@ class FeatureMaps:
         n_out, width, n = self._shape(name)[0], self._width(name), of.x.n
         taps = self._g.tensors.convolution_by_tap(name, n_out, n, width)
         size, count = strided(of.size, stride), prod(of.size)
-        padded = self._g.graph.buffer(n, self.rows(count + 1, with_zero_row=True))
-        self._gather(of.x, self._g.constant(np.arange(count, dtype=np.int32)), padded, of.x.rows)
+        padded = with_zero_rows(self._g, of.x, rows=self.rows(count + 1, with_zero_row=True))
         gathered = self.buffer(width**2 * n, size)
         table = self._table(of.size, width, stride, zero_row=True)
         self._gather(padded, table, gathered, self.rows(width**2 * prod(size)), n)
@@ -132,7 +145,7 @@ class FeatureMaps:
         the last place."""
         key = size, width, stride, zero_row
         if key not in self._tables:
-            numbers = squares(size, width, stride)
+            numbers = squares(size, width, stride, self._padding)
             self._tables[key] = self._g.constant(np.where(numbers < 0, prod(size), numbers) if zero_row else numbers)
         return self._tables[key]
 
@@ -142,13 +155,7 @@ def strided(size: Size, stride: int) -> Size:
     return -(-size[0] // stride), -(-size[1] // stride)
 
 
-def padding(length: int, width: int, stride: int) -> tuple[int, int]:
-    """Return how many places are added before and after a length."""
-    total = max(0, (-(-length // stride) - 1) * stride + width - length)
-    return total // 2, total - total // 2
-
-
-def squares(size: Size, width: int, stride: int) -> Indices:
+def squares(size: Size, width: int, stride: int, padding: Padding) -> Indices:
     """Return the places that each result of a convolution reads, (results, width * width), OUTSIDE for those that the
     map does not have."""
     numbers = np.arange(prod(size), dtype=np.int32).reshape(size)

@@ -20,9 +20,7 @@ def of_all_rows(g: EncoderBuilder) -> Floats:
 
 def of_rows(g: EncoderBuilder, count: int) -> Floats:
     """Return the position embeddings of this number of rows, (count, n), which must be all."""
-    tensor, shape = g.f.tensors.get(POSITIONS), (count, g.embedding_length)
-    has_batch = tensor is not None and len(tensor.shape) == 3
-    return g.tensors.values(POSITIONS, *((1, *shape) if has_batch else shape)).reshape(shape)
+    return g.tensors.single(POSITIONS, count, g.embedding_length)
 
 
 def of_square_grid(g: EncoderBuilder) -> Floats:

@@ -26,6 +26,14 @@ def inverse(order: Indices) -> Indices:
     return result
 
 
+def inverse_of_first(order: Indices, count: int) -> Indices:
+    """Return where an order that has each of the numbers below `count` once, and others, has them."""
+    places = np.flatnonzero(order < count).astype(np.int32)
+    result = np.empty(count, np.int32)
+    result[order[places]] = places
+    return result
+
+
 def windows(grid: tuple[int, int], size: int) -> tuple[Indices, NDArray[np.int64]]:
     """Divide a grid into windows of size x size cells, smaller ones at its lower and right edges. Return the cells in
     the order of windows, and the number of cells in each window."""

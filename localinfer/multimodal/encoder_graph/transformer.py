@@ -43,7 +43,7 @@ def transform(
 
 
 def add_branch(
-    g: EncoderBuilder, x: Buffer, h: Buffer, matrix: str, layer_scale: str, n_in: int = 0
+    g: EncoderBuilder, x: Buffer, h: Buffer, matrix: str, layer_scale: str = "", n_in: int = 0
 ) -> None:
     """Add the product of h and a matrix to x, scaled column by column if the file has a layer scale. The matrix has
     `n_in` columns, if these are not those of h."""

@@ -24,8 +24,7 @@ def build(g: EncoderBuilder) -> Buffer:
     squares, size = row_order.blocks(g.grid, merge), g.hparams.count("window_size", WINDOW)
     per_window = max(1, size // g.patch_size // merge)
     order, lengths = row_order.windows((g.grid[0] // merge, g.grid[1] // merge), per_window)
-    squares, window = squares[order], (per_window * merge) ** 2
-    g.set_windows(window, lengths * merge**2)
+    squares, window = squares[order], g.add_windows(lengths * merge**2)
     x = g.embed_patches(order=squares, convolutions=FRAMES)
     angles = positions.half_and_half_angles(g.grid, g.heads.key)[squares.reshape(-1)]
     windows = [0 if (number + 1) % every == 0 else window for number in range(g.block_count)]

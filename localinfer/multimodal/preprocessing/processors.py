@@ -12,6 +12,7 @@ from localinfer.errors import UnsupportedError, UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
 from localinfer.multimodal.media import Image
+from localinfer.multimodal.preprocessing.deepseekocr import TilesAndPaddedOverview
 from localinfer.multimodal.preprocessing.encoder_input import EncoderInput
 from localinfer.multimodal.preprocessing.fixed_size import FixedSize
 from localinfer.multimodal.preprocessing.gemma3n import StemSquares
@@ -83,6 +84,7 @@ LLAVA: Final = ProcessorKind(_llava)
 
 KINDS: Final[Mapping[str, ProcessorKind]] = {
     "cogvlm": LLAVA,
+    "deepseekocr": ProcessorKind(TilesAndPaddedOverview, tiles=(2, 9)),
     "dots_ocr": ProcessorKind(SmartResize, 1, SCALE_FACTOR, tokens=None),
     "exaone4_5": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=None),
     "gemma3": ProcessorKind(FixedSize, 4, SCALE_FACTOR, "bilinear"),

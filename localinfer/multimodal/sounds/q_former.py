@@ -8,6 +8,7 @@ import numpy as np
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.multimodal.encoder_graph.transformer import two_layers
+from localinfer.multimodal.encoder_graph.zero_rows import with_zero_rows
 from localinfer.multimodal.sounds.sound_builder import ACTIVATION, SoundBuilder
 from localinfer.multimodal.sounds.span_attention import SpanAttention, windows_of_rows
 
@@ -29,7 +30,7 @@ def query_windows(g: SoundBuilder, x: Buffer) -> Buffer:
     heads = AttentionHeads(n_heads, n_heads, y.n // n_heads, y.n // n_heads)
     itself = SpanAttention.make(g, heads, windows_of_rows(n_windows, n_queries, n_queries))
     window = SpanAttention.make(g, heads, windows_of_rows(n_windows, n_queries, size))
-    x = g.with_zero_rows(x, n_windows * size - x.rows.capacity)
+    x = with_zero_rows(g, x, n_windows * size - x.rows.capacity)
     for blk in layers(g):
         y = attend(g, y, y, f"{blk}self_attn", itself)
         y = attend(g, y, x, f"{blk}cross_attn", window)

@@ -10,12 +10,12 @@ import numpy as np
 from localinfer.graph.ops.buffers import Buffer, Rows
 from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.kernels.signatures import ADD, GATHER_ROWS, LAYER_NORM
+from localinfer.kernels.signatures import LAYER_NORM
 from localinfer.multimodal.encoder_graph import row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, PatchInput
 from localinfer.multimodal.encoder_graph.encoder_model import require_memory
-from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoder_graph.row_order import Indices
+from localinfer.multimodal.encoder_graph.zero_rows import with_zero_rows
 from localinfer.multimodal.sounds.framing import Framing
 from localinfer.multimodal.sounds.sound_tensors import LAYERS, SoundTensors, floats_of
 
@@ -90,27 +90,13 @@ class SoundBuilder(EncoderBuilder):
         bias = self.tensors.convolution_bias(name, n_out, len(taps))
         return self.gate(self.product(self.gather(x, neighbours), weight, bias=bias), None, ACTIVATION)
 
-    def add_positions(self, x: Buffer, positions: Floats) -> None:
-        """Add position embeddings, a row for each row of x."""
-        self.graph.op(
-            "positions", ADD, x.rows, chunks=(0, 8), branch=self.constant(positions), factor=1.0, n=x.n, x=x
-        )  # fmt: skip
-
     def stack(self, x: Buffer, size: int) -> Buffer:
         """Return each `size` consecutive rows side by side. The last ones are completed by zeros."""
         count = x.rows.capacity
         groups = row_order.consecutive((-(-count // size), size))
         if count % size == 0:
             return self.gather(x, groups)
-        return self.gather(self.with_zero_rows(x), np.minimum(groups, count))
-
-    def with_zero_rows(self, x: Buffer, n_zeros: int = 1) -> Buffer:
-        """Return the rows of x and rows of zeros behind them. Call it outside of layers."""
-        count = x.rows.capacity
-        y = self.graph.buffer(x.n, self.rows(count + n_zeros))  # no op writes its last rows
-        numbers = self.constant(np.arange(count, dtype=np.int32))
-        self.graph.op("copy", GATHER_ROWS, x.rows, x=x, numbers=numbers, n=x.n, y=y)
-        return y
+        return self.gather(with_zero_rows(self, x), np.minimum(groups, count))
 
     def average_pairs(self, x: Buffer, lengths: Sequence[int]) -> Buffer:
         """Return the means of pairs of consecutive rows. Parts with these numbers of rows lose an odd last row."""

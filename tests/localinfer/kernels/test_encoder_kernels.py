@@ -138,3 +138,22 @@ def test_attention_to_spans_of_other_rows() -> None:
             keys, values = (each[first : last + 1, part].astype(np.float64) for each in (k, v))
             expected = naive_math.softmax(0.25 * keys @ q[row, part]) @ values
             np.testing.assert_allclose(y[row, part], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("height", "width"), [(3, 5), (4, 2)])
+def test_relative_positions_are_part_of_scores(height: int, width: int) -> None:
+    """The rows of two grids: the second one repeats the places of the first."""
+    heads, size, dim, n = 2, 16, 32, 2 * height * width
+    q, k = random(n, heads, size), random(n + 1, heads, size)[:n].copy()
+    by_row, by_column = random(2 * height - 1, size), random(2 * width, size)[: 2 * width - 1].copy()
+    q_out, k_out = (np.full((n, heads, dim), np.nan, np.float32) for _ in "qk")
+    arguments = {
+        "tokens": np.array([n]), "q": q, "k": k, "heads": heads, "size": size, "height": height, "width": width,
+        "dim": dim, "by_row": by_row, "by_column": by_column, "factor": 0.5, "q_out": q_out, "k_out": k_out,
+    }  # fmt: skip
+    kernels.run("localinfer.kernels.attention.relative_positions:add_dimensions", arguments, 3)
+    actual = np.einsum("qhc,khc->hqk", q_out.astype(np.float64), k_out)
+    tables = by_row.astype(np.float64), by_column.astype(np.float64)
+    expected = naive_math.relative_scores(q.astype(np.float64), k.astype(np.float64), tables, (height, width), 0.5)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+    assert not q_out[:, :, size + height + width :].any()

@@ -16,7 +16,16 @@ import sound_projectors
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.kernels.signatures import COPY, PRODUCT, RELATIVE_ATTENTION, ROPE, SOFTMAX, TRANSPOSE, WEIGH_ROWS
+from localinfer.kernels.signatures import (
+    COPY,
+    PRODUCT,
+    RELATIVE_ATTENTION,
+    RELATIVE_POSITIONS,
+    ROPE,
+    SOFTMAX,
+    TRANSPOSE,
+    WEIGH_ROWS,
+)
 from localinfer.machine import resources
 from localinfer.multimodal import projector_file
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
@@ -25,7 +34,7 @@ from localinfer.multimodal.sounds.sound_tensors import PREFIXES
 from localinfer.options import Options
 
 VALUES = (None, 0, 1, 1 << 31)  # None: the key is missing
-CHECKED = (PRODUCT, COPY, ROPE, WEIGH_ROWS, SOFTMAX, TRANSPOSE, RELATIVE_ATTENTION)
+CHECKED = (PRODUCT, COPY, ROPE, WEIGH_ROWS, SOFTMAX, TRANSPOSE, RELATIVE_ATTENTION, RELATIVE_POSITIONS)
 OTHER_KEYS = ("vision.spatial_merge_size", "vision.projector.scale_factor", "vision.attention.head_dim")
 
 
@@ -79,7 +88,7 @@ def memory_of_attention(given: dict[str, Any], count: int, g: EncoderBuilder) ->
 
 
 def check_memory(g: EncoderBuilder) -> None:
-    """Compare the sizes of products, copies, rotations, convolutions and attention with the memory of their
+    """Compare the sizes of products, copies, rotations, convolutions, positions and attention with the memory of their
     arguments."""
     for op in g.graph.ops:
         signature = next((each for each in CHECKED if each.parameters == op.small_batch.parameters), None)
@@ -102,6 +111,12 @@ def check_memory(g: EncoderBuilder) -> None:
         elif signature is SOFTMAX:
             needed = {"x": 4 * given["stride"] * (last + 1)}
             assert given["n"] <= given["stride"] == given["x"].n
+        elif signature is RELATIVE_POSITIONS:
+            row_bytes, size = 4 * given["heads"] * (last + 1), given["size"]
+            assert given["dim"] >= size + given["height"] + given["width"]
+            needed = dict.fromkeys("qk", row_bytes * size) | {f"{key}_out": row_bytes * given["dim"] for key in "qk"}
+            lengths = {"by_row": given["height"], "by_column": given["width"]}
+            needed |= {key: 4 * size * (2 * length - 1) for key, length in lengths.items()}
         else:
             needed = {"table": 4 * given["n_rot"] * (last + 1), "x": 4 * given["heads"] * given["size"] * (last + 1)}
         for key, nbytes in needed.items():

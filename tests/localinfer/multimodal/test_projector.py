@@ -215,3 +215,28 @@ def test_rows_in_two_dimensions_need_a_model_with_positions_in_two_dimensions(tm
     text_only = open_gguf(projectors.language_model(projectors.reference("glm4v"), tmp_path, has_mrope=False))
     with pytest.raises(UsageError, match=r"glm4\.rope\.dimension_sections: is missing: glm4v needs"):
         open_projector(projectors.write("glm4v", tmp_path), text_only)
+
+
+def test_deepseek_ocr_weaves_the_lines_of_tiles(tmp_path: Path) -> None:
+    """The order is that of published code, which views the rows as arrays of lines."""
+    names = [tile_name(row, column) for row in (1, 2) for column in (1, 2, 3)]
+    projector, processor = open_reference("deepseekocr", tmp_path, names)
+    woven, end = projector.encode(image(1))
+    assert projector.layout(image(1)) == [len(woven), end] == [4 * 7 + 2 * 3 + 1, "\n"]
+    assert isinstance(woven, MediaEmbeddings)
+    inputs = {each.name: each.patches for each in processor(image(1))}
+    model = open_gguf(projectors.language_model(projectors.reference("deepseekocr"), tmp_path))
+    file = open_projector(projectors.write("deepseekocr", tmp_path), model)
+    with CompiledEncoder(*file.build(processor.case.grid, Options(threads=2))) as encoder:
+        rows = {name: encoder.run(patches) for name, patches in inputs.items()}
+    *_, newline, separator = rows[OVERVIEW]
+    local = np.stack([rows[name][:-2] for name in names])  # (tiles, rows, n)
+    n = local.shape[2]
+    lines = local.reshape(2, 3, 2, 2, n).transpose(0, 2, 1, 3, 4).reshape(4, 6, n)
+    whole = rows[OVERVIEW][:-2].reshape(2, 2, n)
+    expected = [np.concatenate([each, np.tile(newline, (len(each), 1, 1))], 1) for each in (lines, whole)]
+    assert np.array_equal(woven.rows, np.concatenate([*(each.reshape(-1, n) for each in expected), separator[None]]))
+    assert woven.n_positions == len(woven)
+    alone, _ = open_reference("deepseekocr", tmp_path)
+    rows_alone = rows_of(alone.encode(image(1)))[0]
+    assert np.array_equal(rows_alone.rows, woven.rows[28:])

@@ -16,6 +16,7 @@ from localinfer.multimodal.encoder_graph.encoder_builder import PatchInput
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats, constant
 from localinfer.multimodal.encoder_graph.matrices import n_rows_of
 from localinfer.multimodal.encoder_graph.row_order import consecutive
+from localinfer.multimodal.encoder_graph.zero_rows import with_zero_rows
 from localinfer.multimodal.sounds.arrangement import enclose
 from localinfer.multimodal.sounds.depthwise import Taps, convolve, make_taps, over_squares, over_time
 from localinfer.multimodal.sounds.encoders.conformer import HALF, SQUARE, halved, kernel_width, prepare
@@ -62,7 +63,7 @@ def subsample(g: SoundBuilder) -> Buffer:
     patches = g.graph.buffer(weight.shape[1], g.rows(count))
     no_rows = np.zeros((0, patches.n), np.float32)
     g.input = PatchInput(patches, 0, consecutive((count,)), patches, no_rows)
-    x = g.with_zero_rows(activated(g, g.product(patches, weight), "a.conv1d.0"))
+    x = with_zero_rows(g, activated(g, g.product(patches, weight), "a.conv1d.0"))
     numbers = over_squares(times, bands)
     gathered = g.gather(x, np.where(numbers < 0, count, numbers))
     x = g.product(gathered, g.tensors.convolution_of_rows("a.conv1d.1", n_out, channels, *SQUARE))

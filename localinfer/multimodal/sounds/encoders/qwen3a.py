@@ -7,6 +7,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.multimodal.encoder_graph.row_order import Indices
 from localinfer.multimodal.encoder_graph.transformer import transform, two_layers
+from localinfer.multimodal.encoder_graph.zero_rows import with_zero_rows
 from localinfer.multimodal.sounds.arrangement import enclose
 from localinfer.multimodal.sounds.framing import TAPS, Floats, Framing
 from localinfer.multimodal.sounds.mel import MelProcessor
@@ -27,7 +28,7 @@ def build(g: SoundBuilder) -> Buffer:
     times, bands = (halved(size) for size in (SECOND, g.n_bands))
     x = g.enter("a.conv2d.1", channels, 1, SQUARE, seconds * times * bands)
     for number in (2, 3):
-        padded = x if number == 2 else g.with_zero_rows(x)
+        padded = x if number == 2 else with_zero_rows(g, x)
         x = g.convolve(padded, f"a.conv2d.{number}", channels, SQUARE, squares(seconds, times, bands))
         times, bands = halved(times), halved(bands)
     counts = [g.framing.positions(length) for length in g.lengths]
@@ -35,7 +36,7 @@ def build(g: SoundBuilder) -> Buffer:
     x = g.gather(x, (kept[:, None] * bands + np.arange(bands)).astype(np.int32))
     x = g.product(x, g.tensors.columns_by_row("a.conv_out", n, channels, bands))
     table = g.tensors.positions(times, n)
-    g.add_positions(x, np.concatenate([table[:count] for count in counts]))
+    g.add_constant(x, np.concatenate([table[:count] for count in counts]))
     transform(g, x, ACTIVATION)
     return two_layers(g, g.norm(x, "a.post_ln"), "mm.a.mlp.1", "mm.a.mlp.2", ACTIVATION)
 

@@ -17,6 +17,6 @@ def encode(g: SoundBuilder, window: int = 0) -> Buffer:
     x = g.convolve(x, "a.conv1d.2", n, (TAPS,), strided_neighbours(g.lengths))
     counts = [g.framing.positions(length) for length in g.lengths]
     table = g.tensors.positions(max(counts), n)
-    g.add_positions(x, np.concatenate([table[:count] for count in counts]))
+    g.add_constant(x, np.concatenate([table[:count] for count in counts]))
     transform(g, x, ACTIVATION, windows=[window] * g.block_count)
     return x
