@@ -168,8 +168,11 @@ def reject_unknown_keys(f: GGUF) -> None:
 
 
 def smallest_grid(f: GGUF, encoder: Encoder) -> tuple[int, int]:
-    """Return the grid of patches of a square image of the size that the file names, or that the processor chooses."""
+    """Return the grid of patches of a square image of the size that the file names, or that the processor chooses; if
+    it is 0, of the smallest image."""
     size, patch = (f.get(f"{PREFIX}.{key}", int) for key in ("image_size", "patch_size"))
+    if size == 0:
+        return make_image_processor(f).grids(1, 1)[0]
     if not (1 <= patch <= MAX_PATCH_SIZE and patch <= size <= MAX_IMAGE_SIZE):
         raise f.error(f"{PREFIX}.image_size", f"is {size}, with patches of {patch}")
     return make_image_processor(f).grids(size, size)[0] if encoder.any_size else (size // patch, size // patch)

@@ -159,6 +159,7 @@ def with_dense_layers(architecture: Architecture) -> Callable[[JsonObject], Arch
 
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "Qwen2ForCausalLM": QWEN2,
+    "DotsOCRForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
     "Qwen2MoeForCausalLM": with_dense_layers(QWEN2MOE),
     "Qwen3MoeForCausalLM": with_dense_layers(QWEN3MOE),

@@ -124,6 +124,19 @@ def test_draft_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     assert_equal(name, open_checkpoint(eagle3_heads.checkpoint(name, tmp_path), model), CONVERSION[name], "eagle3")
 
 
+def test_the_text_model_of_dots_ocr_is_qwen2(tmp_path: Path) -> None:
+    plain = open_checkpoint(reference_models.checkpoint("qwen2", tmp_path))
+    folder = reference_models.checkpoint("qwen2", tmp_path / "dots")
+    edit_json(folder / "config.json", lambda config: config.update(architectures=["DotsOCRForCausalLM"]))
+    tensors = load_file(folder / "model.safetensors")
+    vision = {"vision_tower.post_trunk_norm.weight": np.ones(8, np.float32)}
+    save_file(tensors | vision, folder / "model.safetensors")
+    found = open_checkpoint(folder)
+    assert found.fields["general.architecture"].value == b"qwen2"
+    assert keys_of(found) == keys_of(plain)
+    assert found.tensors.keys() == plain.tensors.keys()
+
+
 @pytest.mark.parametrize("name", draft_head_models.NAMES)
 def test_mtp_layers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     expected = CONVERSION[f"{name}; head"]

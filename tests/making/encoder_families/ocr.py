@@ -119,11 +119,114 @@ def deepseekocr_saved(tensors: Tensors) -> Tensors:
     return found
 
 
+# --- dots.ocr, from the formulas of its published code, in double precision ---
+
+
+class DotsLayer(torch.nn.Module):
+    """The tensors of a layer."""
+
+    def __init__(self, n: int, hidden: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = torch.nn.RMSNorm(n), torch.nn.RMSNorm(n)
+        self.attn = torch.nn.ModuleDict({
+            "qkv": torch.nn.Linear(n, 3 * n, bias=False), "proj": torch.nn.Linear(n, n, bias=False),
+        })  # fmt: skip
+        self.mlp = torch.nn.ModuleDict({
+            "fc1": torch.nn.Linear(n, hidden, bias=False), "fc2": torch.nn.Linear(hidden, n, bias=False),
+            "fc3": torch.nn.Linear(n, hidden, bias=False),
+        })  # fmt: skip
+
+
+class DotsVision(transformers.PreTrainedModel):
+    """The encoder of dots.ocr; `config` has its vision_config."""
+
+    config_class = transformers.PreTrainedConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        vision = config.vision_config
+        n, wide = vision["embed_dim"], vision["embed_dim"] * vision["spatial_merge_size"] ** 2
+        patchifier = {
+            "proj": torch.nn.Conv2d(3, n, vision["patch_size"], vision["patch_size"]), "norm": torch.nn.RMSNorm(n),
+        }  # fmt: skip
+        self.vision_tower = torch.nn.ModuleDict({
+            "patch_embed": torch.nn.ModuleDict({"patchifier": torch.nn.ModuleDict(patchifier)}),
+            "blocks": torch.nn.ModuleList(
+                [DotsLayer(n, vision["intermediate_size"]) for _ in range(vision["num_hidden_layers"])]
+            ),
+            "post_trunk_norm": torch.nn.RMSNorm(n),
+            "merger": torch.nn.ModuleDict({
+                "ln_q": torch.nn.LayerNorm(n, eps=1e-6),
+                "mlp": torch.nn.Sequential(
+                    torch.nn.Linear(wide, wide), torch.nn.GELU(), torch.nn.Linear(wide, N_TEXT)
+                ),
+            }),
+        })  # fmt: skip
+        self.post_init()
+
+
+def dots_ocr(**changes: Any) -> Any:
+    """Return an encoder; `changes` are those of its sizes."""
+    vision = {
+        "embed_dim": 32, "intermediate_size": 48, "num_hidden_layers": 3, "patch_size": 4, "num_attention_heads": 2,
+        "spatial_merge_size": 2, "rms_norm_eps": 1e-5, **changes,
+    }  # fmt: skip
+    vision["hidden_size"] = vision["embed_dim"]
+    return DotsVision(transformers.PreTrainedConfig(vision_config=vision, hidden_size=N_TEXT, num_hidden_layers=1))
+
+
+def dots_ocr_config(config: dict[str, Any]) -> dict[str, Any]:
+    return config | {"architectures": ["DotsOCRForCausalLM"], "model_type": "dots_ocr"}
+
+
+def rms_norm(x: torch.Tensor, norm: torch.nn.RMSNorm, eps: float) -> torch.Tensor:
+    return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * norm.weight
+
+
+def rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Return heads, (rows, heads, size), with pairs of their halves rotated."""
+    first, second = x.chunk(2, -1)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def dots_ocr_rows(model: Any, pixels: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+    """Return the rows in the order of squares of patches, which is that of the processor."""
+    vision, tower = model.config.vision_config, model.double().vision_tower
+    merge, heads, eps = vision["spatial_merge_size"], vision["num_attention_heads"], vision["rms_norm_eps"]
+    size = vision["embed_dim"] // heads
+    order = torch.arange(grid[0] * grid[1]).reshape(grid[0] // merge, merge, grid[1] // merge, merge)
+    order = order.permute(0, 2, 1, 3).reshape(-1)
+    patchifier = tower["patch_embed"]["patchifier"]
+    x = rms_norm(patchifier["proj"](pixels.double())[0].flatten(1).T[order], patchifier["norm"], eps)
+    frequencies = 10000.0 ** (-torch.arange(0, size // 2, 2).double() / (size // 2))
+    angles = torch.cat([(order // grid[1])[:, None] * frequencies, (order % grid[1])[:, None] * frequencies], 1)
+    for layer in tower["blocks"]:
+        q, k, v = layer.attn["qkv"](rms_norm(x, layer.norm1, eps)).reshape(len(x), 3, heads, size).unbind(1)
+        scores = torch.einsum("qhc,khc->hqk", rotated(q, angles), rotated(k, angles)) / size**0.5
+        x = x + layer.attn["proj"](torch.einsum("hqk,khc->qhc", scores.softmax(-1), v).reshape(len(x), -1))
+        h = rms_norm(x, layer.norm2, eps)
+        x = x + layer.mlp["fc2"](torch.nn.functional.silu(layer.mlp["fc1"](h)) * layer.mlp["fc3"](h))
+    x = tower["merger"]["ln_q"](rms_norm(x, tower["post_trunk_norm"], eps))
+    rows = tower["merger"]["mlp"](x.reshape(len(x) // merge**2, -1)).float()
+    model.float()
+    return rows
+
+
 DEEPSEEK_OCR: dict[str, Any] = {
     "architecture": "deepseek2-ocr", "encode": deepseekocr_rows, "patch": 16, "preprocessor": MEAN,
     "written": deepseekocr_config, "saved": deepseekocr_saved,
 }  # fmt: skip
+DOTS_OCR: dict[str, Any] = {
+    "architecture": "qwen2", "encode": dots_ocr_rows, "written": dots_ocr_config, "patch": 4,
+    "preprocessor": {**MEAN, "min_pixels": 64, "max_pixels": 576},
+}  # fmt: skip
 SPECS = {
     "deepseekocr": Spec(model=deepseekocr, grids=[(8, 8), (10, 10)], **DEEPSEEK_OCR),
     "deepseekocr-large": Spec(model=deepseekocr_of_other_size, grids=[(16, 16)], **DEEPSEEK_OCR),
+    "dots_ocr": Spec(model=dots_ocr, grids=[(6, 6), (4, 10), (2, 2)], **DOTS_OCR),
+    "dots_ocr-large": Spec(
+        model=lambda: dots_ocr(embed_dim=96, num_attention_heads=3, intermediate_size=80), grids=[(8, 2), (6, 10)],
+        **DOTS_OCR,
+    ),
 }  # fmt: skip
