@@ -10,7 +10,7 @@ KEY_ALIASES = {  # the first key that exists is used
     "intermediate_size": ("block_ff_dim", "intermediate_size", "ffn_hidden_size", "n_inner"),
     "num_hidden_layers": ("num_hidden_layers", "n_layer"),
     "num_attention_heads": ("num_attention_heads", "n_head"),
-    "head_dim": ("head_dim",),
+    "head_dim": ("head_dim", "attention_head_dim"),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx"),
     "rms_norm_eps": ("rms_norm_eps", "norm_eps"),

@@ -71,8 +71,10 @@ def read_ropes(
 
 def mrope_sections(config: JsonObject, usual: Sequence[int] = ()) -> Field:
     """Return the number of pairs that rotate by each coordinate of a position (M-RoPE), padded to four numbers."""
-    older = config.child("rope_scaling").get("mrope_section", list, list(usual))
-    sections = config.child("rope_parameters").get("mrope_section", list, older)
+    sections: Sequence[Any] = usual
+    for table in (config.child("rope_scaling"), config.child("rope_parameters")):
+        for key in ("xdrope_section", "mrope_section"):
+            sections = table.get(key, list, sections)
     if not 3 <= len(sections) <= 4 or not all(type(each) is int and each >= 0 for each in sections):
         raise config.error("mrope_section", "must be three numbers of pairs")
     return Field.numbers(np.array([*sections, 0][:4], np.int32))
@@ -210,11 +212,13 @@ def read_pair_factors(table: JsonObject, key: str, n: int) -> Factors:
     return np.array(numbers, np.float32)
 
 
-def dynamic(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
+def dynamic(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:
     """Return dynamic NTK scaling: the base grows only beyond the context length, so it is ignored.
 
     With `alpha` the base is raised from the start.
     """
+    if table.values.get("mrope_section") is not None:
+        return xd(table, plain, original_n_ctx, n_ctx)
     if table.values.get("alpha") is None or plain.n_rot == 2:
         return plain
     theta = plain.theta * table.positive_float("alpha") ** (plain.n_rot / (plain.n_rot - 2))
@@ -226,6 +230,17 @@ def dynamic(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: 
     return RopeMetadata(plain.n_rot, theta, fields, n_ctx=ALPHA_CONTEXT)
 
 
+def xd(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
+    """Return XD-RoPE (Tencent, 2025): as `dynamic` with `alpha`, which readers apply."""
+    fields = {
+        "type": Field.text("none"),
+        "factor": Field.float32(table.positive_float("factor", 1.0)),
+        "alpha": Field.float32(table.positive_float("alpha")),
+        "original_context_length": Field.uint32(n_ctx),
+    }
+    return RopeMetadata(plain.n_rot, plain.theta, fields)
+
+
 SCALING_TYPES: dict[str, Callable[[JsonObject, RopeMetadata, int, int], RopeMetadata]] = {
     "default": default,
     "mrope": default,  # the former name of RoPE with sections
@@ -235,4 +250,5 @@ SCALING_TYPES: dict[str, Callable[[JsonObject, RopeMetadata, int, int], RopeMeta
     "longrope": longrope,
     "su": longrope,  # the former name
     "dynamic": dynamic,
+    "xdrope": xd,
 }

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
 from localinfer.graph.properties.rope import (
     BASE,
@@ -43,6 +45,16 @@ def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:
 def rope_of_file(g: Builder[X], pairs: str) -> Rope:
     """Return the rotary embedding of the file: M-RoPE if it has sections, as text models of vision models have it."""
     return mrope(g) if g.hparams.has(SECTIONS_KEY) else g.rope(pairs)
+
+
+def xd_rope(g: Builder[X]) -> Rope:
+    """Return the rotary embedding of the file, whose pairs rotate by one of four coordinates (XD-RoPE). Its base is
+    raised by the power of a factor, which is 1 if the file has none."""
+    rope, alpha = g.rope("halves"), g.hparams.positive("rope.scaling.alpha", 1.0)
+    pairs = np.arange(len(rope.frequencies))
+    slower = rope.frequencies * alpha ** (-2.0 * pairs / max(1, rope.n_rot - 2))
+    axes = read_axes(g.hparams, len(pairs), count=4) if g.hparams.has(SECTIONS_KEY) else None
+    return replace(rope, frequencies=slower, axes=axes)
 
 
 def rope_swa(g: Builder[X], pairs: str, base: str = "") -> Rope:

@@ -206,6 +206,9 @@ class Projector:
             vertical, horizontal = np.divmod(np.arange(len(rows), dtype=np.int32), np.int32(width))
             coordinates = np.stack([np.zeros_like(vertical), vertical, horizontal], 1)
             n_positions = max(height, width)
+        elif encoder.coordinates:
+            coordinates = encoder.coordinates(grid, len(rows))
+        if coordinates is not None:
             digest = digest_of(np.frombuffer(digest + digest_of(coordinates), np.uint8))
         return MediaEmbeddings(digest, rows, n_positions, coordinates, self._file.bidirectional)
 

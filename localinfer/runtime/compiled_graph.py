@@ -40,7 +40,7 @@ Floats = NDArray[np.float32]
 
 class MediaInputs(NamedTuple):
     """The media of a batch: the first token and the values of each run of rows, the rotary positions of all tokens,
-    (n, 3), and a function that returns those of the tokens at which the pages of the batch's tokens begin."""
+    (n, 4), and a function that returns those of the tokens at which the pages of the batch's tokens begin."""
 
     rows: Sequence[tuple[int, Floats]]
     coordinates: NDArray[np.int64]

@@ -16,8 +16,10 @@ class MediaEmbeddings:
     token ids in caches.
 
     `coordinates`, int32 (n, 3), are the temporal, vertical and horizontal position of each row relative to the first
-    row's position (M-RoPE; Wang et al., 2024); None if the rows have consecutive positions. The text that follows
-    begins `n_positions` after the first row. In a `bidirectional` span, all rows attend to each other.
+    row's position (M-RoPE; Wang et al., 2024); None if the rows have consecutive positions. If they are (n, 2), rows
+    have consecutive positions and, besides, the column and the row at which they are in the image, -1 for those that
+    are at none, and the number of the image (XD-RoPE; Tencent, 2025). The text that follows begins `n_positions` after
+    the first row. In a `bidirectional` span, all rows attend to each other.
     """
 
     digest: bytes

@@ -146,8 +146,13 @@ class MediaTable:
         if not 1 <= embeddings.n_positions <= MAX_POSITIONS:
             what = f"is {embeddings.n_positions}; it must be from 1 to {MAX_POSITIONS}"
             raise UsageError(f"media: n_positions {what}")
-        if coordinates is not None and (coordinates.shape != (len(rows), 3) or coordinates.min() < 0):
-            raise UsageError(f"media: coordinates must be three numbers from 0 on for each of {len(rows)} rows")
+        if coordinates is None:
+            return
+        n_axes = coordinates.shape[1] if coordinates.ndim == 2 else 0
+        least = {3: 0, 2: -1}.get(n_axes, 0)
+        if coordinates.shape != (len(rows), n_axes) or n_axes not in (2, 3) or coordinates.min() < least:
+            what = f"three numbers from 0 on, or two from -1 on, for each of {len(rows)} rows"
+            raise UsageError(f"media: coordinates must be {what}")
 
     # --- by id ---
 

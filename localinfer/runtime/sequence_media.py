@@ -87,14 +87,23 @@ class SequenceMedia:
     # --- positions ---
 
     def coordinates(self, positions: Positions) -> Positions:
-        """Return the rotary positions of tokens: temporal, vertical and horizontal, (n, 3)."""
-        result = np.repeat((positions + self._shifts(positions))[:, None], 3, axis=1)
+        """Return the rotary positions of tokens, (n, 4): temporal, vertical and horizontal, and a fourth that is the
+        first one; for rows with places in an image the first one, their column, their row and the number of the image
+        (XD-RoPE). All are equal for text."""
+        result = np.repeat((positions + self._shifts(positions))[:, None], 4, axis=1)
         for placed in self._between(int(positions.min()), int(positions.max()) + 1):
             inside = (positions >= placed.start) & (positions < placed.end)
             assert self.table is not None
             offsets = self.table.embeddings_of(placed.span).coordinates if inside.any() else None
-            if offsets is not None:
-                result[inside] = placed.start + placed.shift + offsets[positions[inside] - placed.start]
+            if offsets is None:
+                continue
+            each = offsets[positions[inside] - placed.start]
+            if each.shape[1] == 3:
+                result[inside, :3] = placed.start + placed.shift + each
+            else:
+                rows, has_place = np.flatnonzero(inside), each[:, 0] >= 0
+                result[rows[has_place], 1:3] = each[has_place]
+                result[rows[has_place], 3] = bisect_left(self._starts, placed.start)
         return result
 
     def page_positions(self, positions: Positions) -> Positions:

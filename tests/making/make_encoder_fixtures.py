@@ -30,7 +30,7 @@ import transformers
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 
-from encoder_families import kimi, llava_next, minicpm, nemotron, ocr
+from encoder_families import hunyuan, kimi, llava_next, minicpm, nemotron, ocr
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip
 from safetensors.torch import save_file
 
@@ -377,6 +377,7 @@ SPECS = {
     "qwen3vl": Spec(
         architecture="qwen3vl", model=qwen3vl, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
     ),
+    **hunyuan.SPECS,
     **kimi.SPECS,
     **llava_next.SPECS,
     **minicpm.SPECS,

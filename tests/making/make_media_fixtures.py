@@ -19,13 +19,15 @@ import make_reference_models
 import numpy as np
 import torch
 from transformers.models.gemma4 import modeling_gemma4
+from transformers.models.hunyuan_vl import modeling_hunyuan_vl
 
 DATA = Path(__file__).parents[1] / "data" / "media"
 GRIDS = [(3, 5), (4, 2), (1, 3)]  # rows and columns of the merged patches of each image
+HUNYUAN_GRIDS = [(3, 4), (4, 2), (2, 3)]  # one line is not enough for its encoder
 IMAGE_ID, START, END = 260, 258, 259
 MODELS = [
     "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35-vision", "paddleocr", "glm4v", "glm-ocr", "glm4vmoe", "gemma3-vision",
-    "gemma4", "gemma4-dense",
+    "gemma4", "gemma4-dense", "hunyuan-vl",
 ]  # fmt: skip
 BIDIRECTIONAL = ["gemma3-vision", "gemma4-dense"]
 MERGE = 2
@@ -46,12 +48,15 @@ def text_with_images(lengths: Sequence[int]) -> list[int]:
     return [*ids, *text[16:]]
 
 
-def flat_inputs(model: Any, temporal: int) -> tuple[dict[str, Any], Any]:
+def flat_inputs(
+    model: Any, temporal: int, grids_of_rows: Sequence[tuple[int, int]] = GRIDS, *, flat: bool = False
+) -> tuple[dict[str, Any], Any]:
     """Return the inputs of a model that takes the patches of all images in a list, and the rows of its images."""
-    grids = torch.tensor([(1, MERGE * rows, MERGE * columns) for rows, columns in GRIDS])
+    grids = torch.tensor([(1, MERGE * rows, MERGE * columns) for rows, columns in grids_of_rows])
     count, patch = int(grids.prod(-1).sum()), 4
     # PaddleOCR-VL takes patches as images, the others as vectors.
-    pixels = random_pixels(count, 3 * temporal * patch**2) if temporal > 1 else random_pixels(count, 3, patch, patch)
+    is_flat = temporal > 1 or flat
+    pixels = random_pixels(count, 3 * temporal * patch**2) if is_flat else random_pixels(count, 3, patch, patch)
     inputs = {"pixel_values": pixels, "image_grid_thw": grids}
     features = model.get_image_features(**inputs)
     slices = [torch.cat(tuple(features.pooler_output))]
@@ -92,7 +97,29 @@ def make_gemma4(name: str) -> None:
     write(name, ids[0].numpy(), rows.numpy(), grids, logits)
 
 
+def published_sections(self: Any, values: Any) -> Any:
+    """Return the cosines or sines of each pair's own coordinate, (batch, rows, head): pairs are in sections, as in the
+    published code of HunyuanOCR. transformers 5 gives the two halves of a pair different coordinates."""
+    pairs = torch.cat([each[number] for number, each in enumerate(values.split(self.mrope_section, -1))], -1)
+    return torch.cat([pairs, pairs], -1)
+
+
+def make_hunyuan(name: str) -> None:
+    """Rows of an image are enclosed by two rows, and each line ends with one."""
+    modeling_hunyuan_vl.HunYuanVLRotaryEmbedding.recomposition_frequencies = published_sections
+    model = make_reference_models.write_and_load(name, make_reference_models.MODELS[name])
+    with torch.no_grad():
+        inputs, rows = flat_inputs(model, 1, HUNYUAN_GRIDS, flat=True)
+        ids = torch.tensor([text_with_images([height * (width + 1) + 2 for height, width in HUNYUAN_GRIDS])])
+        kinds = {"mm_token_type_ids": (ids == IMAGE_ID).int()}
+        logits = model(ids, **inputs, **kinds, use_cache=False).logits[0].numpy()
+    write(name, ids[0].numpy(), rows.numpy(), HUNYUAN_GRIDS, logits)
+
+
 def make(name: str) -> None:
+    if name.startswith("hunyuan"):
+        make_hunyuan(name)
+        return
     if name.startswith("gemma4"):
         make_gemma4(name)
         return

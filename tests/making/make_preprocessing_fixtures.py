@@ -24,6 +24,7 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.hunyuan_vl.image_processing_pil_hunyuan_vl import HunYuanVLImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.kimi_k25.image_processing_kimi_k25 import Kimi_K25ImageProcessor
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
@@ -145,6 +146,7 @@ REFERENCES: dict[str, Callable[[Any], list[Values]]] = {
     "gemma3": pixel_values(Gemma3ImageProcessorPil(size=square(112))),
     "gemma4v": gemma4,
     "glm4v": qwen_like(Glm4vImageProcessorPil(size=edges(2 * 8 * 784, 2 * 4096 * 784)), 14, 2, 2),
+    "hunyuanvl": qwen_like(HunYuanVLImageProcessorPil(size=edges(65_536, 400_000)), 16, 1, 1),
     "idefics3": idefics3,
     "internvl": pixel_values(
         GotOcr2ImageProcessorPil(size=square(112), crop_to_patches=True, min_patches=1, max_patches=8, **CLIP)

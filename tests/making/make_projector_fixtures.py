@@ -382,6 +382,36 @@ OTHERS: dict[str, dict[str, Any]] = {
             }),
         },
     },
+    "hunyuanvl": {
+        "files": {
+            "config.json": {
+                "architectures": ["HunYuanVLForConditionalGeneration"], "model_type": "hunyuan_vl", **TEXT,
+                "vision_config": {
+                    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2,
+                    "max_image_size": 64, "patch_size": 16, "spatial_merge_size": 2, "rms_norm_eps": 1e-5,
+                },
+            },
+            "preprocessor_config.json": {**CLIP, "min_pixels": 262144, "max_pixels": 4194304},
+        },
+        "tensors": {
+            "vit.embeddings.position_embedding.weight": [17, 64],
+            **{f"vit.perceive.image_{name}": [64] for name in ("begin", "end", "sep")},
+            "vit.perceive.image_newline": [256], "vit.perceive.before_rms.weight": [64],
+            "vit.perceive.after_rms.weight": [64],
+            **with_bias({
+                "vit.embeddings.patch_embedding": [64, 3, 16, 16], "vit.perceive.proj.0": [128, 64, 2, 2],
+                "vit.perceive.proj.2": [256, 128, 1, 1], "vit.perceive.mlp": [64, 256],
+            }),
+            **layers(4, with_bias({
+                f"vit.layers.{{}}.{name}": shape
+                for name, shape in {
+                    "self_attn.q_proj": [64, 64], "self_attn.k_proj": [64, 64], "self_attn.v_proj": [64, 64],
+                    "self_attn.o_proj": [64, 64], "input_layernorm": [64], "post_attention_layernorm": [64],
+                    "mlp.dense_h_to_4h": [96, 64], "mlp.dense_4h_to_h": [64, 96],
+                }.items()
+            })),
+        },
+    },
     "paddleocr": {
         "files": {
             "config.json": {

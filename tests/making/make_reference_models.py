@@ -299,6 +299,18 @@ def deepseek_ocr(config: dict[str, Any]) -> dict[str, Any]:
     return own | {"language_config": text | without | {"first_k_dense_replace": 1}}
 
 
+def hunyuan_vl(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration as published ones: the text model's values are at the top, with another name of RoPE."""
+    text = dict(config["text_config"])
+    parameters = text.pop("rope_parameters")
+    scaling = {"type": "xdrope", "xdrope_section": parameters["mrope_section"]}
+    scaling |= {key: parameters[key] for key in ("alpha", "factor")}
+    top = {key: value for key, value in config.items() if key not in ("text_config", "model_type")}
+    return top | text | {
+        "model_type": "hunyuan_vl", "rope_theta": parameters["rope_theta"], "rope_scaling": scaling,
+    }  # fmt: skip
+
+
 IDLE = re.compile(r"model\.layers\.2[0-4]\.self_attn\.(k_|v_)")
 
 
@@ -414,6 +426,7 @@ OSS_ROPE = rope(
 QWEN3VLMOE = transposed_experts, transposed_experts
 UNFUSED, MIXTRAL = unfused("gate_proj", "up_proj", "down_proj"), unfused("w1", "w3", "w2", "block_sparse_moe")
 LFM2MOE = unfused("w1", "w3", "w2", "feed_forward", "feed_forward")
+HUNYUAN_VL = also_renamed((dict, dict), {"model.language_model.": "model."})
 DEEPSEEK_OCR = also_renamed(UNFUSED, {"model.language_model.": "model."})
 PHIMOE = also_renamed(MIXTRAL, {"block_sparse_moe.router": "block_sparse_moe.gate"})
 ERNIE = also_renamed(UNFUSED, {"mlp.gate.moe_statics": "mlp.moe_statics"})
@@ -1174,6 +1187,19 @@ MODELS = {
         architecture="qwen2", config=T.Qwen2Config(**sizes(3, 1), **rope(theta=1e6)),
         written=lambda config: config | {"architectures": ["MiniCPMV"], "version": 2.6}, shapes=prefixed("llm."),
         computed=without("llm."),
+    ),
+    "hunyuan-vl": Spec(
+        architecture="hunyuan_vl", model=T.HunYuanVLForConditionalGeneration,
+        config=T.HunYuanVLConfig(
+            image_token_id=260, tie_word_embeddings=True,
+            text_config=sizes(3, 1, 3, head_dim=32) | TIED | rope(
+                "dynamic", alpha=50.0, factor=1.0, mrope_section=[3, 5, 4, 4]
+            ),
+            vision_config=SIGLIP | {"max_image_size": 32},
+        ),
+        written=hunyuan_vl,
+        shapes=HUNYUAN_VL[0],
+        computed=HUNYUAN_VL[1],
     ),
     "gemma3-vision": Spec(
         architecture="gemma3", norm=0.0, model=T.Gemma3ForConditionalGeneration,

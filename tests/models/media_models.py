@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from media_rows import grid
+from media_rows import grid, lines
 from numpy.typing import NDArray
 
 from localinfer.runtime.media_embeddings import MediaEmbeddings
@@ -45,6 +45,9 @@ def expected(name: str) -> MediaReference:
         for height, width in file["grids"].tolist():
             count, fields = height * width, dict[str, Any](n_positions=max(height, width))
             fields |= {"coordinates": grid(height, width)}
+            if name.startswith("hunyuan"):
+                count = height * (width + 1) + 2
+                fields = {"n_positions": count, "coordinates": lines(height, width)}
             if name.startswith("gemma"):
                 fields = {"n_positions": count, "bidirectional": name in BIDIRECTIONAL}
             images.append(MediaEmbeddings(f"{name} {len(images)}".encode(), rows[:count], **fields))

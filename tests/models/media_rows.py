@@ -18,3 +18,10 @@ def grid(rows: int, columns: int) -> NDArray[np.int32]:
     """Return the coordinates of the rows of an image that is divided into a grid."""
     y, x = np.divmod(np.arange(rows * columns), columns)
     return np.stack([np.zeros_like(y), y, x], axis=1).astype(np.int32)
+
+
+def lines(rows: int, columns: int) -> NDArray[np.int32]:
+    """Return the columns and rows of the rows of an image in lines that end with a row of their own, between two rows
+    that have none."""
+    y, x = np.divmod(np.arange(rows * (columns + 1)), columns + 1)
+    return np.pad(np.stack([x, y], axis=1), ((1, 1), (0, 0)), constant_values=-1).astype(np.int32)

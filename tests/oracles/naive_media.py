@@ -12,13 +12,13 @@ from localinfer.runtime.media_embeddings import MediaEmbeddings
 class NaiveMedia:
     """The places of media in a list of token ids. Token -1 - k is row k of all `media`.
 
-    `coordinates` are the rotary positions of all tokens, (n_tokens, 3). `groups` are the bidirectional spans that
+    `coordinates` are the rotary positions of all tokens, (n_tokens, 4). `groups` are the bidirectional spans that
     tokens are in, or -1. `rows` are the tokens that are media rows, and `values` what they bring.
     """
 
     def __init__(self, tokens: Sequence[int], media: Sequence[MediaEmbeddings]) -> None:
         table = [(each, row) for each in media for row in range(len(each))]
-        self.coordinates = np.zeros((len(tokens), 3), np.int64)
+        self.coordinates, images = np.zeros((len(tokens), 4), np.int64), -1
         self.groups, self.rows, position, values = np.full(len(tokens), -1), [], 0, []
         for at, id in enumerate(tokens):
             self.coordinates[at] = position
@@ -26,7 +26,14 @@ class NaiveMedia:
                 position += 1
                 continue
             image, row = table[-1 - id]
-            self.coordinates[at] += row if image.coordinates is None else image.coordinates[row]
+            images += row == 0
+            place = None if image.coordinates is None else image.coordinates[row]
+            if place is None or len(place) == 2:
+                self.coordinates[at] += row
+                if place is not None and place[0] >= 0:
+                    self.coordinates[at, 1:] = *place, images
+            else:
+                self.coordinates[at, :3] += place
             self.groups[at] = at - row if image.bidirectional else -1
             self.rows.append(at)
             values.append(image.rows[row])

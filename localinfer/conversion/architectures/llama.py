@@ -88,6 +88,9 @@ HUNYUAN_DENSE = Architecture(
     optional_layer_tensors=biases(*SEPARATE_QKV),
     required_values={"use_cla": False},
 )
+HUNYUAN_VL = replace(
+    HUNYUAN_DENSE, name="hunyuan_vl", metadata=vision_metadata.mrope, ignored_tensors=r"vit\..*"
+)
 SEED_OSS = Architecture(
     name="seed_oss",
     layer_tensors=("attn_norm", "post_attention_norm", *SEPARATE_QKV, *GATED_FFN),
@@ -109,5 +112,6 @@ BY_CLASS = {
     "Ernie4_5_ForCausalLM": ERNIE4_5,
     "PaddleOCRVLForConditionalGeneration": PADDLEOCR,
     "HunYuanDenseV1ForCausalLM": HUNYUAN_DENSE,
+    "HunYuanVLForConditionalGeneration": HUNYUAN_VL,
     "SeedOssForCausalLM": SEED_OSS,
 }

@@ -1,5 +1,5 @@
-"""Readers of documents: PaddleOCR-VL (SigLIP with RoPE), dots.ocr (Qwen2-VL's patches) and DeepSeek-OCR (Segment
-Anything and CLIP)."""
+"""Readers of documents: PaddleOCR-VL (SigLIP with RoPE), dots.ocr (Qwen2-VL's patches), DeepSeek-OCR (Segment Anything
+and CLIP) and HunyuanOCR (convolutions over squares)."""
 
 from math import isqrt
 
@@ -106,9 +106,43 @@ DEEPSEEK_OCR = ProjectorArchitecture(
     f32_tensors=r"v\.(sam\.(pos_embd|blk\.\d+\.attn\.pos_|neck|net_)|class_embd|position_embd|patch_embd).*",
     sizes=deepseek_sizes,
 )
+def hunyuan_sizes(config: ProjectorConfig) -> dict[str, int]:
+    """Return the size of the image that the table of position embeddings belongs to."""
+    largest = config.encoder.positive_int("max_image_size", MAX_COUNT, 2048)
+    return {"image_size": config.encoder.positive_int("image_size", MAX_COUNT, largest)}
+
+
+def hunyuan_fields(config: ProjectorConfig) -> Fields:
+    merge = config.encoder.positive_int("spatial_merge_size", MAX_COUNT, 2)
+    merge_key = {"clip.vision.spatial_merge_size": Field.uint32(merge)}
+    return {**USE_GELU, **epsilon(config.encoder, "rms_norm_eps", 1e-5), **merge_key, **pixel_limits(config)}
+
+
+def hunyuan_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
+    """Return the position embeddings without that of a class, which there is not."""
+    return {"v.position_embd.weight": lambda values: values[1:]} if "position_embedding" in name else None
+
+
+HUNYUAN_VL = ProjectorArchitecture(
+    projector_type="hunyuanvl",
+    fields=hunyuan_fields,
+    prefixes={"vit.": "vit.", "model.vision_tower.": "vit."},
+    names=(  # those of transformers
+        (r"\.layer_norm1\.", ".input_layernorm."),
+        (r"\.layer_norm2\.", ".post_attention_layernorm."),
+        (r"\.mlp\.fc1\.", ".mlp.dense_h_to_4h."),
+        (r"\.mlp\.fc2\.", ".mlp.dense_4h_to_h."),
+        (r"^vit\.patch_merger\.", "vit.perceive."),
+        (r"\.proj_conv\.", ".proj.0."),
+        (r"\.proj_out\.", ".proj.2."),
+    ),
+    parts=hunyuan_parts,
+    sizes=hunyuan_sizes,
+)
 BY_CLASS = {
     "PaddleOCRVLForConditionalGeneration": PADDLEOCR,
     "PaddleOCRVisionModel": PADDLEOCR,
     "DotsOCRForCausalLM": DOTS_OCR,
     "DeepseekOCRForCausalLM": DEEPSEEK_OCR,
+    "HunYuanVLForConditionalGeneration": HUNYUAN_VL,
 }

@@ -27,8 +27,9 @@ class Rope:
     2), ..., or "quarters" (0, n_rot / 4), ..., (n_rot / 2, 3 n_rot / 4), ...
 
     `frequencies` are radians per position for each pair. Rotated values are multiplied by `amplitude`, those of queries
-    also by their `temperature`. With `axes` (M-RoPE; Wang et al., 2024), each pair rotates by one of a position's three
-    coordinates: 0 temporal, 1 vertical, 2 horizontal. They are equal for text.
+    also by their `temperature`. With `axes` (M-RoPE; Wang et al., 2024), each pair rotates by one of a position's
+    coordinates: 0 temporal, 1 vertical, 2 horizontal; or, with XD-RoPE, 1 column, 2 row, 3 number of the image. They
+    are equal for text.
     """
 
     pairs: str
@@ -156,15 +157,15 @@ def yarn_frequencies(
     return mixed
 
 
-def read_axes(hparams: Hyperparameters, n_pairs: int, *, interleaved: bool) -> NDArray[np.int8]:
-    """Return the coordinate that each pair rotates by (M-RoPE), from the numbers of pairs in the file.
+def read_axes(hparams: Hyperparameters, n_pairs: int, *, interleaved: bool = False, count: int = 3) -> NDArray[np.int8]:
+    """Return which of `count` coordinates each pair rotates by (M-RoPE), from the numbers of pairs in the file.
 
     The sections follow each other, or are `interleaved`: 0 1 2 0 1 2 ..., until each has its number of pairs; the rest
     is temporal.
     """
     sections = hparams.counts(SECTIONS_KEY, 4, minimum=0)
-    if sum(sections) != n_pairs or sections[3]:
-        what = f"is {sections}; there must be three sections with {n_pairs} pairs in total"
+    if sum(sections) != n_pairs or any(sections[count:]):
+        what = f"is {sections}; there must be {count} sections with {n_pairs} pairs in total"
         raise hparams.error(SECTIONS_KEY, what)
     axes = np.repeat(np.arange(4, dtype=np.int8), sections)
     if interleaved:

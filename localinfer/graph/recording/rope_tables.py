@@ -25,7 +25,7 @@ class Angles:
         self._chunks: dict[int, NDArray[np.float32]] = {}  # by number, oldest first
 
     def rows(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the rows of these positions, (n,) or, with three coordinates each, (n, 3)."""
+        """Return the rows of these positions, (n,) or, with several coordinates each, (n, axes)."""
         if positions.ndim == 2:
             return self._rows_of_coordinates(positions)
         numbers, within = np.divmod(positions, self.CHUNK_POSITIONS)
@@ -38,7 +38,7 @@ class Angles:
     def _rows_of_coordinates(self, coordinates: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return rows in which each pair has the angle of its own coordinate; without sections, of the first one."""
         result = self.rows(coordinates[:, 0])
-        for axis in (1, 2) if self._rope.axes is not None else ():
+        for axis in range(1, 1 + int(self._rope.axes.max())) if self._rope.axes is not None else ():
             columns = np.tile(self._rope.axes == axis, 2)
             result[:, columns] = self.rows(coordinates[:, axis])[:, columns]
         return result
@@ -77,8 +77,8 @@ class RopeTable:
     sinks: Region | None
 
     def fill(self, positions: NDArray[np.int64], n_ctx: int) -> None:
-        """Fill the table for tokens at these rotary positions, (n,) or (n, 3). Distances to attention sinks are limited
-        to n_ctx - 1."""
+        """Fill the table for tokens at these rotary positions, (n,) or (n, axes). Distances to attention sinks are
+        limited to n_ctx - 1."""
         size = len(positions) * self.rope.n_rot
         if positions.shape == (1,):
             self.rows.view(np.float32)[:size] = self.angles.row(int(positions[0]))

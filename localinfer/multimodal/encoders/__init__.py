@@ -7,6 +7,7 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     ARCHITECTURES       the language models that it belongs to (GGUF architectures); any if it is empty
     is_bidirectional(model)  whether the rows of an image attend to each other in this language model (no if missing)
     GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)
+    coordinates(grid, n_rows)  returns the places of the rows in the image (XD-RoPE; rows have none if missing)
     VIDEO               how videos are read (`VideoFamily`; None if missing: the encoder was not trained for them)
     HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
     HAS_LAYERS          whether it has layers; if not, keys of the file say that there are none (True if missing)
@@ -18,6 +19,9 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
@@ -41,6 +45,7 @@ class Encoder(NamedTuple):
     any_size: bool
     n_rows: Callable[[GGUF, tuple[int, int], int], int]
     video: VideoFamily | None = None
+    coordinates: Callable[[tuple[int, int], int], NDArray[np.int32]] | None = None
 
 
 def causal(model: GGUF) -> bool:  # noqa: ARG001 of all models
@@ -75,4 +80,5 @@ def find_encoder(projector_type: str) -> Encoder | None:
         getattr(module, "ANY_SIZE", False),
         getattr(module, "n_rows", rows_of_patches),
         getattr(module, "VIDEO", None),
+        getattr(module, "coordinates", None),
     )

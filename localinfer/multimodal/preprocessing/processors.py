@@ -94,6 +94,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "glm4v": ProcessorKind(
         lambda parameters: SmartResize(parameters, enlarge_to_token), 2, SPATIAL_MERGE, tokens=(8, 4096)
     ),
+    "hunyuanvl": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=(256, 16384)),
     "idefics3": ProcessorKind(Idefics3Tiles, 1, SCALE_FACTOR, "lanczos"),
     "internvl": ProcessorKind(NearestGrid, 1, SCALE_FACTOR, tiles=(1, 12)),
     "kimivl": ProcessorKind(PaddedTokens, 1, SCALE_FACTOR, tokens=(0, 1024)),

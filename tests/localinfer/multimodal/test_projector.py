@@ -8,12 +8,14 @@ import numpy as np
 import projectors
 import pytest
 from made_images import SIZES, made_image
+from media_rows import lines
 
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.reader import open_gguf
 from localinfer.multimodal import projector as projector_module
 from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder
-from localinfer.multimodal.media import Image, Sound
+from localinfer.multimodal.encoders import hunyuanvl
+from localinfer.multimodal.media import Image, Sound, digest_of
 from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW, EncoderInput, tile_name
 from localinfer.multimodal.projector import Projector
 from localinfer.multimodal.projector_file import open_projector
@@ -240,3 +242,19 @@ def test_deepseek_ocr_weaves_the_lines_of_tiles(tmp_path: Path) -> None:
     alone, _ = open_reference("deepseekocr", tmp_path)
     rows_alone = rows_of(alone.encode(image(1)))[0]
     assert np.array_equal(rows_alone.rows, woven.rows[28:])
+
+
+def test_hunyuan_has_places_in_lines(tmp_path: Path) -> None:
+    """Other places make other digests, though the rows may be equal."""
+    projector, processor = open_reference("hunyuanvl", tmp_path)
+    begin, rows, end = projector.encode(image(1))
+    assert (begin, end) == ("<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁101｜>")
+    assert isinstance(rows, MediaEmbeddings)
+    assert processor.case.grid == (6, 6)
+    assert rows.coordinates is not None
+    assert np.array_equal(rows.coordinates, lines(3, 3))
+    assert rows.n_positions == len(rows) == 3 * 4 + 2
+    assert rows.digest != digest_of(rows.rows)
+    assert projector.layout(image(1)) == [begin, 14, end]
+    assert np.array_equal(hunyuanvl.coordinates((4, 10), 2 * 6 + 2), lines(2, 5))
+    assert np.array_equal(hunyuanvl.coordinates((4, 6), 4 * 7 + 2), lines(4, 6))

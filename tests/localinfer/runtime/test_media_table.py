@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from media_rows import grid, random_rows
+from media_rows import grid, lines, random_rows
 
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.runtime import media_table
@@ -38,8 +38,14 @@ def test_equal_digests_have_the_same_ids() -> None:
         random_rows("a", 3, WIDTH, n_positions=0),
         random_rows("a", 3, WIDTH, coordinates=grid(2, 2)),
         random_rows("a", 4, WIDTH, coordinates=-grid(2, 2)),
+        random_rows("a", 8, WIDTH, coordinates=lines(2, 2) - 1),
+        random_rows("a", 8, WIDTH, coordinates=lines(2, 2)[:, :1]),
+        random_rows("a", 8, WIDTH, coordinates=lines(2, 2)[:, 0]),
     ],
-    ids=["width", "type", "empty", "no positions", "number of coordinates", "negative coordinates"],
+    ids=[
+        "width", "type", "empty", "no positions", "number of coordinates", "negative coordinates", "negative places",
+        "one coordinate", "no axes",
+    ],
 )
 def test_rows_that_do_not_fit_are_rejected(embeddings: MediaEmbeddings) -> None:
     table = MediaTable(WIDTH)
@@ -145,14 +151,26 @@ def test_rotary_positions_follow_the_images() -> None:
     table = MediaTable(WIDTH)
     a, b = table.add(A), table.add(B)
     media = SequenceMedia(table).extended([7, 7, *b], 0).extended([7, *a, *b, 7], 6)
-    actual = media.coordinates(np.arange(15)).tolist()
+    actual = media.coordinates(np.arange(15))[:, :3].tolist()
     expected = [[n, n, n] for n in (0, 1)] + [[2, 2, 2], [2, 2, 3], [2, 3, 2], [2, 3, 3]]
     expected += [[n, n, n] for n in (4, 5, 6, 7)] + [[8, 8, 8], [8, 8, 9], [8, 9, 8], [8, 9, 9], [10, 10, 10]]
     assert actual == expected
-    assert media.coordinates(np.array([12, 3])).tolist() == [actual[12], actual[3]]
+    assert media.coordinates(np.array([12, 3]))[:, :3].tolist() == [actual[12], actual[3]]
     assert media.page_positions(np.array([1, 4, 6, 13, 14])).tolist() == [1, 2, 4, 8, 10]
     assert len(media.truncated(5).spans) == 1
     assert media.truncated(2).coordinates(np.arange(4))[:, 1].tolist() == [0, 1, 2, 3]
+
+
+def test_rows_with_places_have_the_number_of_their_image() -> None:
+    table = MediaTable(WIDTH)
+    first, second = (random_rows(name, 8, WIDTH, coordinates=lines(2, 2)) for name in "ab")
+    media = SequenceMedia(table).extended([7, *table.add(first), 7, *table.add(second), 7], 0)
+    actual = media.coordinates(np.arange(19))
+    assert actual[:, 0].tolist() == list(range(19))
+    places = [(column, row) for row in (0, 1) for column in (0, 1, 2)]
+    for number, start in enumerate((1, 10)):
+        assert actual[start + 1 : start + 7, 1:].tolist() == [[*place, number] for place in places]
+        assert [actual[at].tolist() for at in (start, start + 7)] == [[start] * 4, [start + 7] * 4]
 
 
 @pytest.mark.parametrize(
