@@ -243,3 +243,8 @@ def test_points_of_a_model(file: Path, capsys: Capture) -> None:
 def test_points_are_one_part(file: Path) -> None:
     with pytest.raises(UsageError, match="--template and --points: only one of them can be used"):
         dispatch(["inspect", str(tiny_llama(file)), "--points", "--template"])
+
+
+def test_tokens_of_tiles_and_the_whole_image(file: Path) -> None:
+    f = open_gguf(write_keys(file, "deepseekocr"))
+    assert list(image_rows(f)) == [("tokens of an image of 1024 x 1024", "656 in 5 parts")]
