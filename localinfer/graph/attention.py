@@ -9,6 +9,7 @@ from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
 from localinfer.graph.properties.rope import (
     BASE,
     SECTIONS_KEY,
+    plain_frequencies,
     plain_rope,
     read_axes,
     read_temperature,
@@ -45,6 +46,16 @@ def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:
 def rope_of_file(g: Builder[X], pairs: str) -> Rope:
     """Return the rotary embedding of the file: M-RoPE if it has sections, as text models of vision models have it."""
     return mrope(g) if g.hparams.has(SECTIONS_KEY) else g.rope(pairs)
+
+
+def whole_rope(g: Builder[X], pairs: str) -> Rope:
+    """Return a rotary embedding of whole heads without context extension, for files in which the number of rotated
+    values may be 0, which stands for all."""
+    size, key = g.properties.key_length(sliding=False), "rope.dimension_count"
+    n_rot = g.hparams.count(key, 0, minimum=0)
+    if n_rot not in (0, size) or size % 2:
+        raise g.hparams.error(key, f"is {n_rot}; it must be 0 or {size}, the length of a head, which must be even")
+    return Rope(pairs, plain_frequencies(g.hparams.positive("rope.freq_base", BASE), size))
 
 
 def xd_rope(g: Builder[X]) -> Rope:

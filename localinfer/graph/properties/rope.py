@@ -176,9 +176,9 @@ def read_axes(hparams: Hyperparameters, n_pairs: int, *, interleaved: bool = Fal
 
 
 def read_n_rot(hparams: Hyperparameters, head_size: int, specific_key: str = "") -> int:
-    """Return the number of rotated values of a head, from `specific_key` if the file has it; 0 stands for all."""
+    """Return the number of rotated values of a head, from `specific_key` if the file has it."""
     key = specific_key if specific_key and hparams.has(specific_key) else "rope.dimension_count"
-    n_rot = hparams.count(key, head_size, minimum=0) or head_size
+    n_rot = hparams.count(key, head_size)
     if n_rot % 2 or n_rot > head_size:
         what = f"is {n_rot}; it must be even and at most {head_size}, the length of a head"
         raise hparams.error(key, what)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import reference_models
 
+from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
@@ -40,6 +41,7 @@ SENSITIVE = {
     "qwen3next": (6.7e-3, 1.5e-2, 1e-2),
 }
 TIED = ["phimoe"]  # two experts are so close that 15 bits and exact arithmetic choose differently
+ROTATED = "deepseek2-ocr.rope.dimension_count"
 File = Callable[[str, str], Path]
 
 each = pytest.mark.parametrize("name", reference_models.NAMES)
@@ -84,6 +86,14 @@ def test_logits_agree_with_transformers(name: str, file: File) -> None:
         actual = running.logits(reference.ids)[reference.positions]
     np.testing.assert_allclose(actual, reference.logits, rtol=0, atol=1e-3)
     assert reference_models.divergence(reference.logits, actual).max() <= 1e-6
+
+
+def test_deepseek_ocr_rotates_whole_heads_where_files_say_0(file: File) -> None:
+    reference, f, key = reference_models.expected("deepseek2-ocr"), open_gguf(file("deepseek2-ocr", "F32")), ROTATED
+    as_published = naive.forward(naive.Model(replace(f, metadata={**f.metadata, key: 0})), reference.ids)
+    np.testing.assert_allclose(as_published[reference.positions], reference.logits, rtol=0, atol=1e-4)
+    with pytest.raises(LocalInferError, match="is 16; it must be 0 or 32"):
+        naive.forward(naive.Model(replace(f, metadata={**f.metadata, key: 16})), reference.ids)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "phi2"])  # without RoPE and with fused QKV; with partial RoPE
