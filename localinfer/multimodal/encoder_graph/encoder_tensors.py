@@ -72,17 +72,6 @@ class EncoderTensors(Tensors):
 
         return self._once(f"{name} by patch", convert)
 
-    def convolution_by_tap(self, name: str, n_out: int, n: int, size: int) -> Tensor:
-        """Return a convolution over size x size rows of n values as a matrix whose columns are in the order
-        [row][value]."""
-        tensor = self.tensor(name, n_out, n, size, size)
-
-        def convert() -> Tensor:
-            values = dequantize(tensor).reshape(n_out, n, size**2).transpose(0, 2, 1)
-            return constant(name, values.reshape(n_out, -1))
-
-        return self._once(f"{name} by tap", convert)
-
     def depthwise_by_tap(self, name: str, n: int, size: int) -> Tensor:
         """Return the weights of a depthwise convolution over size x size rows of n values, float32 (rows, n)."""
         tensor = self.tensor(name, n, 1, size, size)

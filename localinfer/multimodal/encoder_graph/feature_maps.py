@@ -75,7 +75,7 @@ class FeatureMaps:
     def convolve(self, of: FeatureMap, name: str, stride: int) -> FeatureMap:
         """Return the convolution of squares of places."""
         n_out, width, n = self._shape(name)[0], self._width(name), of.x.n
-        taps = self._g.tensors.convolution_by_tap(name, n_out, n, width)
+        taps = self._g.tensors.columns_by_patch(name, n_out, n, width)
         size, count = strided(of.size, stride), prod(of.size)
         padded = with_zero_rows(self._g, of.x, rows=self.rows(count + 1, with_zero_row=True))
         gathered = self.buffer(width**2 * n, size)

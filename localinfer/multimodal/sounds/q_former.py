@@ -35,7 +35,7 @@ def query_windows(g: SoundBuilder, x: Buffer) -> Buffer:
         y = attend(g, y, y, f"{blk}self_attn", itself)
         y = attend(g, y, x, f"{blk}cross_attn", window)
         g.add(y, two_layers(g, y, f"{blk}ffn_up", f"{blk}ffn_down", ACTIVATION, n_out=y.n))
-        y = g.norm_with(y, f"{blk}ffn_norm", EPSILON)
+        y = g.default_layer_norm(y, f"{blk}ffn_norm", EPSILON)
     return y
 
 
@@ -46,7 +46,7 @@ def initial_queries(g: SoundBuilder, n_windows: int, n_queries: int) -> Buffer:
     queries = g.tensors.values(QUERIES, 1, n_queries, n)[0]
     constant = g.graph.buffer(n, g.rows(n_windows * n_queries))
     g.constants.append((constant.floats, 0, np.tile(queries, (n_windows, 1))))
-    return g.norm_with(constant, NORM, EPSILON)
+    return g.default_layer_norm(constant, NORM, EPSILON)
 
 
 def layers(g: SoundBuilder) -> Iterator[str]:
@@ -63,4 +63,4 @@ def attend(g: SoundBuilder, y: Buffer, x: Buffer, name: str, attention: SpanAtte
     q, k, v = g.matmul(y, f"{name}_q", y.n), g.matmul(x, f"{name}_k", y.n), g.matmul(x, f"{name}_v", y.n)
     h = g.matmul(attention.attend(name, (q, k, v)), f"{name}_out", y.n)
     g.add(h, y)
-    return g.norm_with(h, f"{name}_norm", EPSILON)
+    return g.default_layer_norm(h, f"{name}_norm", EPSILON)

@@ -10,7 +10,6 @@ import numpy as np
 from localinfer.graph.ops.buffers import Buffer, Rows
 from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.kernels.signatures import LAYER_NORM
 from localinfer.multimodal.encoder_graph import row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, PatchInput
 from localinfer.multimodal.encoder_graph.encoder_model import require_memory
@@ -59,15 +58,6 @@ class SoundBuilder(EncoderBuilder):
             initial += floats_of(bias)
         self.input = PatchInput(inputs, 0, np.arange(self.n_frames, dtype=np.int32), x, initial)
         return self.product(inputs, weight, add_to=x)
-
-    def norm_with(self, x: Buffer, name: str, eps: float) -> Buffer:
-        """Return LayerNorm(x) with this epsilon."""
-        y, weight = self.graph.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
-        self.graph.op(
-            name, LAYER_NORM, x.rows, constants=self.graph.layouts, x=x, weight=weight,
-            bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=eps, y=y, q=y.quantized,
-        )  # fmt: skip
-        return y
 
     def enter(
         self, name: str, n_out: int, n_in: int, taps: Sequence[int], n_rows: int, act: str = ACTIVATION,
