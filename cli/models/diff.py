@@ -31,7 +31,7 @@ def diff_command(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the models differ.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what differs between two models: metadata, tensor types, and weights by their error.
+    """Show what differs between two models: metadata, types, and weights by their error.
 
     The error of a tensor is the root mean square of the differences of its weights, divided by that of MODEL's weights:
     0.05 means that the weights of OTHER are off by 5 %. Tensors of the same bytes are not listed. `localinfer compare`

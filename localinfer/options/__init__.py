@@ -50,8 +50,8 @@ from localinfer.options.table import CHUNK_SIZE, CONSTRAINT_OPTIONS, FLAGS, RAND
 __all__ = [
     "CHUNK_SIZE", "CONSTRAINT_OPTIONS", "DEFAULT_SAMPLERS", "FLAGS", "MAX_SCALE", "METADATA_KEYS", "NO_ADAPTERS",
     "RANDOM_SEED", "SAMPLERS", "SPECULATION_TYPES", "CacheType", "Flag", "Layer", "Options", "Precision", "Section",
-    "Value", "check_values", "chosen_samplers", "combine", "format_value", "from_environment", "from_flags", "from_keywords",
-    "from_metadata", "from_registry", "merge", "parse_adapter_scale", "parse_layer_range", "parse_logit_bias",
-    "parse_sampler_sequence", "parse_samplers", "parse_scaled_file", "parse_speculation_types",
+    "Value", "check_values", "chosen_samplers", "combine", "format_value", "from_environment", "from_flags",
+    "from_keywords", "from_metadata", "from_registry", "merge", "parse_adapter_scale", "parse_layer_range",
+    "parse_logit_bias", "parse_sampler_sequence", "parse_samplers", "parse_scaled_file", "parse_speculation_types",
     "scales_of_run", "unknown_option_message", "validate",
 ]  # fmt: skip
