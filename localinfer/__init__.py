@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from localinfer.generation.result import GenerationResult, GenerationStream, TokenLogprob
     from localinfer.model import Model, load
     from localinfer.options import Options
-    from localinfer.runtime.hooks import RowInfo
-    from localinfer.runtime.trace import Trace
+    from localinfer.runtime.activations.hooks import RowInfo
+    from localinfer.runtime.activations.trace import Trace
 
 __all__ = [
     "ConstraintError", "ContextOverflowError", "GenerationResult", "GenerationStream", "IncompleteOutputError",

@@ -18,7 +18,7 @@ from locations import CHECKOUT
 import localinfer
 from localinfer.multimodal import encoders as image_encoders
 from localinfer.multimodal.sounds import encoders as sound_encoders
-from localinfer.server import request_fields
+from localinfer.server.requests import request_fields
 
 HEADINGS = re.compile(r"^#+ (.*)$", re.MULTILINE)
 SEARCH_TERMS = [

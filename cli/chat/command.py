@@ -9,12 +9,12 @@ from cli.arguments.flags import OptionalModelArgument, with_options
 from cli.arguments.questions import split_model
 from cli.arguments.translation import Redirect
 from cli.chat import session_state
+from cli.chat.display.transcript import Transcript
 from cli.chat.model_choice import select_model
 from cli.chat.open_model import EmbeddingModelError, OpenModel
 from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
-from cli.chat.tools import create_toolbox
-from cli.chat.tools_of_servers import wait_for_servers, with_servers
-from cli.chat.transcript import Transcript
+from cli.chat.tool_calls.tools import create_toolbox
+from cli.chat.tool_calls.tools_of_servers import wait_for_servers, with_servers
 from cli.files.media_input import MediaInput
 from cli.files.output_files import writable_path
 from cli.files.text_input import read_text_file, unescape_options

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from cli.chat.conversation import Conversation
 from cli.chat.prompt_window import Message
-from cli.chat.session_commands import beginning
+from cli.chat.slash_commands.session_commands import beginning
 from cli.terminal import screen
 from localinfer import Model
 from localinfer.session_media import content_text

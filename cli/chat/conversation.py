@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cli.chat.answer_scores import AnswerScores
 from cli.chat.attachments import Attachment
+from cli.chat.display.answer_scores import AnswerScores
 from cli.chat.prompt_window import Message, PromptWindow
 from cli.terminal.interrupts import deferred_interrupts
 from localinfer.errors import LocalInferError

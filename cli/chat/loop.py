@@ -9,16 +9,18 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cli.chat import answer, commands, resumed
+from cli.chat import resumed
 from cli.chat.attachments import Attachment, attach
 from cli.chat.context_notes import context_full_note, note_dropped, overflow_hint
 from cli.chat.conversation import Conversation
-from cli.chat.message_input import LineInput, MessageInput
+from cli.chat.display import answer
+from cli.chat.display.status import status_line, used_context
+from cli.chat.display.transcript import Transcript
+from cli.chat.input.message_input import LineInput, MessageInput
 from cli.chat.open_model import OpenModel
 from cli.chat.options import ChatOutput
-from cli.chat.status import status_line, used_context
-from cli.chat.tools import Toolbox, format_call
-from cli.chat.transcript import Transcript
+from cli.chat.slash_commands import commands
+from cli.chat.tool_calls.tools import Toolbox, format_call
 from cli.files.media_input import MediaFile, read_media_file, split_paths
 from cli.generation.generate import statistics_line, warn_if_closed, with_control_tokens
 from cli.terminal import screen
@@ -111,7 +113,7 @@ class Chat:
         self.is_interactive = True
         lines = create_input()
         if not self.output.plain and sys.stdout.isatty():
-            threading.Thread(target=importlib.import_module, args=["cli.chat.markdown"], daemon=True).start()
+            threading.Thread(target=importlib.import_module, args=["cli.chat.display.markdown"], daemon=True).start()
         warned = False
         while not self.is_over and not (once and self.conversation.messages):
             self._update_tools()
@@ -325,7 +327,7 @@ def note_tool_result(calls: list[dict[str, Any]], *, has_attachments: bool) -> N
 
 def create_input() -> MessageInput:
     if screen.is_redrawable() and sys.stdin.isatty() and shutil.get_terminal_size().columns >= answer.MIN_COLUMNS:
-        from cli.chat.editor import Editor
+        from cli.chat.input.editor import Editor
 
         return Editor()
     return LineInput()

@@ -29,7 +29,7 @@ class OpenModel:
         self.name, self.given = name, given
         self._interactive = interactive
         if interactive and screen.is_redrawable():
-            threading.Thread(target=import_module, args=["cli.chat.editor"], daemon=True).start()
+            threading.Thread(target=import_module, args=["cli.chat.input.editor"], daemon=True).start()
         self.model = self._open(name, given)
 
     def __enter__(self) -> "OpenModel":

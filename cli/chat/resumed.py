@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cli.chat.answer import View
 from cli.chat.conversation import is_tool_call
-from cli.chat.message_input import CONTINUATION, PROMPT
-from cli.chat.tools import format_call, format_result
+from cli.chat.display.answer import View
+from cli.chat.input.message_input import CONTINUATION, PROMPT
+from cli.chat.tool_calls.tools import format_call, format_result
 from cli.terminal import screen
 from localinfer.escaping import terminal_text
 from localinfer.generation.pieces import Piece

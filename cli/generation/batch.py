@@ -208,7 +208,7 @@ def read_requests(file: str | None) -> tuple[str, bytes]:
 
 def model_names(model: str) -> list[str]:
     """Return the names by which a request may refer to the model."""
-    from localinfer.server.model_cache import default_name
+    from localinfer.server.models.model_cache import default_name
 
     return [model, default_name(model)]
 

@@ -205,7 +205,7 @@ def check_kernel_cache() -> CheckResult:
 def check_tuning() -> CheckResult:
     """Return how kernels read weights on this machine, as it was measured for the models that have run."""
     from localinfer import paths
-    from localinfer.runtime.tuning_table import TuningTable, format_key
+    from localinfer.runtime.row_access.tuning_table import TuningTable, format_key
 
     entries = {format_key(*key): tuned for key, tuned in TuningTable(paths.jit_dir()).read_all().items()}
     facts: dict[str, Fact] = {

@@ -13,7 +13,7 @@ from cli.terminal.tables import table
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer.runtime.row_access_timing import Timings
+    from localinfer.runtime.row_access.row_access_timing import Timings
 
 STATUS = "measuring how this machine reads weights fastest"
 BUSY = "another program disturbed the measurement; the next run of the model measures again"
@@ -40,8 +40,8 @@ def tune_command(
     status = screen.Status()
     with closing(open_engine(model, {**given, "tune": False}, {"ctx_size": 512}, status)) as engine:
         from localinfer import paths
-        from localinfer.runtime import tuning
-        from localinfer.runtime.tuning_table import TuningTable
+        from localinfer.runtime.row_access import tuning
+        from localinfer.runtime.row_access.tuning_table import TuningTable
 
         stored = TuningTable(paths.jit_dir())
         if not tuning.tunable_shapes(engine.runner):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from localinfer import Model
     from localinfer.options.keywords import LoadKeywords
     from localinfer.runtime.engine import Engine
-    from localinfer.server.model_cache import Load
+    from localinfer.server.models.model_cache import Load
 
 
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
@@ -40,7 +40,7 @@ def model_loader(given: Layer) -> "Load":
     def load(name: str) -> "Model":
         import localinfer
         from cli.models import sigbus_handler
-        from localinfer.server.load_progress import report_load_progress
+        from localinfer.server.models.load_progress import report_load_progress
         from localinfer.server.slots import STOPPABLE_STAGES, stop_if_cancelled
 
         status = screen.Status()

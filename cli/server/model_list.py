@@ -13,7 +13,7 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
 from localinfer.hub import resolve
 from localinfer.options import FLAGS, Layer, Value, combine, from_environment
-from localinfer.server.catalog import (
+from localinfer.server.models.catalog import (
     HUB,
     Catalog,
     Origin,
@@ -23,7 +23,7 @@ from localinfer.server.catalog import (
     model_file,
     require_unique_names,
 )
-from localinfer.server.models_directory import FoundModel, find_models
+from localinfer.server.models.models_directory import FoundModel, find_models
 
 DEFAULT_UBATCH_SIZE = 128  # tokens; a disconnected client is noticed after each micro-batch
 DEFAULT_PARALLEL = 4  # sequences
@@ -141,7 +141,7 @@ def required_bytes(options: Layer) -> Callable[[str], int]:
     """Return a function that computes the memory of a model with these options."""
 
     def compute(source: str) -> int:
-        from localinfer.server.model_memory import required_bytes
+        from localinfer.server.models.model_memory import required_bytes
 
         return required_bytes(source, options)
 

@@ -18,7 +18,7 @@ from cli.terminal import screen
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.options import Layer
-from localinfer.server.origins import is_origin
+from localinfer.server.http.origins import is_origin
 from localinfer.server.settings import Settings
 
 DEFAULTS = Settings()
@@ -214,7 +214,7 @@ def serve_command(
         pooling=endpoints.pooling or "", tags=names(naming.tags))  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
-    from localinfer.server.model_cache import ModelCache
+    from localinfer.server.models.model_cache import ModelCache
     from localinfer.server.startup import Startup
 
     run.require_certificate(settings)

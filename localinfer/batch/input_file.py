@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from localinfer.errors import LocalInferError
 from localinfer.escaping import printable
-from localinfer.server.api_errors import APIError, field_error
-from localinfer.server.request_fields import Fields, get, parse_json
+from localinfer.server.http.api_errors import APIError, field_error
+from localinfer.server.requests.request_fields import Fields, get, parse_json
 
 Format = Literal["jsonl", "text"]
 

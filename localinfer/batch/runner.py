@@ -9,12 +9,12 @@ from typing import Any, Self, TypeVar
 from localinfer.batch.input_file import CHAT_URL, COMPLETIONS_URL, Request
 from localinfer.batch.job import Response
 from localinfer.errors import NotEnoughMemoryError
-from localinfer.server.api_errors import to_api_error
-from localinfer.server.catalog import Catalog, Load
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.model_cache import ModelCache
+from localinfer.server.http.api_errors import to_api_error
+from localinfer.server.models.catalog import Catalog, Load
+from localinfer.server.models.model_cache import ModelCache
 from localinfer.server.openai import chat, completions, embeddings, response_request, responses
-from localinfer.server.request_fields import Fields
+from localinfer.server.requests.request_fields import Fields
 from localinfer.server.settings import Settings
 
 HANDLERS: dict[str, Callable[[Fields, Dispatcher], Awaitable[dict[str, Any]]]] = {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from localinfer.generation.speculative.speculative_decoder import SpeculativeDecoder, SpeculativeRun
     from localinfer.generation.structured.constraint import Constraint
     from localinfer.prefix_store.store import PrefixStore
-    from localinfer.runtime.media_embeddings import MediaEmbeddings
+    from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # most programs use no hooks
 
     from localinfer.evaluation.logit_lens import LogitLens
     from localinfer.model.points import PointDescription
-    from localinfer.runtime.hooks import HookGroup, RowInfo
-    from localinfer.runtime.trace import Trace
+    from localinfer.runtime.activations.hooks import HookGroup, RowInfo
+    from localinfer.runtime.activations.trace import Trace
 
     Patch = Callable[[NDArray[np.float32], RowInfo], object]
 
@@ -46,7 +46,7 @@ class HookedModel(ModelBase):
         UsageError for a name that the model does not have.
         """
         from localinfer.graph.points import matching
-        from localinfer.runtime.trace import Trace
+        from localinfer.runtime.activations.trace import Trace
 
         names = matching(patterns, self.points())
         trace = Trace(names, self.engine.compiled_graph.model_graph.attention.layers)
@@ -69,7 +69,7 @@ class HookedModel(ModelBase):
         Raises UsageError for a name that the model does not have, or whose activations cannot be changed.
         """
         from localinfer.graph.points import READ_ONLY, kind, matching
-        from localinfer.runtime.hooks import HookGroup
+        from localinfer.runtime.activations.hooks import HookGroup
 
         names, hooks = self.points(), dict[str, "Patch"]()
         for pattern, function in patches.items():
@@ -105,7 +105,7 @@ class HookedModel(ModelBase):
     @contextmanager
     def _with_hooks(self, group: "HookGroup") -> Iterator[None]:
         """Set further hooks in the with block."""
-        from localinfer.runtime.hooks import SequenceHooks
+        from localinfer.runtime.activations.hooks import SequenceHooks
 
         before = self.engine.sequence.modifiers.hooks
         self._session.end()
@@ -119,7 +119,7 @@ class HookedModel(ModelBase):
 
 def changing(patch: "Patch", before: "Patch | None" = None) -> "Patch":
     """Return a hook that calls `before`, if given, and then `patch`. It raises UsageError if that returns nothing."""
-    from localinfer.runtime.hooks import checked_values
+    from localinfer.runtime.activations.hooks import checked_values
 
     def hook(values: "NDArray[np.float32]", info: "RowInfo") -> object:
         if before is not None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # constraints and the scheduler are imported when needed
     from localinfer.generation.structured.constraint import Constraint
     from localinfer.model.media_encoder import MediaEncoder
     from localinfer.prefix_store.store import PrefixStore
-    from localinfer.runtime.scheduler import Scheduler
+    from localinfer.runtime.scheduling.scheduler import Scheduler
 
 
 def load(path_or_name: str | Path, *, progress: Progress | None = None, options: Options | None = None,
@@ -108,7 +108,7 @@ class LoadedModel(Model):
 
     def concurrent(self, slot: int) -> "Model":
         """Return the handle for a scheduler slot: see `Model.concurrent`."""
-        from localinfer.runtime.scheduler import Scheduler
+        from localinfer.runtime.scheduling.scheduler import Scheduler
 
         with self.engine.runner.page_table_lock:
             if slot not in self._concurrent:
@@ -149,7 +149,7 @@ class ConcurrentModel(Model):
     """
 
     def __init__(self, model: LoadedModel, scheduler: "Scheduler", draft_scheduler: "Scheduler | None") -> None:
-        from localinfer.runtime.scheduled_engine import ScheduledEngine
+        from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
 
         self._model, self._scheduled_engine = model, ScheduledEngine(scheduler)
         self._draft_engine = ScheduledEngine(draft_scheduler) if draft_scheduler else None

@@ -29,7 +29,7 @@ from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from localinfer.multimodal.projector import Projector
-    from localinfer.runtime.media_embeddings import MediaEmbeddings
+    from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 MAX_DECODED_BYTES = 256 << 20  # of decoded images, sounds and videos that are kept for the next request
 MAX_COUNTS = 1000  # images, sounds and videos whose numbers of tokens are kept

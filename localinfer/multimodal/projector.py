@@ -25,7 +25,7 @@ from localinfer.multimodal.sounds.sound_input import SoundProcessor
 from localinfer.multimodal.videos.video_info import VideoInfo
 from localinfer.multimodal.videos.video_processor import VideoProcessor
 from localinfer.options import Options
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 from quant.jit.loader import Progress
 
 MAX_KEPT_BYTES = 256 << 20  # of rows of recent images, sounds and videos

@@ -14,7 +14,7 @@ from itertools import accumulate, chain
 import numpy as np
 
 from localinfer.kernels.layout import PAGE_SIZE
-from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.media.media_table import MediaTable
 from localinfer.runtime.snapshot import Identity
 
 BLOCK_PAGES = 1

@@ -14,9 +14,9 @@ from localinfer.prefix_store.directory import block_name, entry_names, state_of_
 from localinfer.prefix_store.entry_file import CONTENT_ERRORS, read_entry
 from localinfer.prefix_store.keys import BLOCK_TOKENS, block_digests, extend_digest
 from localinfer.prefix_store.sequence_parts import Arrays
-from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.media.media_table import MediaTable
+from localinfer.runtime.media.sequence_media import SequenceMedia
 from localinfer.runtime.sequence_engine import SequenceEngine
-from localinfer.runtime.sequence_media import SequenceMedia
 
 
 class StoredPrefix(NamedTuple):

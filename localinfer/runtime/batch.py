@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from localinfer.errors import UsageError
 from localinfer.runtime.compiled_graph import Floats
-from localinfer.runtime.media_table import MAX_ROWS
+from localinfer.runtime.media.media_table import MAX_ROWS
 from localinfer.runtime.sequence import Sequence
 
 Ids = NDArray[np.int32]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from localinfer.runtime.batch import Ids
-from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.media.media_table import MediaTable
 
 
 def split_batches(ids: Ids, size: int, media_table: MediaTable | None = None) -> list[Ids]:

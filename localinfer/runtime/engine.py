@@ -17,10 +17,10 @@ from localinfer.runtime.batch import (
 from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats
 from localinfer.runtime.model_runner import ModelRunner
+from localinfer.runtime.row_access.tuning import recheck, tune
 from localinfer.runtime.sequence import common_prefix_length
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.thread_pool import OnOp
-from localinfer.runtime.tuning import recheck, tune
 from localinfer.runtime.weight_loading import load_weights, lock_in_memory
 from quant.jit.loader import Progress
 

@@ -13,11 +13,11 @@ import numpy as np
 from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError, UsageError
 from localinfer.graph.cache.page_pool import OutOfPagesError
 from localinfer.kernels.layout import UNLIMITED_WINDOW
+from localinfer.runtime.activations.hooked_batch import HookedBatch, HookedGraphs
+from localinfer.runtime.activations.hooks import SequenceHooks
 from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, concatenate
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats, float_rows
-from localinfer.runtime.hooked_batch import HookedBatch, HookedGraphs
-from localinfer.runtime.hooks import SequenceHooks
-from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.media.media_table import MediaTable
 from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.segment_media import media_inputs, media_with_segment
 from localinfer.runtime.sequence import Sequence

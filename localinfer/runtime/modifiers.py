@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from localinfer.runtime.hooks import SequenceHooks
+from localinfer.runtime.activations.hooks import SequenceHooks
 
 NO_POINTS = frozenset[str]()
 

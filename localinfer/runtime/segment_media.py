@@ -7,7 +7,7 @@ import numpy as np
 
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.compiled_graph import Floats, MediaInputs
-from localinfer.runtime.sequence_media import Positions, SequenceMedia
+from localinfer.runtime.media.sequence_media import Positions, SequenceMedia
 
 
 def media_with_segment(segment: Segment) -> SequenceMedia:

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
-from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.media.media_table import MediaTable
+from localinfer.runtime.media.sequence_media import SequenceMedia
 from localinfer.runtime.modifiers import NO_MODIFIERS, Modifiers
-from localinfer.runtime.sequence_media import SequenceMedia
 
 
 class Sequence:

@@ -7,15 +7,15 @@ from collections import abc
 import numpy as np
 
 from localinfer.errors import UsageError
+from localinfer.runtime.activations.hooks import SequenceHooks
 from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
 from localinfer.runtime.batch_division import batch_end
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
-from localinfer.runtime.hooks import SequenceHooks
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.prompt_media import WITHOUT_MEDIA, PromptMedia
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.modifiers import Modifiers
-from localinfer.runtime.prompt_media import WITHOUT_MEDIA, PromptMedia
 from localinfer.runtime.thread_pool import OnOp
 from quant.jit.loader import Progress
 

@@ -32,10 +32,10 @@ from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.cache.sequence_cache import Bytes
 from localinfer.options import Options
-from localinfer.runtime.media_table import MAX_POSITIONS, MediaSpan, MediaTable
+from localinfer.runtime.media.media_table import MAX_POSITIONS, MediaSpan, MediaTable
+from localinfer.runtime.media.sequence_media import SequenceMedia
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.sequence_engine import SequenceEngine
-from localinfer.runtime.sequence_media import SequenceMedia
 from localinfer.version import VERSION
 
 MAGIC = b"LISNAPSH"

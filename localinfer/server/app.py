@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
-from localinfer.server import metrics, web_ui
-from localinfer.server.answer_memory import AnswerMemory
+from localinfer.server import metrics
 from localinfer.server.anthropic import models as anthropic_models
 from localinfer.server.anthropic import routes as anthropic_routes
-from localinfer.server.api_errors import APIError, to_api_error
 from localinfer.server.auth import AuthMiddleware
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.error_responses import error_response, uses_anthropic_api
+from localinfer.server.http import web_ui
+from localinfer.server.http.api_errors import APIError, to_api_error
 from localinfer.server.llama_cpp import (
     completion,
     downloads,
@@ -35,14 +35,15 @@ from localinfer.server.llama_cpp import (
     tokenization,
 )
 from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
-from localinfer.server.model_cache import ModelCache, ServedModel
-from localinfer.server.model_query import ModelQueryMiddleware
+from localinfer.server.models.model_cache import ModelCache, ServedModel
 from localinfer.server.ollama import chat as ollama_chat
 from localinfer.server.ollama import embeddings, managing, pulling, unsupported
 from localinfer.server.ollama import models as ollama_models
 from localinfer.server.openai import models, routes
 from localinfer.server.prompt_history import PromptHistory
 from localinfer.server.request_body import RequestBodyMiddleware
+from localinfer.server.requests.answer_memory import AnswerMemory
+from localinfer.server.requests.model_query import ModelQueryMiddleware
 from localinfer.server.settings import Settings
 from localinfer.server.startup import LoadingMiddleware, Startup
 
@@ -50,7 +51,7 @@ RERANK_PATHS = ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
 POLL_SECONDS = 0.1
 FIRST_REQUEST_MODULES = (
     "localinfer.generation.tool_calls.tool_choice", "localinfer.model.media_encoder",
-    "localinfer.runtime.scheduled_engine",
+    "localinfer.runtime.scheduling.scheduled_engine",
 )  # fmt: skip
 GET, POST = ["GET"], ["POST"]
 Endpoint = Callable[[Request], Awaitable[Response]]

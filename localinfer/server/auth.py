@@ -14,10 +14,10 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from localinfer.server.api_errors import APIError
-from localinfer.server.connection import CasedHeaderName
 from localinfer.server.error_responses import error_response
-from localinfer.server.middleware import Middleware
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.connection import CasedHeaderName
+from localinfer.server.http.middleware import Middleware
 
 PUBLIC_PATHS = {"/health", "/v1/health"}  # no API key needed
 APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")  # of installed programs, never of web pages

@@ -17,14 +17,14 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from localinfer.server.answer_memory import AnswerMemory
-from localinfer.server.api_errors import APIError
-from localinfer.server.idle_timers import IdleTimers
+from localinfer.server.http.api_errors import APIError
 from localinfer.server.lease import Lease, Observer
-from localinfer.server.model_cache import ModelCache, ServedModel
-from localinfer.server.model_query import autoload, requested_model
-from localinfer.server.model_queue import ModelQueue
+from localinfer.server.models.idle_timers import IdleTimers
+from localinfer.server.models.model_cache import ModelCache, ServedModel
+from localinfer.server.models.model_queue import ModelQueue
 from localinfer.server.prompt_history import PromptHistory
+from localinfer.server.requests.answer_memory import AnswerMemory
+from localinfer.server.requests.model_query import autoload, requested_model
 from localinfer.server.settings import Settings
 from localinfer.server.slots import Slot, SlotPool, SlotStopped
 

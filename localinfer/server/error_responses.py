@@ -4,8 +4,8 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from localinfer.server.anthropic.errors import error_body, error_status
-from localinfer.server.api_errors import APIError
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.streaming import JSONResponse
 
 ANTHROPIC_VERSION = "anthropic-version"  # a header that all clients of Anthropic's API send
 

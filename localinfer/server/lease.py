@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
 
 from localinfer.errors import ContextOverflowError, IncompleteOutputError
 from localinfer.multimodal.access import INLINE_ONLY, MediaAccess
-from localinfer.server.answer_memory import AnswerMemory
-from localinfer.server.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
-from localinfer.server.prefill_reports import PrefillReport, PrefillReports
+from localinfer.server.http.api_errors import CONSTRAINT_ERRORS, APIError, to_api_error
 from localinfer.server.prompt_history import PromptHistory, client_name
-from localinfer.server.prompts import ChatPrompt, Options, Prompt
-from localinfer.server.request_fields import TEXT_BIASES
+from localinfer.server.requests.answer_memory import AnswerMemory
+from localinfer.server.requests.prefill_reports import PrefillReport, PrefillReports
+from localinfer.server.requests.prompts import ChatPrompt, Options, Prompt
+from localinfer.server.requests.request_fields import TEXT_BIASES
 from localinfer.server.slots import Slot, SlotStopped
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from localinfer.server.api_errors import APIError
-from localinfer.server.connection import CasedHeaderName
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.connection import CasedHeaderName
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Stats

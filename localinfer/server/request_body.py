@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from localinfer.server.api_errors import APIError
 from localinfer.server.error_responses import error_response
-from localinfer.server.middleware import Middleware
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.middleware import Middleware
 from localinfer.server.prompt_history import client_name
 
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from localinfer.errors import LocalInferError
 from localinfer.escaping import printable
-from localinfer.server.connection import Connection
+from localinfer.server.http.connection import Connection
 from localinfer.server.settings import Settings
 from localinfer.server.startup import Startup
 

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from localinfer.server.api_errors import APIError
+from localinfer.server.http.api_errors import APIError
 
 if TYPE_CHECKING:
     from localinfer.model import Model

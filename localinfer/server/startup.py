@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from starlette.types import Receive, Scope, Send
 
-from localinfer.server.api_errors import APIError
-from localinfer.server.middleware import Middleware
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.middleware import Middleware
+from localinfer.server.http.streaming import JSONResponse
 
 ALWAYS_ANSWERED = ("/", "/page/")  # the web UI: a path, and a prefix
 

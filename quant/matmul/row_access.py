@@ -1,8 +1,8 @@
 """How matvec kernels read the rows of a matrix: the tuning choices that change their speed, but not a bit of a result.
 
 A matvec kernel is bound by memory bandwidth. How rows have to be read so that enough memory requests are in flight
-depends on the CPU, the block format and the length of a row, so `localinfer.runtime.tuning` measures the candidates on
-the user's machine. A kernel reads its choice from memory at each call: to change it, nothing is compiled again.
+depends on the CPU, the block format and the length of a row, so `localinfer.runtime.row_access` measures the candidates
+on the user's machine. A kernel reads its choice from memory at each call: to change it, nothing is compiled again.
 
 This module does not import numba.
 """

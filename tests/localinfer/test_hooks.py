@@ -18,7 +18,7 @@ from tiny import tiny_llama
 import localinfer
 from localinfer import Model, UsageError, paths
 from localinfer.prefix_store.directory import stored_models
-from localinfer.runtime.hooks import RowInfo
+from localinfer.runtime.activations.hooks import RowInfo
 
 Floats = NDArray[np.float32]
 IDS = np.random.default_rng(0).integers(5, 260, 40).tolist()

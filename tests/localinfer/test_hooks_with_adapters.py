@@ -19,8 +19,8 @@ from localinfer.adapters import open_adapters
 from localinfer.adapters.control_vector_making import write_control_vector
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
+from localinfer.runtime.activations.hooks import HookGroup, RowInfo, SequenceHooks
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.hooks import HookGroup, RowInfo, SequenceHooks
 
 Floats = NDArray[np.floating]
 IDS = np.random.default_rng(0).integers(5, 260, 40).tolist()

@@ -20,7 +20,7 @@ from localinfer.multimodal.access import INLINE_ONLY, MediaAccess
 from localinfer.multimodal.media import Image, Sound
 from localinfer.multimodal.parts import decode
 from localinfer.multimodal.reading import read_image
-from localinfer.runtime import media_table
+from localinfer.runtime.media import media_table
 
 QUESTION = {"type": "text", "text": "the"}
 GREEDY: dict[str, Any] = {"temp": 0.0, "max_tokens": 6, "ignore_eos": True}

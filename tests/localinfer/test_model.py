@@ -635,7 +635,7 @@ def test_modules_of_other_models_and_options_are_not_imported(tmp_path: Path) ->
     unused = [
         *(f"localinfer.graph.recording.{topic}" for topic in ("altup", "experts", "recurrent")),
         *(f"localinfer.generation.{topic}" for topic in ("beam_search", "structured.constraint")),
-        *("localinfer.chat_template.sandbox", "localinfer.runtime.scheduler", "localinfer.server", "jinja2"),
+        *("localinfer.chat_template.sandbox", "localinfer.runtime.scheduling.scheduler", "localinfer.server", "jinja2"),
     ]
     code = (
         "import sys, localinfer; localinfer.load(sys.argv[1]).generate('a', n_predict=1); "

@@ -11,7 +11,7 @@ import numpy as np
 from media_rows import grid, lines
 from numpy.typing import NDArray
 
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 DATA = Path(__file__).parents[1] / "data" / "media"
 VIDEO_MODEL = "qwen2vl"  # the reference model of `expected_with_video`

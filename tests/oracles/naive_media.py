@@ -6,7 +6,7 @@ import numpy as np
 from naive_math import Floats
 from numpy.typing import NDArray
 
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 
 class NaiveMedia:

@@ -8,7 +8,7 @@ from naive_math import Floats
 from numpy.typing import DTypeLike, NDArray
 
 from localinfer.gguf.reader import GGUF
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 ROPE_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 

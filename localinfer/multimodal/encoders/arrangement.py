@@ -9,7 +9,7 @@ import numpy as np
 
 from localinfer.multimodal.media import digest_of
 from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 Part: TypeAlias = str | MediaEmbeddings
 TILE_NAME = re.compile(r"row (\d+), column (\d+)")

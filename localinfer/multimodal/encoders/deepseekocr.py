@@ -18,7 +18,7 @@ from localinfer.multimodal.encoder_graph.matrices import n_rows_of
 from localinfer.multimodal.encoder_graph.transformer import transform
 from localinfer.multimodal.encoders.arrangement import Part, View
 from localinfer.multimodal.media import digest_of
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 ARCHITECTURES = ("deepseek2-ocr",)
 PREFIX = "clip.vision"

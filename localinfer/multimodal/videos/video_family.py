@@ -7,7 +7,7 @@ from localinfer.multimodal.media import Video
 from localinfer.multimodal.preprocessing.image_parameters import ImageParameters
 from localinfer.multimodal.videos.frame_sizes import Size
 from localinfer.multimodal.videos.video_info import VideoInfo
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 Sample = Callable[[VideoInfo, float, int], list[int]]
 Sizes = Callable[[ImageParameters, int, int, int, int, int], list[Size]]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from localinfer.multimodal.media import Video, digest_of
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 Rows = Sequence[MediaEmbeddings]  # of each encoder input
 Part: TypeAlias = str | MediaEmbeddings

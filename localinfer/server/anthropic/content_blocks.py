@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from localinfer.server.call_ids import unique_id
+from localinfer.server.requests.call_ids import unique_id
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from localinfer.escaping import printable
-from localinfer.server.api_errors import field_error
-from localinfer.server.request_fields import Fields, get
-from localinfer.server.turns import Message, append_turn
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.requests.request_fields import Fields, get
+from localinfer.server.requests.turns import Message, append_turn
 
 Block = Mapping[str, Any]
 

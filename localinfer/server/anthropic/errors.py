@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from localinfer.server.api_errors import APIError
+from localinfer.server.http.api_errors import APIError
 
 ERROR_TYPES = {  # HTTP status -> `type` of the error object
     400: "invalid_request_error",

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.model_cache import ServedModel, model_file
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.http.streaming import JSONResponse
+from localinfer.server.models.model_cache import ServedModel, model_file
 
 
 async def list_models(request: Request) -> Response:

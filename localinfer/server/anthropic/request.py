@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from localinfer.options import Layer
 from localinfer.server.anthropic.conversation import continues_last, has_cache_control, parse_messages
 from localinfer.server.anthropic.tools import parse_tool_fields
-from localinfer.server.api_errors import field_error
-from localinfer.server.prompts import ChatPrompt
-from localinfer.server.request_fields import (
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.requests.prompts import ChatPrompt
+from localinfer.server.requests.request_fields import (
     SAMPLING,
     Fields,
     check_options,

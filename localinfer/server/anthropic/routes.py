@@ -5,13 +5,13 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server import streaming
 from localinfer.server.anthropic import messages as message_api
 from localinfer.server.anthropic.errors import error_body
 from localinfer.server.anthropic.request import parse_message_request
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.request_fields import parse_fields, read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.http import streaming
+from localinfer.server.http.streaming import JSONResponse
+from localinfer.server.requests.request_fields import parse_fields, read_json_object
 
 EVENTS = streaming.NAMED_EVENTS._replace(format_error=error_body)
 

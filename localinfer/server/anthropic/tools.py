@@ -3,9 +3,9 @@
 from typing import Any
 
 from localinfer.escaping import printable
-from localinfer.server.api_errors import field_error
-from localinfer.server.request_fields import Fields, get
-from localinfer.server.tool_fields import Tool, ToolFields, check_function, parse_tools
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.requests.request_fields import Fields, get
+from localinfer.server.requests.tool_fields import Tool, ToolFields, check_function, parse_tools
 
 
 def parse_tool_fields(fields: Fields) -> ToolFields:

@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.generation.pieces import NO_TOKEN
-from localinfer.server import streaming
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.http import streaming
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.lease import Generation, Lease
 from localinfer.server.llama_cpp.completion_request import CompletionRequest, CompletionRun, parse_completion_request
 from localinfer.server.openai.usage import prefill_timings, timings
 from localinfer.server.parallel_choices import run_choices
-from localinfer.server.prefill_reports import PrefillReport
-from localinfer.server.request_fields import Fields, ping_interval, read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.requests.prefill_reports import PrefillReport
+from localinfer.server.requests.request_fields import Fields, ping_interval, read_json_object
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats

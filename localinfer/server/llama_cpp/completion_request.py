@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from localinfer.options import Options, merge
-from localinfer.server.api_errors import field_error
+from localinfer.server.http.api_errors import field_error
 from localinfer.server.llama_cpp.generation_settings import generation_settings
 from localinfer.server.llama_cpp.token_probabilities import SampledProbabilities, model_probabilities
-from localinfer.server.mixed_prompts import is_single, parse_prompts
 from localinfer.server.openai.common_fields import MAX_CHOICES
-from localinfer.server.request_fields import (
+from localinfer.server.requests.mixed_prompts import is_single, parse_prompts
+from localinfer.server.requests.request_fields import (
     Fields,
     constraint_fields,
     constraint_options,

@@ -12,14 +12,14 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
 from localinfer.hub.pull import announced_digest, pull
 from localinfer.hub.user_registry import plan_removal
-from localinfer.server.api_errors import APIError
-from localinfer.server.catalog import HUB
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.model_events import ModelEvents
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.streaming import JSONResponse
+from localinfer.server.models.catalog import HUB
+from localinfer.server.models.model_events import ModelEvents
 from localinfer.server.ollama.progress import model_name, require_management
 from localinfer.server.ollama.pulling import PullStopped, source_to_pull
-from localinfer.server.request_fields import read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.requests.request_fields import read_json_object
 
 EVENT_INTERVAL = 0.1  # seconds between two events
 

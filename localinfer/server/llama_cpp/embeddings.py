@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.json_output import dump_list
-from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.http.json_output import dump_list
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.openai.embeddings import embed_inputs
-from localinfer.server.request_fields import Fields, get, read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.requests.mixed_prompts import MixedPrompt, parse_prompts
+from localinfer.server.requests.request_fields import Fields, get, read_json_object
 
 if TYPE_CHECKING:
     import numpy as np

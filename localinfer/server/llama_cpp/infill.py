@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.api_errors import field_error
-from localinfer.server.infill_prompt import InfillPrompt
+from localinfer.server.http.api_errors import field_error
 from localinfer.server.llama_cpp.completion import respond
 from localinfer.server.llama_cpp.completion_request import parse_common_request
-from localinfer.server.mixed_prompts import parse_prompt
-from localinfer.server.request_fields import Fields, get, get_int, read_json_object
+from localinfer.server.requests.infill_prompt import InfillPrompt
+from localinfer.server.requests.mixed_prompts import parse_prompt
+from localinfer.server.requests.request_fields import Fields, get, get_int, read_json_object
 
 
 def parse_infill_prompt(fields: Fields, *, suffix_first: bool) -> InfillPrompt:

@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.request_fields import adapter_scales, parse_json
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.http.streaming import JSONResponse
+from localinfer.server.requests.request_fields import adapter_scales, parse_json
 
 if TYPE_CHECKING:
     from localinfer.model import Model

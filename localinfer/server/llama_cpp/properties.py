@@ -8,13 +8,13 @@ from starlette.responses import Response
 
 from localinfer.chat_template.placeholders import MEDIA_MARKER
 from localinfer.options import FLAGS
-from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.llama_cpp.generation_settings import generation_settings
-from localinfer.server.model_cache import ServedModel
-from localinfer.server.request_fields import read_json_object
+from localinfer.server.models.model_cache import ServedModel
+from localinfer.server.requests.request_fields import read_json_object
 from localinfer.server.settings import SYSTEM_FINGERPRINT
-from localinfer.server.streaming import JSONResponse
 
 if TYPE_CHECKING:
     from localinfer.model import Model

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.api_errors import field_error
-from localinfer.server.request_fields import Fields, get, get_int, read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.http.streaming import JSONResponse
+from localinfer.server.requests.request_fields import Fields, get, get_int, read_json_object
 
 if TYPE_CHECKING:
     from localinfer.embedding.reranking import RankedDocument

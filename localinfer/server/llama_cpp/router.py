@@ -8,17 +8,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server import streaming
-from localinfer.server.api_errors import APIError, to_api_error
-from localinfer.server.catalog import HUB, ServedModel
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.http import streaming
+from localinfer.server.http.api_errors import APIError, to_api_error
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.llama_cpp.downloads import Downloads
-from localinfer.server.model_reload import reload_models, unload_unlisted
-from localinfer.server.model_states import exit_code
+from localinfer.server.models.catalog import HUB, ServedModel
+from localinfer.server.models.model_reload import reload_models, unload_unlisted
+from localinfer.server.models.model_states import exit_code
 from localinfer.server.ollama.progress import model_name
 from localinfer.server.openai.models import model_object
-from localinfer.server.request_fields import read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.requests.request_fields import read_json_object
 
 RUNNING = ("loading", "loaded", "sleeping")
 SUCCESS = {"success": True}

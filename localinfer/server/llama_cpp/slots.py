@@ -11,12 +11,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.api_errors import APIError, field_error
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.http.api_errors import APIError, field_error
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.lease import Lease
-from localinfer.server.request_fields import get, read_json_object
+from localinfer.server.requests.request_fields import get, read_json_object
 from localinfer.server.slots import Slot
-from localinfer.server.streaming import JSONResponse
 
 POLL_SECONDS = 0.05
 ACTIONS = ("save", "restore", "erase")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.json_output import dump_json
-from localinfer.server.mixed_prompts import require_vocabulary_ids
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.json_output import dump_json
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.openai.chat import parse_chat_prompt, render
-from localinfer.server.request_fields import get, parse_fields, read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.requests.mixed_prompts import require_vocabulary_ids
+from localinfer.server.requests.request_fields import get, parse_fields, read_json_object
 
 if TYPE_CHECKING:
     from localinfer.model import Model

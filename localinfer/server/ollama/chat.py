@@ -13,16 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localinfer.options import Layer
-from localinfer.server import streaming
-from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.infill_prompt import InfillPrompt
+from localinfer.server.http import streaming
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.lease import Lease
-from localinfer.server.mixed_prompts import MixedPrompt
 from localinfer.server.ollama.keep_alive import parse_keep_alive
 from localinfer.server.openai.logprobs import chat_logprob
-from localinfer.server.prompts import ChatPrompt, Prompt, TextPrompt
-from localinfer.server.request_fields import (
+from localinfer.server.requests.infill_prompt import InfillPrompt
+from localinfer.server.requests.mixed_prompts import MixedPrompt
+from localinfer.server.requests.prompts import ChatPrompt, Prompt, TextPrompt
+from localinfer.server.requests.request_fields import (
     SAMPLING,
     Fields,
     get,
@@ -33,8 +34,7 @@ from localinfer.server.request_fields import (
     read_json_object,
     sampling_options,
 )
-from localinfer.server.streaming import JSONResponse
-from localinfer.server.tool_fields import parse_tool_fields
+from localinfer.server.requests.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats, ToolCall

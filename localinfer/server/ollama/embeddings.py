@@ -6,13 +6,13 @@ from time import perf_counter_ns
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.json_output import dump_json, dump_list
-from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
+from localinfer.server.http.json_output import dump_json, dump_list
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.ollama.keep_alive import parse_keep_alive
 from localinfer.server.openai.embeddings import embed_inputs
 from localinfer.server.openai.routes import get_dispatcher
-from localinfer.server.request_fields import get, read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.requests.mixed_prompts import MixedPrompt, parse_prompts
+from localinfer.server.requests.request_fields import get, read_json_object
 
 
 async def embed(request: Request) -> Response:

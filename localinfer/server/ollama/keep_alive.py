@@ -4,8 +4,8 @@ import math
 import re
 
 from localinfer.escaping import printable
-from localinfer.server.api_errors import field_error
-from localinfer.server.request_fields import Fields
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.requests.request_fields import Fields
 
 SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 DURATION_COMPONENT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|s|us|µs|ns)")

@@ -16,10 +16,10 @@ from localinfer.escaping import printable
 from localinfer.hub import modelfile, user_registry
 from localinfer.hub.modelfile import OptionValues
 from localinfer.hub.resolve import default_options
-from localinfer.server.api_errors import APIError, field_error, without_directory
-from localinfer.server.model_cache import ModelCache, ServedModel
+from localinfer.server.http.api_errors import APIError, field_error, without_directory
+from localinfer.server.models.model_cache import ModelCache, ServedModel
 from localinfer.server.ollama.progress import SUCCESS, Line, model_name, require_management, respond
-from localinfer.server.request_fields import Fields, get, read_json_object
+from localinfer.server.requests.request_fields import Fields, get, read_json_object
 
 REFUSED_FIELDS = {
     "files": "uploaded files are not supported; copy them to the machine of the server",

@@ -14,12 +14,12 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub.model_description import describe
 from localinfer.hub.resolve import default_options
-from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.model_cache import ModelCache, ServedModel, model_file
-from localinfer.server.model_info import ModelInfo, read_model_info
-from localinfer.server.request_fields import get, read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.http.api_errors import APIError
+from localinfer.server.http.streaming import JSONResponse
+from localinfer.server.models.model_cache import ModelCache, ServedModel, model_file
+from localinfer.server.models.model_info import ModelInfo, read_model_info
+from localinfer.server.requests.request_fields import get, read_json_object
 
 OLLAMA_VERSION = "0.12.6"  # the version of Ollama whose API this server implements; clients check it
 FOREVER = datetime(2200, 1, 1, tzinfo=UTC)  # expiry time of a model without keep_alive

@@ -5,11 +5,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from localinfer.server import streaming
-from localinfer.server.api_errors import APIError, field_error
-from localinfer.server.model_cache import ModelCache
-from localinfer.server.request_fields import Fields, get
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.http import streaming
+from localinfer.server.http.api_errors import APIError, field_error
+from localinfer.server.http.streaming import JSONResponse
+from localinfer.server.models.model_cache import ModelCache
+from localinfer.server.requests.request_fields import Fields, get
 
 Line = dict[str, Any]  # has at least a status
 SUCCESS: Line = {"status": "success"}

@@ -15,10 +15,10 @@ from starlette.responses import Response
 from localinfer.escaping import printable
 from localinfer.hub import resolve
 from localinfer.hub.pull import announced_digest, pull
-from localinfer.server.api_errors import APIError, field_error
-from localinfer.server.model_cache import ModelCache, model_file
+from localinfer.server.http.api_errors import APIError, field_error
+from localinfer.server.models.model_cache import ModelCache, model_file
 from localinfer.server.ollama.progress import SUCCESS, Line, model_name, require_management, respond
-from localinfer.server.request_fields import read_json_object
+from localinfer.server.requests.request_fields import read_json_object
 
 LINE_INTERVAL = 0.1  # seconds between two lines
 URL_SCHEMES = tuple(f"{scheme}:" for scheme in resolve.URL_SCHEMES)

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.api_errors import APIError
+from localinfer.server.http.api_errors import APIError
 
 BLOBS = "model files are not received; use `localinfer pull`, or copy them to the machine of the server"
 

@@ -10,17 +10,17 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.json_output import EncodedEvent, EventTemplate
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.http.json_output import EncodedEvent, EventTemplate
 from localinfer.server.lease import Lease
 from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
 from localinfer.server.openai.logprobs import chat_logprob
 from localinfer.server.openai.usage import prefill_timings, timings, usage
 from localinfer.server.parallel_choices import run_choices
-from localinfer.server.prefill_reports import PrefillReport
-from localinfer.server.prompts import ChatPrompt
-from localinfer.server.request_fields import (
+from localinfer.server.requests.prefill_reports import PrefillReport
+from localinfer.server.requests.prompts import ChatPrompt
+from localinfer.server.requests.request_fields import (
     Fields,
     constraint_fields,
     constraint_options,
@@ -29,8 +29,8 @@ from localinfer.server.request_fields import (
     length_options,
     sampling_options,
 )
+from localinfer.server.requests.tool_fields import parse_tool_fields
 from localinfer.server.settings import SYSTEM_FINGERPRINT
-from localinfer.server.tool_fields import parse_tool_fields
 
 if TYPE_CHECKING:
     from localinfer.chat_template.prompt import Prompt

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from localinfer.options import Layer
-from localinfer.server.api_errors import field_error
-from localinfer.server.request_fields import Fields, get, get_int
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.requests.request_fields import Fields, get, get_int
 
 MAX_CHOICES = 128
 

@@ -7,20 +7,20 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from localinfer.server.api_errors import field_error
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.infill_prompt import InfillPrompt
-from localinfer.server.json_output import EncodedEvent, EventTemplate
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.http.json_output import EncodedEvent, EventTemplate
 from localinfer.server.lease import Lease
-from localinfer.server.mixed_prompts import MixedPrompt, is_token_id, require_vocabulary_ids
 from localinfer.server.openai.chat import MAX_LOGPROBS, MAX_TOKENS_FIELDS, response_head
 from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
 from localinfer.server.openai.logprobs import completion_logprobs
 from localinfer.server.openai.usage import prefill_timings, timings, usage
 from localinfer.server.parallel_choices import run_choices
-from localinfer.server.prefill_reports import PrefillReport
-from localinfer.server.prompts import TextPrompt
-from localinfer.server.request_fields import (
+from localinfer.server.requests.infill_prompt import InfillPrompt
+from localinfer.server.requests.mixed_prompts import MixedPrompt, is_token_id, require_vocabulary_ids
+from localinfer.server.requests.prefill_reports import PrefillReport
+from localinfer.server.requests.prompts import TextPrompt
+from localinfer.server.requests.request_fields import (
     Fields,
     constraint_fields,
     constraint_options,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from localinfer.embedding.embedder import normalize_vectors
-from localinfer.server.api_errors import APIError, field_error
 from localinfer.server.dispatcher import Dispatcher
-from localinfer.server.json_output import dump_json, dump_list
-from localinfer.server.mixed_prompts import MixedPrompt, parse_prompts
-from localinfer.server.request_fields import Fields, get, get_int
+from localinfer.server.http.api_errors import APIError, field_error
+from localinfer.server.http.json_output import dump_json, dump_list
+from localinfer.server.requests.mixed_prompts import MixedPrompt, parse_prompts
+from localinfer.server.requests.request_fields import Fields, get, get_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from localinfer.server.call_ids import unique_id
+from localinfer.server.requests.call_ids import unique_id
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece

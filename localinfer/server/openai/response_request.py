@@ -8,9 +8,9 @@ from typing import Any
 
 from localinfer.escaping import printable
 from localinfer.multimodal.parts import is_media_part
-from localinfer.server.api_errors import field_error
-from localinfer.server.prompts import ChatPrompt
-from localinfer.server.request_fields import (
+from localinfer.server.http.api_errors import field_error
+from localinfer.server.requests.prompts import ChatPrompt
+from localinfer.server.requests.request_fields import (
     Fields,
     constraint_options,
     get,
@@ -18,8 +18,8 @@ from localinfer.server.request_fields import (
     length_options,
     sampling_options,
 )
-from localinfer.server.tool_fields import parse_tool_fields
-from localinfer.server.turns import Message, join_turns
+from localinfer.server.requests.tool_fields import parse_tool_fields
+from localinfer.server.requests.turns import Message, join_turns
 
 Item = dict[str, Any]
 TEXT_TYPES = ("input_text", "output_text", "text", "reasoning_text")

@@ -6,15 +6,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from localinfer.server.api_errors import to_api_error
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.http.api_errors import to_api_error
 from localinfer.server.lease import Generation
 from localinfer.server.openai.chat import render
 from localinfer.server.openai.response_items import OutputItems, new_id
 from localinfer.server.openai.response_request import Item, ResponseRequest, parse_response_request
 from localinfer.server.openai.usage import prefill_timings, timings
-from localinfer.server.prefill_reports import PrefillReport
-from localinfer.server.request_fields import Fields
+from localinfer.server.requests.prefill_reports import PrefillReport
+from localinfer.server.requests.request_fields import Fields
 
 
 async def response(response_request: ResponseRequest, dispatcher: Dispatcher) -> Item:

@@ -3,15 +3,15 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server import streaming
 from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.http import streaming
+from localinfer.server.http.streaming import JSONResponse
 from localinfer.server.openai import chat
 from localinfer.server.openai import completions as completion_api
 from localinfer.server.openai import embeddings as embedding_api
 from localinfer.server.openai import responses as response_api
 from localinfer.server.openai.response_request import parse_response_request
-from localinfer.server.request_fields import Fields, get, parse_fields, ping_interval, read_json_object
-from localinfer.server.streaming import JSONResponse
+from localinfer.server.requests.request_fields import Fields, get, parse_fields, ping_interval, read_json_object
 
 
 async def chat_completions(request: Request) -> Response:

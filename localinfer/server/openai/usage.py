@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Stats
-    from localinfer.server.prefill_reports import PrefillReport
+    from localinfer.server.requests.prefill_reports import PrefillReport
 
 
 def usage(all_stats: "Sequence[Stats]") -> dict[str, Any]:

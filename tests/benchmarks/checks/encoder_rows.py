@@ -31,7 +31,7 @@ from localinfer.multimodal.media import SAMPLE_RATE, Image, Sound  # noqa: E402
 from localinfer.multimodal.projector import Projector  # noqa: E402
 from localinfer.multimodal.projector_file import ProjectorFile, open_projector  # noqa: E402
 from localinfer.options import Options  # noqa: E402
-from localinfer.runtime.media_embeddings import MediaEmbeddings  # noqa: E402
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings  # noqa: E402
 
 LIMIT = 1e-3
 SECONDS = 30  # libmtmd pads shorter sounds to 30 s, and hears the padding

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from terminal import Terminal
 
-from cli.chat.input_display import InputDisplay
+from cli.chat.input.input_display import InputDisplay
 
 OpenTerminal = Callable[..., Terminal]
 

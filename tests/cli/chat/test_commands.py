@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.chat.commands import split_path
+from cli.chat.slash_commands.commands import split_path
 from localinfer.errors import UsageError
 
 

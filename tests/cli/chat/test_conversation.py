@@ -11,8 +11,8 @@ import pytest
 from tiny import tiny_llama
 
 import localinfer
-from cli.chat.answer_scores import answer_tokens
 from cli.chat.conversation import Conversation
+from cli.chat.display.answer_scores import answer_tokens
 from localinfer import Model, sessions
 from localinfer.errors import ContextOverflowError
 from localinfer.generation.pieces import Piece, Stats, ToolCall

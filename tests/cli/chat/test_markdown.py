@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cli.chat import answer, live_region
-from cli.chat.live_region import LiveRegion
+from cli.chat.display import answer, live_region
+from cli.chat.display.live_region import LiveRegion
+from cli.chat.display.markdown import Block, MarkdownPrinter, close_markers, split
 from cli.chat.loop import Chat
-from cli.chat.markdown import Block, MarkdownPrinter, close_markers, split
 from cli.chat.options import ChatOutput
 from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.result import GenerationStream

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from terminal import Terminal
 
-from cli.chat import tool_process
-from cli.chat.tools import format_call, format_result, read_schemas, split_windows_command
+from cli.chat.tool_calls import tool_process
+from cli.chat.tool_calls.tools import format_call, format_result, read_schemas, split_windows_command
 from localinfer.errors import UsageError
 
 OpenTerminal = Callable[..., Terminal]

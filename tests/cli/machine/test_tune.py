@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny import tiny_llama
 
-from localinfer.runtime import row_access_timing, tuning, tuning_table
+from localinfer.runtime.row_access import row_access_timing, tuning, tuning_table
 from quant.matmul.row_access import CANDIDATES
 
 Run = Callable[..., tuple[int, str, str]]

@@ -20,7 +20,7 @@ from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW, EncoderI
 from localinfer.multimodal.projector import Projector
 from localinfer.multimodal.projector_file import open_projector
 from localinfer.options import Options
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 
 class ReferenceTiles:

@@ -16,8 +16,8 @@ from localinfer.options import Options
 from localinfer.prefix_store.keys import block_digests
 from localinfer.prefix_store.store import PrefixStore
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.media_embeddings import MediaEmbeddings
-from localinfer.runtime.media_table import MediaTable
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_table import MediaTable
 from localinfer.tokenizer import tokenizer
 
 OPTIONS = Options(ctx_size=2048, threads=2, temp=0, tune=False, n_predict=3, ignore_eos=True)

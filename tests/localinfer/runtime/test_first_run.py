@@ -16,10 +16,10 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH
 from localinfer.options import Options
 from localinfer.runtime.compiled_graph import CompiledGraph, required_kernels
-from localinfer.runtime.request import Request
-from localinfer.runtime.request_batch import select_batch
-from localinfer.runtime.scheduled_engine import ScheduledEngine
-from localinfer.runtime.scheduler import Scheduler
+from localinfer.runtime.scheduling.request import Request
+from localinfer.runtime.scheduling.request_batch import select_batch
+from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
+from localinfer.runtime.scheduling.scheduler import Scheduler
 from localinfer.runtime.thread_pool import OnOp
 from quant.jit.kernel_cache import KernelCache
 

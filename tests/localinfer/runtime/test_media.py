@@ -19,11 +19,11 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.generation.session import GenerationSession
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime import media_table
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.media_embeddings import MediaEmbeddings
-from localinfer.runtime.scheduled_engine import ScheduledEngine
-from localinfer.runtime.scheduler import Scheduler
+from localinfer.runtime.media import media_table
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
+from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
+from localinfer.runtime.scheduling.scheduler import Scheduler
 from localinfer.tokenizer import tokenizer
 
 CAUSAL = [random_rows("a", 20, n_positions=5), random_rows("b", 9)]

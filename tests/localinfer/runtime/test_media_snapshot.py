@@ -15,7 +15,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime import snapshot
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.media_table import MAX_POSITIONS
+from localinfer.runtime.media.media_table import MAX_POSITIONS
 from localinfer.runtime.sequence import Sequence
 
 OPTIONS = Options(threads=2, ctx_size=150)

@@ -7,11 +7,11 @@ import pytest
 from media_rows import grid, lines, random_rows
 
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.runtime import media_table
 from localinfer.runtime.batch_division import split_batches
-from localinfer.runtime.media_embeddings import MediaEmbeddings
-from localinfer.runtime.media_table import MediaTable, MissingRowsError
-from localinfer.runtime.sequence_media import SequenceMedia
+from localinfer.runtime.media import media_table
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_table import MediaTable, MissingRowsError
+from localinfer.runtime.media.sequence_media import SequenceMedia
 
 WIDTH = 8
 A, B = random_rows("a", 3, WIDTH), random_rows("b", 4, WIDTH, n_positions=2, coordinates=grid(2, 2))

@@ -20,8 +20,8 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.batch import DraftHeadInput, Segment
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.scheduled_engine import ScheduledEngine
-from localinfer.runtime.scheduler import Scheduler
+from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
+from localinfer.runtime.scheduling.scheduler import Scheduler
 
 EXACT = Options(ctx_size=128, threads=1, parallel=2, precision="high", cache_type_k="f32", cache_type_v="f32")
 LENGTHS = (1, 7, 30, 31, 90)  # evaluated tokens

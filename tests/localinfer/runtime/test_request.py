@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localinfer.runtime.activations.hooks import HookGroup, SequenceHooks
 from localinfer.runtime.decode_loop import StepInput
-from localinfer.runtime.hooks import HookGroup, SequenceHooks
 from localinfer.runtime.modifiers import Modifiers
-from localinfer.runtime.request import Request, RequestState
-from localinfer.runtime.request_batch import select_batch
+from localinfer.runtime.scheduling.request import Request, RequestState
+from localinfer.runtime.scheduling.request_batch import select_batch
+from localinfer.runtime.scheduling.wake_queue import WakeQueue
 from localinfer.runtime.sequence import Sequence
-from localinfer.runtime.wake_queue import WakeQueue
 
 N_VOCAB = 3
 

@@ -24,8 +24,8 @@ from localinfer.options import Options
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.decode_loop import StepInput
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.scheduled_engine import ScheduledEngine
-from localinfer.runtime.scheduler import Scheduler
+from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
+from localinfer.runtime.scheduling.scheduler import Scheduler
 
 Logits = NDArray[np.float32]
 RANDOM = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def test_only_a_few_steps_start_early(tmp_path: Path) -> None:
 
 
 def test_scheduler_thread_ends_when_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localinfer.runtime.scheduler_thread.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("localinfer.runtime.scheduling.scheduler_thread.IDLE_SECONDS", 0.05)
     with contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine:
         expected, scheduled = evaluate_alone(engine, PREFIX, 0)[0], ScheduledEngine(Scheduler(engine.runner))
         for _ in range(2):
@@ -226,7 +226,7 @@ def test_shared_prefix_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_prefix_reservation_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localinfer.runtime.pending_prompts.RESERVATION_SECONDS", 0.05)
+    monkeypatch.setattr("localinfer.runtime.scheduling.pending_prompts.RESERVATION_SECONDS", 0.05)
     path = tiny_llama(tmp_path / "m.gguf")
     with contextlib.closing(Engine.load(open_gguf(path), Options(threads=2, ctx_size=200, parallel=2))) as engine:
         expected = evaluate_alone(engine, PREFIX, 0)[0]

@@ -24,8 +24,8 @@ from localinfer.options import Options
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.decode_loop import StepInput
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.scheduled_engine import ScheduledEngine
-from localinfer.runtime.scheduler import Scheduler
+from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
+from localinfer.runtime.scheduling.scheduler import Scheduler
 
 PROMPT = np.random.default_rng(0).integers(0, 250, 40).tolist()
 Logits = NDArray[np.float32]

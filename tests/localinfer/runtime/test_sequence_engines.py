@@ -18,8 +18,8 @@ from localinfer.options import Options
 from localinfer.runtime import snapshot
 from localinfer.runtime.decode_loop import StepInput
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.scheduled_engine import ScheduledEngine
-from localinfer.runtime.scheduler import Scheduler
+from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
+from localinfer.runtime.scheduling.scheduler import Scheduler
 from localinfer.runtime.sequence_engine import SequenceEngine
 
 N_CTX = 128

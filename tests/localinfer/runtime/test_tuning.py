@@ -12,10 +12,10 @@ from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.kernels.layout import TIMESTAMPS_OFFSET
-from localinfer.runtime import row_access_timing, tuning
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.row_access import row_access_timing, tuning
+from localinfer.runtime.row_access.tuning_table import MAX_DISTURBED, TuningTable, parse_key
 from localinfer.runtime.timestamps import TimestampBuffer
-from localinfer.runtime.tuning_table import MAX_DISTURBED, TuningTable, parse_key
 from quant.matmul.row_access import CANDIDATES, RowAccess, default_row_access
 
 

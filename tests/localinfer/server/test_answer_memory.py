@@ -8,7 +8,7 @@ import pytest
 from server_process import ServerProcess
 from tiny import CHATML, Field, tiny_llama
 
-from localinfer.server.answer_memory import LIMIT, AnswerMemory
+from localinfer.server.requests.answer_memory import LIMIT, AnswerMemory
 
 USER = {"role": "user", "content": "Add one."}
 CHATML_TOOLS = "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}" + CHATML

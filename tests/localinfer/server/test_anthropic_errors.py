@@ -87,7 +87,7 @@ def test_other_errors(tiny: Path, tmp_path: Path) -> None:
 
 def test_error_within_a_stream() -> None:
     from localinfer.server.anthropic.routes import EVENTS
-    from localinfer.server.api_errors import APIError
+    from localinfer.server.http.api_errors import APIError
 
     lines = EVENTS.write(EVENTS.format_error(APIError(500, "boom"))).decode().splitlines()
     assert lines[0] == "event: error"

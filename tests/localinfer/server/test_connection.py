@@ -46,7 +46,7 @@ def serve_in_thread(app: Any, loop: Any = "auto") -> Iterator[int]:
     """Serve this application in one of uvicorn's event loops and yield the port."""
     import uvicorn
 
-    from localinfer.server.connection import Connection
+    from localinfer.server.http.connection import Connection
 
     server = uvicorn.Server(uvicorn.Config(app, http=Connection, loop=loop, lifespan="off", log_level="error"))
     opened = socket.create_server(("127.0.0.1", 0))
@@ -62,7 +62,7 @@ def serve_in_thread(app: Any, loop: Any = "auto") -> Iterator[int]:
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     from starlette.responses import PlainTextResponse
 
-    from localinfer.server import connection
+    from localinfer.server.http import connection
 
     monkeypatch.setattr(connection, "TIMEOUT_SECONDS", 0.3)
     with serve_in_thread(PlainTextResponse("here")) as port:
@@ -72,7 +72,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_client_that_never_reads_is_disconnected(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
     pytest.importorskip(loop, reason=f"there is no package {loop}")
-    from localinfer.server import connection, streaming
+    from localinfer.server.http import connection, streaming
     from localinfer.server.request_body import RequestBodyMiddleware
     from localinfer.server.settings import Settings
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from localinfer.server.anthropic import models as anthropic_models
-from localinfer.server.catalog import Catalog, ServedModel
 from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
-from localinfer.server.model_cache import ModelCache
+from localinfer.server.models.catalog import Catalog, ServedModel
+from localinfer.server.models.model_cache import ModelCache
 from localinfer.server.openai import embeddings as openai_embeddings
 from localinfer.server.openai import models as openai_models
-from localinfer.server.request_fields import parse_json
+from localinfer.server.requests.request_fields import parse_json
 from localinfer.server.settings import Settings
 
 VECTORS = np.linspace(0, 1, 1000 * 1000, dtype=np.float32).reshape(1000, 1000)

@@ -8,8 +8,8 @@ from server_process import ServerProcess
 from tiny import Field, tiny_qwen2
 
 from localinfer import Model, load
-from localinfer.server.infill_prompt import InfillPrompt
-from localinfer.server.mixed_prompts import MixedPrompt
+from localinfer.server.requests.infill_prompt import InfillPrompt
+from localinfer.server.requests.mixed_prompts import MixedPrompt
 
 PRE, SUF, MID, REP, SEP = range(10, 15)
 TOKENS = {"fim_pre": PRE, "fim_suf": SUF, "fim_mid": MID, "fim_rep": REP, "fim_sep": SEP}

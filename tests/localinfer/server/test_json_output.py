@@ -2,7 +2,7 @@
 
 import pytest
 
-from localinfer.server.json_output import Event, EventTemplate, dump_json
+from localinfer.server.http.json_output import Event, EventTemplate, dump_json
 
 
 @pytest.mark.parametrize("text", ["", "Hello", '"\\\n\t\0', "ä€🙂", "\ud800", "data: {}\n\n"])

@@ -7,7 +7,7 @@ from server_process import ServerProcess
 from tiny import Field, tiny_llama
 
 from localinfer import LocalInferError, Stats, UsageError, load
-from localinfer.server.api_errors import to_api_error
+from localinfer.server.http.api_errors import to_api_error
 from localinfer.server.openai.usage import timings
 
 

@@ -9,7 +9,7 @@ from server_process import ServerProcess
 
 from localinfer.generation.pieces import Stats
 from localinfer.server.llama_cpp.completion_request import LineRules
-from localinfer.server.prefill_reports import PrefillReports
+from localinfer.server.requests.prefill_reports import PrefillReports
 
 REQUEST = {"prompt": "Hello the", "n_predict": 6, "seed": 1, "ignore_eos": True}
 

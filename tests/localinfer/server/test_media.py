@@ -21,7 +21,7 @@ import localinfer
 from cli.server.model_list import ModelList
 from cli.server.presets import NO_PRESETS
 from localinfer.options import Layer
-from localinfer.server.model_cache import ModelCache
+from localinfer.server.models.model_cache import ModelCache
 from localinfer.server.ollama.models import model_details
 from localinfer.server.openai.models import model_object
 from localinfer.server.settings import Settings

@@ -12,7 +12,7 @@ from server_process import ServerProcess, wait_until
 from tiny import tiny_llama
 
 from localinfer.options import Options
-from localinfer.server.model_memory import required_bytes
+from localinfer.server.models.model_memory import required_bytes
 
 TEXT = "/v1/completions"
 REQUEST = {"prompt": "Hello", "max_tokens": 4, "temperature": 0}

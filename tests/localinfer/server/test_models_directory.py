@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from localinfer.errors import ModelNotFoundError, UsageError
-from localinfer.server.models_directory import find_models
+from localinfer.server.models.models_directory import find_models
 
 FILES = [
     "plain.gguf", "mmproj-plain.gguf", "notes.txt", "big-00001-of-00002.gguf", "big-00002-of-00002.gguf",

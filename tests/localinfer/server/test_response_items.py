@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from server_process import ServerProcess, wait_until
 
-from localinfer.server.api_errors import APIError
+from localinfer.server.http.api_errors import APIError
 from localinfer.server.openai.response_request import parse_messages, parse_response_request
 
 URL = "/v1/responses"

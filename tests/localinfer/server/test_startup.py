@@ -92,7 +92,8 @@ def test_the_event_loop_imports_nothing_for_the_first_request(tiny: Path, tmp_pa
     with noted.open("w") as log, subprocess.Popen(command, cwd=CHECKOUT, stdout=log, stderr=log) as process:
         try:
             end = time.monotonic() + 60
-            while "elsewhere localinfer.runtime.scheduled_engine" not in noted.read_text() and time.monotonic() < end:
+            last = "elsewhere localinfer.runtime.scheduling.scheduled_engine"
+            while last not in noted.read_text() and time.monotonic() < end:
                 time.sleep(0.02)
             body = {"model": tiny.stem, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
             request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode())

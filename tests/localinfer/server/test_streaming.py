@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from server_process import ServerProcess
 
-from localinfer.server import streaming
-from localinfer.server.api_errors import APIError
+from localinfer.server.http import streaming
+from localinfer.server.http.api_errors import APIError
 
 INTERVAL = 0.05
 

@@ -9,7 +9,7 @@ import sound_projectors
 from localinfer.multimodal.media import Sound
 from localinfer.multimodal.projector import Projector
 from localinfer.options import Options
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 TOLERANCE = 1e-4  # of the largest value
 

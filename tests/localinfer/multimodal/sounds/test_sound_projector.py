@@ -17,7 +17,7 @@ from localinfer.multimodal.projector_file import open_projector
 from localinfer.multimodal.sounds.framing import CHUNK_FRAMES, Framing, neighbours
 from localinfer.multimodal.sounds.sound_tensors import SoundTensors
 from localinfer.options import Options
-from localinfer.runtime.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 OPTIONS = Options(threads=2)
 

@@ -9,8 +9,8 @@ import pytest
 from mcp_server import McpServer
 from server_process import ServerProcess
 
-from localinfer.server.origins import is_origin
-from localinfer.server.web_ui import FOLDER, TYPES
+from localinfer.server.http.origins import is_origin
+from localinfer.server.http.web_ui import FOLDER, TYPES
 
 LIBRARIES = FOLDER / "libraries"
 MAX_SIZE = 1_500_000  # bytes of all libraries

@@ -1,0 +1,1 @@
+"""What the chat shows: answers, Markdown, tables and the status line."""

@@ -1,0 +1,1 @@
+"""How the chat reads messages."""

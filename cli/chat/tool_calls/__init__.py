@@ -1,0 +1,1 @@
+"""Tools of the chat: their definitions and their execution."""

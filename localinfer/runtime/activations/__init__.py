@@ -1,0 +1,1 @@
+"""Hooks: activations of a run that are recorded or changed."""

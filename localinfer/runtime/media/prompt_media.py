@@ -1,0 +1,36 @@
+"""The rows of the images and sounds of a prompt, from their encoding to the end of its run."""
+
+from collections.abc import Callable
+
+from localinfer.errors import UsageError
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_table import MediaTable
+
+WITHOUT_MEDIA = "media: the model was loaded without a projector for images and sounds"
+
+
+class PromptMedia:
+    """What an engine holds of its next prompt, so that the table does not drop these rows meanwhile. One thread at a
+    time uses it."""
+
+    def __init__(self, table: MediaTable | None) -> None:
+        self._table, self._held = table, list[MediaEmbeddings]()
+
+    def begin(self) -> Callable[[MediaEmbeddings], list[int]]:
+        """Return a function like `SequenceEngine.media_ids` for all images and sounds of a prompt. The rows of the
+        prompt before are not held any more."""
+        self._held = held = list[MediaEmbeddings]()
+
+        def media_ids(embeddings: MediaEmbeddings) -> list[int]:
+            if self._table is None:
+                raise UsageError(WITHOUT_MEDIA)
+            ids, embeddings = self._table.hold(embeddings)
+            held.append(embeddings)
+            return ids
+
+        return media_ids
+
+    def take(self) -> list[MediaEmbeddings]:
+        """Return what is held, for a caller that refers to it while it evaluates the prompt."""
+        taken, self._held = self._held, []
+        return taken

@@ -1,0 +1,1 @@
+"""The way in which decode kernels read rows, chosen by measuring."""

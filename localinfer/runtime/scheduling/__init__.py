@@ -1,0 +1,1 @@
+"""Continuous batching: requests of several sequences, the batches that they are evaluated in, and shared prefixes."""

@@ -1,0 +1,1 @@
+"""What a request says: prompts, fields, tools, and the conversation that it continues."""
