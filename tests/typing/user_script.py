@@ -75,9 +75,6 @@ def change_activations(model: Model) -> None:
 def inspect(model: Model) -> None:
     ids = model.tokenize("Hello", add_special=True)
     print(model.detokenize(ids), model.logits(ids).shape, model.n_ctx, model.n_vocab, model.n_ctx_train, repr(model))
-    model.set_lora_scales({0: 0.5})
-    print(model.lora_adapters, model.lora_scales)
-    print(model.generate("Hello", lora_scales={0: 1.0}).text)
     print([piece.logprob for piece in model.score("Hello", ids)], model.metadata.get("general.name"))
     weights = localinfer.dequantize(model.tensors["token_embd.weight"])
     ranked: list[RankedDocument] = model.rerank("panda", ["a bear", "a fish"])
