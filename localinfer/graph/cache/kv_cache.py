@@ -124,7 +124,7 @@ class KVCache(SequenceCache):
         """Return the positions of the entries, and the keys and values of the pages."""
         pages = as_slice(list(self._page_table)[first:end])
         positions = self._ring.page_positions[pages].copy()
-        return [positions.view(np.uint8), *(array[:, pages].copy() for array in self._ring.cache_arrays())]
+        return [positions.view(np.uint8), *(array[:, pages].copy() for array in self._ring.cache_arrays)]
 
     def load_pages(self, first: int, end: int, saved: Sequence[Bytes], n_past: int) -> None:
         if not 0 <= first <= end <= self._ring.capacity // PAGE_SIZE:
@@ -134,7 +134,7 @@ class KVCache(SequenceCache):
         self._end, pages = n_past, as_slice(list(self._page_table)[first:end])
         positions, *arrays = saved
         self._ring.page_positions[pages] = positions.view(np.int32).reshape(-1, PAGE_SIZE)
-        for array, saved_array in zip(self._ring.cache_arrays(), arrays, strict=True):
+        for array, saved_array in zip(self._ring.cache_arrays, arrays, strict=True):
             array[:, pages] = saved_array.reshape(len(array), end - first, -1)
 
     def save(self) -> Sequence[Bytes]:

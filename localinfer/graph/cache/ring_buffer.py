@@ -11,6 +11,7 @@ then share the same memory, and a window extends to both sides.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
@@ -194,12 +195,13 @@ class RingBuffer:
         """Return a copy of a page. Raises OutOfPagesError."""
         copy = self._allocate()
         self.page_positions[copy] = self.page_positions[page]
-        for array in self.cache_arrays():
+        for array in self.cache_arrays:
             array[:, copy] = array[:, page]
         return copy
 
+    @cached_property
     def cache_arrays(self) -> Sequence[Bytes]:
-        """Return the keys and the values of each layer, (heads, pages, bytes)."""
+        """The keys and the values of each layer, (heads, pages, bytes), once the graph has memory."""
         regions = ((layer.heads, region) for layer in self.layers for region in (layer.k, layer.v))
         return [region.view(np.uint8).reshape(heads, len(self.pages), -1) for heads, region in regions]
 
