@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from operator import index
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localinfer.errors import UsageError
 from localinfer.generation.session import GenerationSession
 from localinfer.gguf.reader import GGUF, Tensor, Value
 from localinfer.model.shared_resources import SharedResources
-from localinfer.options import FLAGS, NO_ADAPTERS, Options, from_keywords, merge, scales_of_run
+from localinfer.options import FLAGS, Options, from_keywords, merge
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
 
@@ -75,27 +74,6 @@ class ModelBase:
     def n_vocab(self) -> int:
         """The number of tokens in the vocabulary."""
         return self.engine.n_vocab
-
-    @property
-    def lora_adapters(self) -> Sequence[Path]:
-        """The files of the LoRA adapters with which the model was loaded."""
-        adapters = self.engine.compiled_graph.model_graph.adapters
-        return adapters.paths if adapters else ()
-
-    @property
-    def lora_scales(self) -> tuple[float, ...]:
-        """The scales of the LoRA adapters, in runs that set no others."""
-        return self.engine.runner.default_scales
-
-    def set_lora_scales(self, scales: Mapping[int, float]) -> None:
-        """Set the scales of the LoRA adapters, by their numbers from 0 on, for later runs that set no others. Those
-        that are not named become 0.
-
-        Raises UsageError for an adapter that the model does not have, or a scale that is not finite.
-        """
-        texts = tuple(f"{number}={scale}" for number, scale in scales.items()) or (NO_ADAPTERS,)
-        options = merge(from_keywords({"lora_scales": texts}))
-        self.engine.runner.default_scales = scales_of_run(options, self.lora_scales)
 
     @property
     def media_kinds(self) -> frozenset[str]:

@@ -14,6 +14,7 @@ from localinfer.generation.reasoning import find_tags, merge_reasoning
 from localinfer.generation.result import GenerationStream
 from localinfer.generation.sampling import SamplerChain
 from localinfer.generation.token_selection import SamplerFunction
+from localinfer.model.adapter_scales import AdapterScales
 from localinfer.model.cache_files import CacheFiles
 from localinfer.model.chat_prompts import ChatPrompts
 from localinfer.model.embeddings import Embeddings
@@ -31,7 +32,7 @@ if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
     from localinfer.model.chat_request import ChatRequest
 
 
-class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles, HookedModel):
+class Model(TextGeneration, ChatPrompts, Embeddings, AdapterScales, CacheFiles, HookedModel):
     """A loaded model. `options` are the defaults of every run.
 
     Only one run is active at a time: starting another one ends the previous one. Methods may be called from several

@@ -219,12 +219,6 @@ class CompiledGraph:
             starts = block_table.page_starts(positions)
             block_table.fill(media.page_positions(starts) if media else starts)
 
-    def set_adapter_scales(self, first: int, count: int, scales: Sequence[float]) -> None:
-        """Set the scales of the LoRA adapters for `count` tokens of the batch, from token `first` on."""
-        if n_adapters := self.model_graph.n_adapters:
-            rows = self.model_graph.adapter_scales.view(np.float32).reshape(-1, n_adapters)
-            rows[first : first + count] = scales
-
     def select_output_rows(self, rows: NDArray[np.int32]) -> Floats:
         """Select the rows of the batch that the output layer evaluates. Return the buffer that will hold
         their logits."""

@@ -126,7 +126,7 @@ class ModelRunner:
                 self.require_open()
                 self.compiled_graph.require_output_layer()
                 self.compiled_graph.residual_stream(len(rows))[:] = rows
-                self.compiled_graph.set_adapter_scales(0, len(rows), self.default_scales)
+                self.compiled_graph.model_graph.set_adapter_scales(0, len(rows), self.default_scales)
                 logits = self.compiled_graph.select_output_rows(np.arange(len(rows), dtype=np.int32))
                 self.compiled_graph.run(*self.compiled_graph.output_layer_ops, len(rows))
                 yield logits
@@ -151,7 +151,7 @@ class ModelRunner:
                 ids = concatenate([each.ids for each in segments])
                 self.compiled_graph.set_inputs(ids, concatenate(positions), media=media)
                 for row, each in enumerate(inputs):
-                    self.compiled_graph.set_adapter_scales(row, 1, each.sequence.modifiers.scales)
+                    self.compiled_graph.model_graph.set_adapter_scales(row, 1, each.sequence.modifiers.scales)
             logits, states = self.compiled_graph.run_draft_head([each.state for each in inputs])
             return logits, states.copy()
 
@@ -171,7 +171,7 @@ class ModelRunner:
             ids = np.concatenate(texts)
             self._batch = self._hooked_graphs.batch([(sequence.modifiers.hooks, ids, positions)])
             self._batch.graph.set_inputs(ids, positions, np.concatenate(types) if types else 0)
-            self._batch.graph.set_adapter_scales(0, len(positions), self.default_scales)
+            self._batch.graph.model_graph.set_adapter_scales(0, len(positions), self.default_scales)
             self.run(0, self._batch.graph.output_layer_ops[0], len(positions))
 
     def prepare(self, segments: abc.Sequence[Segment]) -> None:
@@ -196,7 +196,7 @@ class ModelRunner:
         row = 0
         for each, each_media in zip(segments, medias, strict=True):
             each.sequence.set_inputs(len(each.ids), row, each_media)
-            self._batch.graph.set_adapter_scales(row, len(each.ids), each.sequence.modifiers.scales)
+            self._batch.graph.model_graph.set_adapter_scales(row, len(each.ids), each.sequence.modifiers.scales)
             row += len(each.ids)
 
     def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:

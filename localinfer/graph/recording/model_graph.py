@@ -3,6 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.recurrent_state import RecurrentState, StatePool
@@ -110,6 +112,11 @@ class ModelGraph(ModelProperties):
         """Return what adapters change in a tensor, or None. The caller records it."""
         self._adapted.add(name)
         return self.adapters.low_rank(name) if self.adapters else None
+
+    def set_adapter_scales(self, first: int, count: int, scales: Sequence[float]) -> None:
+        """Set the scales of the LoRA adapters for `count` tokens of the batch, from token `first` on."""
+        if self.n_adapters:
+            self.adapter_scales.view(np.float32).reshape(-1, self.n_adapters)[first : first + count] = scales
 
     def capture_inputs(self, blocks: Sequence[int]) -> None:
         """Store the inputs of these layers until the end of the graph, for a draft head. The number after the last

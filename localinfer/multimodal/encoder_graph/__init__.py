@@ -6,7 +6,6 @@ transformer         the layers that most encoders share
 clipped_products    products whose input and output are clipped
 feature_maps        convolutions over maps of several sizes
 positions           position embeddings and rotation angles of a grid of patches
-feature_maps        convolutions over the places of a map
 zero_rows           rows of zeros behind those of a buffer
 segment_anything    the encoder that DeepSeek-OCR begins with
 row_order           index tables: blocks of patches that are merged, windows
