@@ -60,8 +60,8 @@ _NAMES = {  # the public names of each module
     "generation.result": ["GenerationResult", "GenerationStream", "TokenLogprob"],
     "model": ["Model", "load"],
     "options": ["Options"],
-    "runtime.hooks": ["RowInfo"],
-    "runtime.trace": ["Trace"],
+    "runtime.activations.hooks": ["RowInfo"],
+    "runtime.activations.trace": ["Trace"],
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

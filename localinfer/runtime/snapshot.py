@@ -151,8 +151,9 @@ def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], Cach
     if blake2b(body.data, digest_size=DIGEST_BYTES).digest() != digest.tobytes():
         raise file.error("", "damaged")
     header = json.loads(body[PREAMBLE.size : PREAMBLE.size + header_size].tobytes())
+    identity = dict(header["identity"])
     for field, problem in MISMATCH_MESSAGES.items():
-        if header["identity"].get(field) != expected.get(field):
+        if identity.get(field) != expected.get(field):
             raise file.error("", problem)
     tokens_end = PREAMBLE.size + header_size + 4 * header["tokens"]
     tokens = body[PREAMBLE.size + header_size : tokens_end].view("<i4").tolist()

@@ -181,7 +181,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "vector.gguf": lambda path: control_vector(path, {1: np.ones(256, np.float32)}),
     "happy.txt": partial(text, content="I feel wonderful today\nWhat a nice day\n"),
     "sad.txt": partial(text, content="I feel terrible today\nWhat a bad day\n"),
-    "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image,
+    "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image, "page.png": image,
     "photos.jsonl": partial(lines, objects=[ABOUT_A_PHOTO]), "photos/": photos,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
     "manual-and-question.txt": partial(text, content=TEXT[:120]),

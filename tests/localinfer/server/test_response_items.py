@@ -94,8 +94,8 @@ def test_items_of_other_tools_are_skipped(agent: ServerProcess) -> None:
 
 @pytest.mark.parametrize("item", [
     {"type": "melody"}, {"type": "function_call", "name": 5, "arguments": "", "call_id": "x"}, 5, {"role": "user"},
-    {"role": "user", "content": 5}, {"role": "user", "content": [{"type": "input_video", "video_url": "data:"}]},
-    {"type": "function_call_output", "call_id": "x", "output": [{"type": "input_video"}]},
+    {"role": "user", "content": 5}, {"role": "user", "content": [{"type": "input_smell", "smell_url": "data:"}]},
+    {"type": "function_call_output", "call_id": "x", "output": [{"type": "input_smell"}]},
 ])  # fmt: skip
 def test_invalid_items(item: object) -> None:
     with pytest.raises(APIError) as raised:
