@@ -192,7 +192,7 @@ def is_interactive(text: str) -> bool:
     words = shlex.split(text)
     if words[0] != "localinfer" or "|" in words or {"--json", "--help"} & {*words}:
         return False
-    has_question = words[1] == "chat" and words[-1].endswith("?")
+    has_question = words[1] == "chat" and " " in words[-1] and not words[-2].startswith("-")
     return (words[1] in ("chat", "rm") and not has_question) or words[1:3] == ["sessions", "rm"]
 
 
