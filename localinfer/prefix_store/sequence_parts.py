@@ -7,7 +7,7 @@ state only continues at the position where it was saved.
 from collections.abc import Sequence
 
 from localinfer.graph.cache.kv_cache import KVCache
-from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
+from localinfer.graph.cache.sequence_cache import Bytes, HeldPages, SequenceCache
 from localinfer.kernels.layout import PAGE_SIZE
 from localinfer.prefix_store.keys import BLOCK_PAGES, BLOCK_TOKENS
 from localinfer.runtime.sequence import Sequence as TokenSequence
@@ -30,9 +30,10 @@ def has_windows(sequence: TokenSequence) -> bool:
     return any(isinstance(cache, KVCache) for cache in other_caches(sequence))
 
 
-def save_block(sequence: TokenSequence, number: int) -> Arrays:
-    """Return copies of the pages of a block; the first one has number 0."""
-    return save_pages(sequence, BLOCK_PAGES * number, BLOCK_PAGES * (number + 1))
+def hold_block(sequence: TokenSequence, number: int) -> Sequence[HeldPages]:
+    """Hold the pages of a block, which are copied later; the first one has number 0."""
+    first, end = BLOCK_PAGES * number, BLOCK_PAGES * (number + 1)
+    return [cache.hold_pages(first, end) for cache in paged_caches(sequence)]
 
 
 def reserve_blocks(sequence: TokenSequence, count: int) -> None:

@@ -13,18 +13,21 @@ its end, and after the answer.
 
 import json
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
+from localinfer.graph.cache.sequence_cache import Bytes, HeldPages
 from localinfer.options import Options
 from localinfer.prefix_store import sequence_parts
 from localinfer.prefix_store.directory import LOG_FILE, MODEL_FILE, block_name, entry_names, state_name, touch
 from localinfer.prefix_store.keys import BLOCK_TOKENS, block_digests, extend_digest, root_digest
 from localinfer.prefix_store.restoring import find_longest, load, matching_states, read_entries
 from localinfer.prefix_store.sequence_parts import Arrays
-from localinfer.prefix_store.writer import Writer, nbytes
+from localinfer.prefix_store.writer import Contents, Writer
 from localinfer.runtime.sequence import Sequence as TokenSequence
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.snapshot import snapshot_identity
@@ -128,24 +131,22 @@ class PrefixStore:
             blocks = [directory / block_name(number, digest) for number, digest in enumerate(digests)][1:]
             touch([path for path in blocks if path.name in names])
             for number, path in enumerate(blocks):
-                if path.name not in names:
-                    with lock:  # for a moment each: other sequences are evaluated meanwhile
-                        block = sequence_parts.save_block(sequence, number)
-                    self._write(path, block)
+                if path.name not in names and self._writer.accepts(path):
+                    with lock:
+                        held = sequence_parts.hold_block(sequence, number)
+                    self._writer.write(path, Contents(nbytes(held), partial(copy_block, held, lock)))
         states = dict(matching_states(names, digests, tokens, table))
         if needs_state(sequence, states, after_answer=after_answer):
             digest = extend_digest(digests[-1], tokens[len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS :], table)
-            with lock:
-                state = sequence_parts.save_state(sequence)
-            self._write(directory / state_name(len(tokens), digest), state)
+            path = directory / state_name(len(tokens), digest)
+            if self._writer.accepts(path):
+                with lock:
+                    state = sequence_parts.save_state(sequence)
+                self._writer.write(path, Contents(sum(map(nbytes, state)), lambda: state))
         if not sequence_parts.other_caches(sequence):
             for n_tokens, name in states.items():
                 if n_tokens <= len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS:  # this tail is in whole blocks by now
                     (directory / name).unlink(missing_ok=True)
-
-    def _write(self, path: Path, arrays: Arrays) -> None:
-        if self._writer.accepts(path, nbytes(arrays)):
-            self._writer.write(path, arrays)
 
     # --- the directory ---
 
@@ -173,6 +174,17 @@ class PrefixStore:
             (directory / MODEL_FILE).write_text(json.dumps(about))
             self._models[scales] = root, directory
         return self._models[scales]
+
+
+def nbytes(parts: Iterable[Bytes | HeldPages]) -> int:
+    """Return the size of arrays or pages in bytes."""
+    return sum(part.nbytes for part in parts)
+
+
+def copy_block(held: Sequence[HeldPages], page_table_lock: AbstractContextManager[object]) -> Arrays:
+    """Return copies of the pages of a block, which are held no longer."""
+    with page_table_lock:  # for a moment: other sequences are evaluated meanwhile
+        return [pages.copy() for pages in held]
 
 
 def needs_state(sequence: TokenSequence, states: Collection[int], *, after_answer: bool) -> bool:

@@ -1,31 +1,35 @@
 """The thread that writes the files of the prefix store.
 
-Writing takes processor time from the model's threads: one or two percent of a short answer. What was stored before an
-answer is therefore written after it, unless the answer takes longer.
+Copying and writing take processor time from the model's threads: one or two percent of a short answer. What was stored
+before an answer is therefore copied and written after it, unless the answer takes longer.
 """
 
 import contextlib
 import queue
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 from localinfer.prefix_store.directory import trim
 from localinfer.prefix_store.entry_file import write_entry
 from localinfer.prefix_store.sequence_parts import Arrays
 
-MAX_WAITING_BYTES = 1 << 30  # of copies; what does not fit is not stored
-MAX_DELAYED_BYTES = 256 << 20  # of copies; with more, writing does not wait for the end of an answer
+MAX_WAITING_BYTES = 1 << 30  # with more, nothing else is stored
+MAX_DELAYED_BYTES = 256 << 20  # with more, writing does not wait for the end of an answer
 MAX_DELAY = 10.0  # seconds that writing waits for the end of an answer
 MIN_FREE_BYTES = 1 << 30  # of the disk, which the store leaves to others
 TRIM_INTERVAL = 64 << 20  # bytes written between two checks of the total size
 CLOSE_SECONDS = 30.0
 
 
-def nbytes(arrays: Arrays) -> int:
-    """Return the size of arrays in bytes."""
-    return sum(array.nbytes for each in arrays for array in each)
+class Contents(NamedTuple):
+    """What is written to a file: its size in bytes, and a function that returns it, which is called once."""
+
+    nbytes: int
+    arrays: Callable[[], Arrays]
 
 
 class Writer:
@@ -36,7 +40,7 @@ class Writer:
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root, self._max_bytes = root, max_bytes
-        self._queue: queue.SimpleQueue[tuple[float, Path, Arrays] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[float, Path, Contents] | None] = queue.SimpleQueue()
         self._condition = threading.Condition()
         self._released = 0.0  # what was queued until then is written at once
         self._waiting: set[Path] = set()
@@ -45,23 +49,24 @@ class Writer:
         self._thread: threading.Thread | None = None
         self.problem = ""
 
-    def accepts(self, path: Path, size: int) -> bool:
-        """Return whether a file of about this size can be written: not if it is waiting, or too many are."""
+    def accepts(self, path: Path) -> bool:
+        """Return whether a file can be written: not if it is waiting, or too many bytes are."""
         with self._condition:
-            return not self.problem and path not in self._waiting and self._waiting_bytes + size <= MAX_WAITING_BYTES
+            return not self.problem and path not in self._waiting and self._waiting_bytes < MAX_WAITING_BYTES
 
     def waiting_names(self) -> set[str]:
         """Return the names of the files that are written soon."""
         with self._condition:
             return {path.name for path in self._waiting}
 
-    def write(self, path: Path, arrays: Arrays) -> None:
+    def write(self, path: Path, contents: Contents) -> None:
         """Write a file after the current answer, or soon."""
         with self._condition:  # so that a `release` after this one is later than the time
             self._waiting.add(path)
-            self._waiting_bytes += nbytes(arrays)
-            self._queue.put((monotonic(), path, arrays))
-            self._condition.notify_all()
+            self._waiting_bytes += contents.nbytes
+            self._queue.put((monotonic(), path, contents))
+            if self._waiting_bytes > MAX_DELAYED_BYTES:
+                self._condition.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="prefix-store", daemon=True)
                 self._thread.start()
@@ -82,17 +87,16 @@ class Writer:
 
     def _run(self) -> None:
         while item := self._queue.get():
-            queued, path, arrays = item
+            queued, path, contents = item
             self._wait_until_due(queued)
             try:
-                if not self.problem:
-                    self._write(path, arrays)
+                self._write(path, contents)
             except OSError as error:
                 self.problem = f"{path.parent}: {error.strerror or error}"
             finally:
                 with self._condition:
                     self._waiting.discard(path)
-                    self._waiting_bytes -= nbytes(arrays)
+                    self._waiting_bytes -= contents.nbytes
         self._trim()
 
     def _wait_until_due(self, queued: float) -> None:
@@ -104,13 +108,14 @@ class Writer:
         with self._condition:
             self._condition.wait_for(is_due, max(0.0, queued + MAX_DELAY - monotonic()))
 
-    def _write(self, path: Path, arrays: Arrays) -> None:
-        if shutil.disk_usage(path.parent).free < nbytes(arrays) + MIN_FREE_BYTES:
-            trim(self._root, self._max_bytes // 2)
-        if shutil.disk_usage(path.parent).free < nbytes(arrays) + MIN_FREE_BYTES:
-            self.problem = f"{path.parent}: less than {MIN_FREE_BYTES >> 30} GiB are free"
+    def _write(self, path: Path, contents: Contents) -> None:
+        arrays = contents.arrays()  # in any case: until then, pages of the KV cache are held
+        if self.problem or path.exists():
             return
-        if path.exists():
+        if shutil.disk_usage(path.parent).free < contents.nbytes + MIN_FREE_BYTES:
+            trim(self._root, self._max_bytes // 2)
+        if shutil.disk_usage(path.parent).free < contents.nbytes + MIN_FREE_BYTES:
+            self.problem = f"{path.parent}: less than {MIN_FREE_BYTES >> 30} GiB are free"
             return
         self._since_trim += write_entry(path, arrays)
         if self._since_trim >= TRIM_INTERVAL:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.graph.cache.held_pages import HeldRingPages
 from localinfer.graph.cache.page_table import PageTable
-from localinfer.graph.cache.ring_buffer import EMPTY, RingBuffer, round_up_to_page
-from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
+from localinfer.graph.cache.ring_buffer import EMPTY, RingBuffer, as_slice, round_up_to_page
+from localinfer.graph.cache.sequence_cache import Bytes, HeldPages, SequenceCache
 from localinfer.kernels.layout import PAGE_SIZE
 
 Positions = NDArray[np.int64]
@@ -122,9 +123,10 @@ class KVCache(SequenceCache):
 
     def save_pages(self, first: int, end: int) -> Sequence[Bytes]:
         """Return the positions of the entries, and the keys and values of the pages."""
-        pages = as_slice(list(self._page_table)[first:end])
-        positions = self._ring.page_positions[pages].copy()
-        return [positions.view(np.uint8), *(array[:, pages].copy() for array in self._ring.cache_arrays)]
+        return list(self._ring.copies(list(self._page_table)[first:end]))
+
+    def hold_pages(self, first: int, end: int) -> HeldPages:
+        return HeldRingPages(self._ring, list(self._page_table)[first:end])
 
     def load_pages(self, first: int, end: int, saved: Sequence[Bytes], n_past: int) -> None:
         if not 0 <= first <= end <= self._ring.capacity // PAGE_SIZE:
@@ -147,12 +149,6 @@ class KVCache(SequenceCache):
         numbers, *pages = saved
         n_past, n_pages = (int(number) for number in numbers.view(np.int64))
         self.load_pages(0, n_pages, pages, n_past)
-
-
-def as_slice(pages: list[int]) -> list[int] | slice:
-    """Return contiguous pages as a slice, which numpy copies faster."""
-    is_contiguous = bool(pages) and pages == list(range(pages[0], pages[0] + len(pages)))
-    return slice(pages[0], pages[0] + len(pages)) if is_contiguous else pages
 
 
 def packed_offsets(lengths: Sequence[int], chunk_pages: int) -> list[int]:

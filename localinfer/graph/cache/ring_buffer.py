@@ -9,7 +9,7 @@ With bidirectional attention, a text is evaluated in one batch and the next batc
 then share the same memory, and a window extends to both sides.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.cache.page_pool import OutOfPagesError, PagePool
-from localinfer.graph.cache.sequence_cache import Bytes
+from localinfer.graph.cache.sequence_cache import Bytes, HeldPages
 from localinfer.graph.ops.buffers import Region
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.properties.attention import AttentionHeads
@@ -35,6 +35,12 @@ PositionOrArray = TypeVar("PositionOrArray", int, NDArray[np.int64])
 def round_up_to_page(entries: int) -> int:
     """Return the number of entries rounded up to whole pages."""
     return -(-entries // PAGE_SIZE) * PAGE_SIZE
+
+
+def as_slice(pages: list[int]) -> list[int] | slice:
+    """Return contiguous pages as a slice, which numpy copies faster."""
+    is_contiguous = bool(pages) and pages == list(range(pages[0], pages[0] + len(pages)))
+    return slice(pages[0], pages[0] + len(pages)) if is_contiguous else pages
 
 
 class LayerCache(NamedTuple):
@@ -97,7 +103,8 @@ class RingBuffer:
     anchored: bool = False  # pages of keys have anchors: reusing an entry invalidates its whole page
     keeps_all: bool = False  # no entry is ever reused: position n of a causal sequence is in entry n
     layers: list[LayerCache] = field(default_factory=list)
-    tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # the page tables of all sequences
+    tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # everything that refers to pages
+    held: "WeakSet[HeldPages]" = field(default_factory=WeakSet)  # pages that will be copied
 
     @classmethod
     def create(
@@ -183,13 +190,32 @@ class RingBuffer:
         try:
             return self.pages.allocate()
         except OutOfPagesError:
-            self.pages.rebuild_ref_counts(chain.from_iterable(self.tables))
+            self._reclaim_page()
             return self.pages.allocate()
+
+    def _reclaim_page(self) -> None:
+        """Free a page, if there is one that only waits to be copied, or one that an interrupt has lost."""
+        for held in list(self.held):
+            held.copy()
+            if self.pages.n_free:
+                return
+        self.pages.rebuild_ref_counts(chain.from_iterable(self.tables))
 
     @property
     def page_positions(self) -> NDArray[np.int32]:
         """The position in each entry of all pages, a view of shape (pages, PAGE_SIZE)."""
         return self.positions.view(np.int32).reshape(-1, PAGE_SIZE)
+
+    def pages_nbytes(self, count: int) -> int:
+        """Return the size of copies of pages in bytes."""
+        return (self.nbytes + self.positions.nbytes) // len(self.pages) * count
+
+    def copies(self, pages: list[int]) -> Iterator[Bytes]:
+        """Yield copies of the positions of the entries of pages, and of their keys and values in each layer."""
+        selected = as_slice(pages)
+        yield self.page_positions[selected].copy().view(np.uint8)
+        for array in self.cache_arrays:
+            yield array[:, selected].copy()
 
     def copy_page(self, page: int) -> int:
         """Return a copy of a page. Raises OutOfPagesError."""

@@ -5,6 +5,7 @@ The engine uses only this interface and does not depend on the kind of cache.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,20 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 
+class HeldPages(Protocol):
+    """Pages that keep their contents until they are copied, whatever happens to the sequence that filled them."""
+
+    nbytes: int  # of the copies
+
+    def copy(self) -> Sequence[Bytes]:
+        """Return copies of the pages for `SequenceCache.load_pages`, and hold them no longer."""
+
+
 class SequenceCache(ABC):
     """A cache of one sequence for some layers. Positions are counted from 0."""
 
     can_rewind = True  # to any position; otherwise only to checkpoints
-    keeps_all_positions = False  # in pages that do not change once they are full; then it has `save_pages`
+    keeps_all_positions = False  # in pages that do not change once they are full; then it has the `..._pages` methods
 
     @abstractmethod
     def reset(self) -> None:
@@ -78,6 +88,10 @@ class SequenceCache(ABC):
 
     def save_pages(self, first: int, end: int) -> Sequence[Bytes]:
         """Return copies of the pages `first` .. `end` - 1, for `load_pages`."""
+        raise NotImplementedError
+
+    def hold_pages(self, first: int, end: int) -> HeldPages:
+        """Hold the pages `first` .. `end` - 1, which are full, so that they can be copied later."""
         raise NotImplementedError
 
     def load_pages(self, first: int, end: int, saved: Sequence[Bytes], n_past: int) -> None:

@@ -20,10 +20,11 @@ from localinfer import paths
 from localinfer.prefix_store import store as store_module
 from localinfer.prefix_store.directory import block_name, stored_models
 from localinfer.prefix_store.keys import BLOCK_TOKENS
-from localinfer.prefix_store.writer import Writer
+from localinfer.prefix_store.writer import Contents, Writer
 
 IDS = np.random.default_rng(0).integers(3, 260, 4000).tolist()
 N_PREDICT = 4
+ZEROS = Contents(100, lambda: [[np.zeros(100, np.uint8)]])
 MakeModel = Callable[[Path], Path]
 
 
@@ -269,7 +270,7 @@ def test_a_long_answer_does_not_delay_writing(limit: str, tmp_path: Path, monkey
     monkeypatch.setattr("localinfer.prefix_store.writer.MAX_DELAY", 600.0)
     monkeypatch.setattr(f"localinfer.prefix_store.writer.{limit}", 0)
     writer = Writer(tmp_path, 1 << 30)
-    writer.write(tmp_path / block_name(1, "0" * 32), [[np.zeros(100, np.uint8)]])
+    writer.write(tmp_path / block_name(1, "0" * 32), ZEROS)
     assert appears(tmp_path)
     writer.wait()
 
@@ -296,12 +297,40 @@ def test_an_answer_that_ends_while_a_file_is_queued_does_not_delay_it(
         return time.monotonic()
 
     monkeypatch.setattr("localinfer.prefix_store.writer.monotonic", clock)
-    writer.write(tmp_path / block_name(1, "0" * 32), [[np.zeros(100, np.uint8)]])
+    writer.write(tmp_path / block_name(1, "0" * 32), ZEROS)
     assert appears(tmp_path, seconds=20)
     writer.wait()
 
 
-def test_waiting_copies_are_bounded(tmp_path: Path) -> None:
+def test_waiting_bytes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localinfer.prefix_store.writer.MAX_DELAY", 600.0)
+    monkeypatch.setattr("localinfer.prefix_store.writer.MAX_WAITING_BYTES", 200)
     writer = Writer(tmp_path, 1 << 30)
-    assert writer.accepts(tmp_path / "a", 1 << 30)
-    assert not writer.accepts(tmp_path / "a", (1 << 30) + 1)
+    for number in 1, 2:
+        assert writer.accepts(tmp_path / block_name(number, "0" * 32))
+        writer.write(tmp_path / block_name(number, "0" * 32), ZEROS)
+        assert not writer.accepts(tmp_path / block_name(number, "0" * 32))
+    assert not writer.accepts(tmp_path / block_name(3, "0" * 32))
+    writer.wait()
+    assert writer.accepts(tmp_path / block_name(3, "0" * 32))
+
+
+@pytest.mark.parametrize("n_new", [3000, 500])  # tokens: with 3000, the pages of the first prompt are reused
+def test_pages_that_wait_for_the_writer_keep_their_contents(
+    n_new: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localinfer.prefix_store.writer.MAX_DELAY", 600.0)
+    model, other = llama(tmp_path), IDS[::-1]
+    fresh = answer(model, IDS[:2000], prefix_store=False)
+    with localinfer.load(model, ctx_size=4096, threads=1, temp=0, tune=False, prefix_store=True) as loaded:
+        loaded.prefix_store._writer.release = lambda: None  # a long answer: nothing is written before the program ends
+        (ring,) = loaded.engine.compiled_graph.model_graph.attention.rings.values()
+        list(loaded.stream(IDS[:2000], n_predict=1))
+        held = list(ring.held)
+        assert len(held) == 2000 // BLOCK_TOKENS
+        list(loaded.stream(other[:n_new], n_predict=1))
+        assert any(list(pages) == [] for pages in held) == (n_new == 3000)
+        del loaded.prefix_store._writer.release
+    restored = answer(model, IDS[:2000])
+    assert restored.reused >= 1900
+    np.testing.assert_array_equal(restored.logits, fresh.logits)
