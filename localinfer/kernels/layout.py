@@ -102,6 +102,15 @@ def append_scratch_bytes(key_dim: int, value_dim: int) -> int:
     return 128 + 4 * max(key_dim, value_dim) + 4 * key_dim
 
 
+LOW_RANK_PANEL = 16  # rows of an adapter's second matrix, whose weights are adjacent
+LOW_RANK_TILE = 4  # rows of activations that are multiplied by a loaded panel
+
+
+def low_rank_scratch_bytes(rank: int) -> int:
+    """Return a thread's scratch bytes: the sums of a panel, and a tile of scaled rows."""
+    return 4 * (LOW_RANK_PANEL + LOW_RANK_TILE * rank)
+
+
 # --- roofline measurements: see `localinfer.kernels.roofline` ---
 
 LOAD_BYTES = 64  # bytes per load

@@ -10,7 +10,8 @@ The weights of the model stay as they are. Of an embedding matrix, A has a row f
     row = W[token] + scale * factor * B A[token]        A: (n_vocab, rank), B: (n, rank)
 
 All adapters that change a matrix are computed as one: their matrices are stacked along the rank, of which each adapter
-has a multiple of 16, filled up with zeros. A control vector is added to the residual stream after a layer.
+has a multiple of 16, filled up with zeros. B is read in panels of 16 rows (`localinfer.kernels.low_rank`). A control
+vector is added to the residual stream after a layer.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,9 +27,10 @@ from numpy.typing import NDArray
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import Tensor
+from localinfer.kernels.layout import LOW_RANK_PANEL
 from quant import ggml
 
-RANK_STEP, RANK_MULTIPLE = 16, 32  # of each adapter, and of all together: what the kernels multiply at a time
+RANK_STEP = 16  # the rank of each adapter is a multiple of it: what the kernels multiply at a time
 DIGEST_BYTES, ALIGNMENT = 32, 64
 EMBEDDINGS = "token_embd.weight"  # whose rows are looked up
 
@@ -52,14 +54,41 @@ class LowRankPair(NamedTuple):
         return int(self.b.shape[-1])
 
 
-class LowRankChange(NamedTuple):
-    """What all adapters change in a tensor: the stacked A, (rank, n_in), and B, (n_out, rank), and for each 16 of the
-    rank the number of the adapter, int32, and the factor, float32. Of embeddings, A is (n_vocab, rank)."""
+class LowRankChange:
+    """What all adapters change in the tensor of this name: the stacked A, (rank, n_in), and B, (n_out, rank). With
+    experts, both have a first dimension for them; of embeddings, A is (n_vocab, rank).
 
-    a: Tensor
-    b: Tensor
-    owners: Tensor
-    factors: Tensor
+    For each 16 of the rank, `owners` has the number of the adapter, int32, and `factors` the factor, float32.
+    """
+
+    def __init__(self, name: str, pairs: Sequence[LowRankPair]) -> None:
+        self.name, self._pairs, self._panels = name, pairs, dict[tuple[int, int], Tensor]()
+        self._sizes = [round_up(pair.rank, RANK_STEP) for pair in pairs]
+        repeats = [size // RANK_STEP for size in self._sizes]
+        owners = np.repeat(np.array([pair.adapter for pair in pairs], np.int32), repeats)
+        factors = np.repeat(np.array([pair.factor for pair in pairs], np.float32), repeats)
+        self.owners = as_tensor(f"{name}.lora_owners", owners)
+        self.factors = as_tensor(f"{name}.lora_factors", factors)
+
+    @cached_property
+    def a(self) -> Tensor:
+        """The stacked A."""
+        axis = -1 if self.name == EMBEDDINGS else -2
+        return as_tensor(f"{self.name}.lora_a", joined([pair.a for pair in self._pairs], self._sizes, axis))
+
+    @cached_property
+    def b(self) -> Tensor:
+        """The stacked B."""
+        return as_tensor(f"{self.name}.lora_b", joined([pair.b for pair in self._pairs], self._sizes, -1))
+
+    def panels(self, first: int, count: int) -> Tensor:
+        """Return the rows of B from `first` on as panels of 16 rows, (panels, rank, 16), filled up with zeros."""
+        if (first, count) not in self._panels:
+            b = joined([pair.b[first : first + count] for pair in self._pairs], self._sizes, -1)
+            padded = np.pad(b, ((0, -count % LOW_RANK_PANEL), (0, 0)))
+            panels = padded.reshape(-1, LOW_RANK_PANEL, b.shape[1]).swapaxes(1, 2)
+            self._panels[first, count] = as_tensor(f"{self.name}.lora_b", panels)
+        return self._panels[first, count]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +130,7 @@ class Adapters:
     def low_rank(self, name: str) -> LowRankChange | None:
         """Return the change of a tensor, or None."""
         if name not in self._stacked and name in self.pairs:
-            self._stacked[name] = stack(name, self.pairs[name])
+            self._stacked[name] = LowRankChange(name, self.pairs[name])
         return self._stacked.get(name)
 
     def direction(self, layer: int) -> Tensor | None:
@@ -116,26 +145,11 @@ class Adapters:
             raise UnsupportedError(f"{printable(str(path))}: {printable(name, 80)}: adapters of it are not supported")
 
 
-def stack(name: str, pairs: Sequence[LowRankPair]) -> LowRankChange:
-    """Return the change that adapters make together in the tensor of this name."""
-    sizes = [round_up(pair.rank, RANK_STEP) for pair in pairs]
-    owners = np.repeat(np.array([pair.adapter for pair in pairs], np.int32), [size // RANK_STEP for size in sizes])
-    factors = np.repeat(np.array([pair.factor for pair in pairs], np.float32), [size // RANK_STEP for size in sizes])
-    rest = (round_up(sum(sizes), RANK_MULTIPLE) - sum(sizes)) // RANK_STEP
-    a_axis = -1 if name == EMBEDDINGS else -2
-    return LowRankChange(
-        as_tensor(f"{name}.lora_a", joined([pair.a for pair in pairs], sizes, a_axis)),
-        as_tensor(f"{name}.lora_b", joined([pair.b for pair in pairs], sizes, -1)),
-        as_tensor(f"{name}.lora_owners", np.pad(owners, (0, rest))),
-        as_tensor(f"{name}.lora_factors", np.pad(factors, (0, rest))),
-    )
-
-
 def joined(matrices: Sequence[Floats], sizes: Sequence[int], axis: int) -> Floats:
-    """Return the matrices one after another along an axis, each filled up with zeros to its size, and all together to a
-    multiple of RANK_MULTIPLE. They are float16 if all of them are."""
+    """Return the matrices one after another along an axis, each filled up with zeros to its size. They are float16 if
+    all of them are."""
     shape = list(matrices[0].shape)
-    shape[axis] = round_up(sum(sizes), RANK_MULTIPLE)
+    shape[axis] = sum(sizes)
     half = all(each.dtype == np.float16 for each in matrices)
     result: Floats = np.zeros(shape, np.float16 if half else np.float32)
     whole, at = np.moveaxis(result, axis, 0), 0

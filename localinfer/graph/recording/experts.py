@@ -15,7 +15,7 @@ from localinfer.graph.properties.adapters import LowRankChange
 from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.router import Router
-from localinfer.graph.recording.low_rank import scale_rows
+from localinfer.graph.recording.low_rank import scale_expert_rows
 from localinfer.graph.recording.matrix_products import expert_matmul
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import (
@@ -290,7 +290,9 @@ class RoutedExperts(NamedTuple):
 
         low = multiply(rows, change.a)
         for x, group in zip(low, self.routing.groups, strict=True):
-            scale_rows(self.model, x, change, group.order, self.router.used, barrier=self._is_last(group))
+            scale_expert_rows(
+                self.model, x, change, group.order, self.router.used, barrier=self._is_last(group)
+            )
         for y, product, group in zip(outputs, multiply(low, change.b), self.routing.groups, strict=True):
             self.graph.op(
                 f"{self.name}.add", ADD, y.rows, chunks=(0, 8), barrier=self._is_last(group), branch=product,

@@ -3,11 +3,13 @@
 """
 
 from localinfer.graph.ops.buffers import Buffer, Region
+from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.adapters import LowRankChange
-from localinfer.graph.properties.tensors import row_slice
 from localinfer.graph.recording.matrix_products import matmul
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.kernels.signatures import SCALE_LOW_RANK
+from localinfer.kernels.layout import low_rank_scratch_bytes
+from localinfer.kernels.signatures import ADD_LOW_RANK, SCALE_LOW_RANK
+from quant import FORMATS
 
 
 def add_low_rank(
@@ -17,27 +19,29 @@ def add_low_rank(
 
     The product itself may be without a barrier: the first op here does not read it, and has one.
     """
-    low = matmul(model.graph, x, change.a)
-    add_scaled(model, low, y, change, first, barrier=barrier)
+    add_scaled(model, matmul(model.graph, x, change.a), y, change, first, barrier=barrier)
 
 
 def add_scaled(
     model: ModelGraph, low: Buffer, y: Buffer, change: LowRankChange, first: int = 0, *, barrier: bool = True
 ) -> None:
-    """Add B low to y, where `low` is A x, which is scaled in place."""
-    graph = model.graph
-    order = model.output_indices if low.rows is graph.output_rows else None
-    scale_rows(model, low, change, order)
-    matmul(graph, low, row_slice(change.b, first, y.n), add_to=y, barrier=barrier)
-
-
-def scale_rows(
-    model: ModelGraph, low: Buffer, change: LowRankChange, order: Region | None = None, used: int = 1, *,
-    barrier: bool = True,
-) -> None:  # fmt: skip
-    """Multiply each row by the scales of its token. The token of a row is order[row] // used, or the row's number."""
+    """Add B (s low) to y, where `low` is A x, and s the factors and the scales of the tokens."""
+    b = change.panels(first, y.n)
+    model.graph.need_scratch(low_rank_scratch_bytes(low.n))
     model.graph.op(
-        f"{change.a.name.removesuffix('_a')}.scale", SCALE_LOW_RANK, low.rows, chunks=(0, 8), barrier=barrier,
-        order=order or 0, used=used, scales=model.adapter_scales, count=model.n_adapters, owners=change.owners,
-        factors=change.factors, n=low.n, x=low,
+        b.name, ADD_LOW_RANK, low.rows, constants={"format_module": FORMATS[b.type].format_module}, chunks=(1, 8),
+        barrier=barrier, cost=CostModel(Cost(b.nbytes), Cost(fmas=b.n_elements)), x=low,
+        order=model.output_indices if low.rows is model.graph.output_rows else 0, scales=model.adapter_scales,
+        count=model.n_adapters, owners=change.owners, factors=change.factors, rank=low.n, b=b, n=y.n, y=y,
+    )  # fmt: skip
+
+
+def scale_expert_rows(
+    model: ModelGraph, low: Buffer, change: LowRankChange, order: Region, used: int, *, barrier: bool
+) -> None:
+    """Multiply each row by the factors and the scales of its token, order[row] // used."""
+    model.graph.op(
+        f"{change.name}.lora.scale", SCALE_LOW_RANK, low.rows, chunks=(0, 8), barrier=barrier, order=order, used=used,
+        scales=model.adapter_scales, count=model.n_adapters, owners=change.owners, factors=change.factors, rank=low.n,
+        x=low,
     )  # fmt: skip
