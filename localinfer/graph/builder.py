@@ -1,10 +1,10 @@
 """The interface that architecture files are written with: the operations of a builder.
 
 A builder computes on activations of type X, one row per token. `GraphBuilder` (`localinfer.graph.recording`) records
-them as buffers of a compute graph; the oracle of the tests computes numpy arrays at once, in float64. The interface
-has only the operations that both must implement themselves; the types of their arguments are imported from here, too.
-What is composed of them is a function of the module of its topic: `attention`, `feed_forward`, `mixture_of_experts`,
-`decoder`, `encoder`.
+them as buffers of a compute graph; `NumpyBuilder` (`localinfer.naive`) computes numpy arrays at once, in float64. The
+interface has only the operations that both must implement themselves; the types of their arguments are imported from
+here, too. What is composed of them is a function of the module of its topic: `attention`, `feed_forward`,
+`mixture_of_experts`, `decoder`, `encoder`.
 
 Matrices and norms are named without the suffix `.weight`; if the file has a `.bias` of the same name, it is added.
 """

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-import naive
 import numpy as np
 import pytest
 from lora_adapter import lora_adapter
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from tiny import tiny_llama, tiny_qwen2
 
 import localinfer
-from localinfer import Model
+from localinfer import Model, naive
 from localinfer.adapters import open_adapters
 from localinfer.adapters.control_vector_making import write_control_vector
 from localinfer.gguf.reader import open_gguf

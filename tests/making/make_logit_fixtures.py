@@ -25,9 +25,9 @@ from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
-import naive  # noqa: E402
 from llama_cpp_engine import Llama  # noqa: E402
 
+from localinfer import naive  # noqa: E402
 from localinfer.gguf.reader import open_gguf  # noqa: E402
 
 N_TOKENS = 768  # beyond gemma3's window of 512

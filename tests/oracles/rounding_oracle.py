@@ -5,23 +5,18 @@ keys and values to the cache type (half precision by default).
 """
 
 import gguf
-import naive
 import numpy as np
 
+from localinfer import naive
 from quant.matmul.layout import MAX_QUANT
 
 
 class Rounded(naive.Model):
     """An oracle that rounds like the engine but computes exact sums."""
 
-    def matmul(self, name: str, x: naive.Floats) -> naive.Floats:
-        stored = name.partition(" ")[0]  # the tensor of an expert's matrix
-        floats = name != "output chunk" and self.file.tensors[f"{stored}.weight"].type_name in (
-            "F32",
-            "F16",
-            "BF16",
-        )
-        return super().matmul(name, x if floats else round_activations(x))
+    def product(self, name: str, x: naive.Floats, matrix: naive.Floats) -> naive.Floats:
+        floats = self.file.tensors[f"{name}.weight"].type_name in ("F32", "F16", "BF16")
+        return super().product(name, x if floats else round_activations(x), matrix)
 
     def store_in_cache(self, kv: naive.Floats, anchors: naive.Floats | float = 0.0) -> naive.Floats:
         return kv.astype(np.float16).astype(kv.dtype)

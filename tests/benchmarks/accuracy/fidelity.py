@@ -4,7 +4,7 @@
     python tests/benchmarks/accuracy/fidelity.py model.gguf -n 2048 --keep /tmp/logits
     python tests/benchmarks/accuracy/fidelity.py model.gguf -n 256 --caches     # the error of quantized KV caches
 
-Exact arithmetic is tests/oracles/naive.py: the dequantized weights of the same file, in float32 throughout (--dtype
+Exact arithmetic is localinfer/naive: the dequantized weights of the same file, in float32 throughout (--dtype
 float64 changes only the duration). All engines evaluate the same tokens (teacher forcing), and every position counts.
 KL(P || Q) is summed over the whole vocabulary in float64. The logits of each engine are stored in a file of 4 bytes x
 positions x vocabulary; --keep DIR keeps the files for the next run. Prints a Markdown table. Needs the dependency
@@ -28,9 +28,9 @@ from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
-import naive  # noqa: E402
 from llama_cpp_engine import Llama  # noqa: E402
 
+from localinfer import naive  # noqa: E402
 from localinfer.gguf.reader import open_gguf  # noqa: E402
 from localinfer.hub.resolve import find  # noqa: E402
 

@@ -5,7 +5,7 @@
 Every matrix is dequantized and quantized to the type (`llama-quantize --pure --allow-requantize`), except the token
 embeddings, which become Q8_0 unless the type is a float. If row lengths are no multiple of the type's 256 values,
 llama.cpp uses its nearest type with blocks of 32. IQ1 ... IQ3_XXS need an importance matrix: the mean square of each
-input over a text, measured with the reference model (naive.py). Needs the groups `test` and `bench`.
+input over a text, measured with the naive forward pass. Needs the groups `test` and `bench`.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
-import naive  # noqa: E402
 from llama_cpp_engine import C, Llama  # noqa: E402
 
+from localinfer import naive  # noqa: E402
 from localinfer.gguf.reader import open_gguf  # noqa: E402
 from localinfer.hub.resolve import find  # noqa: E402
 

@@ -89,8 +89,8 @@ def make(case: Case, option: dict[str, Any], folder: Path) -> tuple[Any, list[in
 def computed(case: Case, folder: Path, ids: list[int]) -> Any:
     """Return what the naive implementation computes with the converted file."""
     import checkpoints
-    import naive
 
+    from localinfer import naive
     from localinfer.gguf.reader import open_gguf
     from localinfer.quantization.conversion_check import require_runnable
 

@@ -125,8 +125,7 @@ def difference(actual: Any, folder: Path) -> float:
 
 def exact_output(case: Case, folder: Path) -> Any:
     """Return what the naive implementation computes."""
-    import naive
-
+    from localinfer import naive
     from localinfer.gguf.reader import open_gguf
 
     if case.kind == "scores":

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import naive
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, copy_checkpoint, edit_json
@@ -23,6 +22,7 @@ from tiny import tiny_llama
 
 import localinfer
 from cli import __main__
+from localinfer import naive
 from localinfer.gguf.imatrix_file import Entry, Imatrix, write_imatrix
 from localinfer.gguf.reader import open_gguf
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import naive
 import numpy as np
 import pytest
 from lora_adapter import control_vector
@@ -14,6 +13,7 @@ from tiny import tiny_gemma3, tiny_llama
 
 import localinfer
 from cli import __main__
+from localinfer import naive
 from localinfer.adapters import open_adapters
 from localinfer.adapters.control_vector_making import direction
 from localinfer.gguf.reader import open_gguf

@@ -6,14 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import naive
 import numpy as np
 import pytest
 from lora_adapter import lora_adapter, random_pairs
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 import localinfer
-from localinfer import paths
+from localinfer import naive, paths
 from localinfer.adapters import open_adapters
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf

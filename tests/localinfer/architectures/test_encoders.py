@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import checkpoints
-import naive
 import numpy as np
 import pytest
 import reference_models
 
+from localinfer import naive
 from localinfer.embedding.pooling import pool_texts
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import open_gguf

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import checkpoints
 import media_models
-import naive
 import numpy as np
 import pytest
 import reference_models
 
+from localinfer import naive
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-import naive
 import numpy as np
 import pytest
 import reference_models
 
+from localinfer import naive
 from localinfer.conversion import open_checkpoint
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.source import Field

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import checkpoints
-import naive
 import numpy as np
 import pytest
 import reference_models
 from numpy.typing import NDArray
 
 import localinfer
+from localinfer import naive
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.points import READ_ONLY, kind
 from localinfer.model import Model

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import checkpoints
-import naive
 import numpy as np
 import pytest
 import reference_models
 
+from localinfer import naive
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options

@@ -6,11 +6,11 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import naive
 import numpy as np
 import pytest
 import reference_models
 
+from localinfer import naive
 from localinfer.conversion import open_checkpoint
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf

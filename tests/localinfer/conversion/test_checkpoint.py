@@ -7,12 +7,12 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-import naive
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, NAMES, as_f32, copy_checkpoint, edit_json
 from safetensors.numpy import load_file, save_file
 
+from localinfer import naive
 from localinfer.conversion import open_checkpoint
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.rope import read_ropes

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import checkpoints
-import naive
 import numpy as np
 import pytest
 import reference_models
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from localinfer import naive
 from localinfer.conversion import open_checkpoint
 from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.reader import GGUF, open_gguf

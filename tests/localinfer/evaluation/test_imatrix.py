@@ -5,14 +5,13 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import naive
 import numpy as np
 import pytest
 from locations import DATA
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from cli import __main__
-from localinfer import tokenizer
+from localinfer import naive, tokenizer
 from localinfer.errors import LocalInferError
 from localinfer.evaluation.imatrix import Collector, merge, unused_experts
 from localinfer.evaluation.imatrix_statistics import by_layer, by_matrix

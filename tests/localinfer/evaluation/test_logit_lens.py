@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
-import naive
 import numpy as np
 import pytest
 from tiny import tiny_gemma3
 
 import localinfer
-from localinfer import Model, UsageError
+from localinfer import Model, UsageError, naive
 from localinfer.gguf.reader import open_gguf
 
 TEXT = "Hello and <b>the</b> other\none"

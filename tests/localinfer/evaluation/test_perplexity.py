@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import naive
 import numpy as np
 import pytest
 from locations import DATA
@@ -17,7 +16,7 @@ from tiny import Field, tiny_gemma3, tiny_llama
 
 from cli import __main__
 from cli.terminal import screen
-from localinfer import tokenizer
+from localinfer import naive, tokenizer
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.evaluation.compare import Scores, compare, score, summarize
 from localinfer.evaluation.perplexity import Mean, log_sum_exp, perplexity

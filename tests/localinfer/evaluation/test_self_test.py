@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import naive
 import numpy as np
 import pytest
 
+from localinfer import naive
 from localinfer.errors import LocalInferError
 from localinfer.evaluation import self_test
 from localinfer.evaluation.self_test import MAX_ERROR, SelfTest

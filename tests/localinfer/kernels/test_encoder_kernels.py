@@ -1,12 +1,13 @@
 """Kernels that only encoders of images and sounds use, compared with float64."""
 
+import encoder_formulas
 import kernels
-import naive_math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from localinfer.graph.properties.rope import Rope
+from localinfer.naive import formulas
 
 Floats = NDArray[np.float32]
 
@@ -21,7 +22,7 @@ def test_rows_are_averaged(threads: int) -> None:
     numbers = np.random.default_rng(1).integers(0, 12, (5, 3), np.int32)
     arguments = {"tokens": np.array([5]), "x": x, "numbers": numbers, "count": 3, "n": 48, "y": y}
     kernels.run("localinfer.kernels.residual:average_rows", arguments, threads)
-    expected = naive_math.average_rows(x.astype(np.float64), numbers)
+    expected = encoder_formulas.average_rows(x.astype(np.float64), numbers)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
 
 
@@ -44,7 +45,7 @@ def test_heads_are_rotated_in_quarters() -> None:
         "eps": 1e-6, "y": y,
     }  # fmt: skip
     kernels.run("localinfer.kernels.rope:rope", arguments, 2, pairs="quarters", norm="none")
-    expected = naive_math.rotate(x.astype(np.float64).transpose(1, 0, 2), np.arange(5), rope).transpose(1, 0, 2)
+    expected = formulas.rotate(x.astype(np.float64).transpose(1, 0, 2), np.arange(5), rope).transpose(1, 0, 2)
     np.testing.assert_allclose(y[..., :14], expected, rtol=0, atol=1e-6)
     assert not y[..., 14:].any()
 
@@ -55,7 +56,7 @@ def test_gelu_quick() -> None:
     arguments = {"tokens": np.array([5]), "up": 0, "up_n": 0, "up_first": 0, "n": 48, "gate": gate, "q": 0}
     constants = {"activation": "gelu_quick", "tile": 0, "passes": 1}
     kernels.run("localinfer.kernels.activations:gated_activation", arguments, 2, **constants)
-    np.testing.assert_allclose(gate, naive_math.gelu_quick(x.astype(np.float64)), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(gate, formulas.gelu_quick(x.astype(np.float64)), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -66,7 +67,7 @@ def test_rows_are_weighed(has_bias: bool) -> None:
     arguments = {"tokens": np.array([5]), "x": x, "numbers": numbers, "weight": weight, "bias": bias if has_bias else 0,
                  "count": 3, "n": 48, "y": y}  # fmt: skip
     kernels.run("localinfer.kernels.residual:weigh_rows", arguments, 2)
-    expected = naive_math.weigh_rows(x.astype(np.float64), numbers, weight, bias * has_bias)
+    expected = encoder_formulas.weigh_rows(x.astype(np.float64), numbers, weight, bias * has_bias)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
 
 
@@ -75,7 +76,7 @@ def test_softmax_of_columns(n: int, stride: int) -> None:
     x = 20 * random(7, stride)
     y = x.copy()
     kernels.run("localinfer.kernels.residual:softmax", {"tokens": np.array([7]), "n": n, "stride": stride, "x": y}, 2)
-    np.testing.assert_allclose(y[:, :n], naive_math.softmax(x[:, :n].astype(np.float64)), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(y[:, :n], formulas.softmax(x[:, :n].astype(np.float64)), rtol=0, atol=1e-6)
     assert not y[:, n:].any()
 
 
@@ -117,7 +118,7 @@ def test_attention_with_relative_positions(rows: int, window: int, shared: bool)
         doubles = [each[:, part].astype(np.float64) for each in (q, k, v, biases)]
         queries = tuple(scale * (doubles[0] + (0 if shared else bias)) for bias in doubles[3])
         vectors = (p[:, :size] if shared else p[:, part]).astype(np.float64)
-        expected = naive_math.relative_attention(queries, *doubles[1:3], vectors, rows - 1, spans, cap)
+        expected = encoder_formulas.relative_attention(queries, *doubles[1:3], vectors, rows - 1, spans, cap)
         np.testing.assert_allclose(y[:, part], expected, rtol=0, atol=1e-5)
 
 
@@ -136,7 +137,7 @@ def test_attention_to_spans_of_other_rows() -> None:
     for part in (slice(0, 16), slice(16, 32)):
         for row, (first, last) in enumerate(spans):
             keys, values = (each[first : last + 1, part].astype(np.float64) for each in (k, v))
-            expected = naive_math.softmax(0.25 * keys @ q[row, part]) @ values
+            expected = formulas.softmax(0.25 * keys @ q[row, part]) @ values
             np.testing.assert_allclose(y[row, part], expected, rtol=0, atol=1e-5)
 
 
@@ -154,6 +155,7 @@ def test_relative_positions_are_part_of_scores(height: int, width: int) -> None:
     kernels.run("localinfer.kernels.attention.relative_positions:add_dimensions", arguments, 3)
     actual = np.einsum("qhc,khc->hqk", q_out.astype(np.float64), k_out)
     tables = by_row.astype(np.float64), by_column.astype(np.float64)
-    expected = naive_math.relative_scores(q.astype(np.float64), k.astype(np.float64), tables, (height, width), 0.5)
+    q, k = q.astype(np.float64), k.astype(np.float64)
+    expected = encoder_formulas.relative_scores(q, k, tables, (height, width), 0.5)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
     assert not q_out[:, :, size + height + width :].any()

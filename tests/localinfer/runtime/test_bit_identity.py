@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import naive
 import numpy as np
 import pytest
 from engine_helpers import N, Write, assert_close, divergence, engine, tokens
 from tiny import tiny_gemma3, tiny_llama
 
+from localinfer import naive
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.compiled_graph import build_graph

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import naive
 import numpy as np
 import pytest
 from engine_helpers import N, Write, assert_close, divergence, engine, tokens
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from rounding_oracle import Rounded
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3, tiny_qwen3moe
 
+from localinfer import naive
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options

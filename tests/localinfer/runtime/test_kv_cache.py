@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import naive
 import numpy as np
 import pytest
 from engine_helpers import N, Write, assert_close, biased, divergence, engine, tokens
 from rounding_oracle import Quantized, Rounded
 from tiny import tiny_gemma3, tiny_llama
 
+from localinfer import naive
 from localinfer.errors import ContextOverflowError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options

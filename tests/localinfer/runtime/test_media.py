@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import naive
 import numpy as np
 import pytest
 from engine_helpers import Logits, Write, assert_close, biased
 from media_rows import random_rows
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2
 
+from localinfer import naive
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.generation.session import GenerationSession
 from localinfer.gguf.reader import open_gguf

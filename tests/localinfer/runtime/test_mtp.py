@@ -9,12 +9,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import draft_head_models
-import naive
 import numpy as np
 import pytest
 import reference_models
 from speculative_helpers import check_draft_head_isolation
 
+from localinfer import naive
 from localinfer.errors import NotEnoughMemoryError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options

@@ -13,7 +13,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import naive
 import numpy as np
 import pytest
 from emulation import CROSS_COMPILER, differing_products, emulate, environment, run, write_compiler
@@ -21,7 +20,7 @@ from filelock import FileLock
 from locations import CHECKOUT, PYTHONPATH, TESTS
 from tiny import tiny_llama
 
-from localinfer import paths
+from localinfer import naive, paths
 from localinfer.gguf.reader import open_gguf
 from localinfer.kernels.signatures import ADD_NORM
 from quant.jit.kernel import make_kernel

@@ -1,43 +1,24 @@
-"""The builder of the oracle: it computes the operations of architecture files at once, in numpy, for all tokens."""
+"""The operations of architecture files, computed at once, in numpy, for all tokens: dense models, mixtures of experts,
+state spaces and linear attention, and encoders.
+
+An architecture file calls them in the order of the model: `llama` looks up token embeddings, and in each layer
+normalises the residual stream, multiplies it with matrices, attends, and adds what comes out to the stream. Activations
+are arrays (n_tokens, n), row t for the token at position t. Each class has the operations of a topic.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
-from naive_math import (
-    ACTIVATIONS,
-    Floats,
-    Positions,
-    gated_activation,
-    layer_norm,
-    match_rms,
-    plain_frequencies,
-    relu,
-    rms_norm,
-    rotate,
-    sigmoid,
-    soft_cap,
-    softmax,
-    sparse_mixer_weight,
-    split_heads,
-    temperature_at,
-    visible,
-    within_window,
-    yarn_frequencies,
-)
-from naive_media import NaiveMedia
-from naive_model import Model
 
 from localinfer.graph.builder import (
-    AltUpStreams,
     BlockFunction,
     Builder,
     CrossLayerOperations,
     EmbeddingOperations,
     ExpertOperations,
     HeadInputs,
-    HeadOperations,
     OutputOperations,
     RecurrentOperations,
 )
@@ -45,13 +26,41 @@ from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import Block, ModelProperties
 from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
-from localinfer.graph.properties.rope import AttentionTemperature, Rope
+from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.router import Router
+from localinfer.naive.altup import NumpyAltUp
+from localinfer.naive.formulas import (
+    ACTIVATIONS,
+    Floats,
+    Positions,
+    choose_experts,
+    gated_activation,
+    layer_norm,
+    relu,
+    rms_norm,
+    rotate,
+    sigmoid,
+    soft_cap,
+    softmax,
+    split_heads,
+    temperature_at,
+    visible,
+    within_window,
+)
+from localinfer.naive.heads import NumpyHeads
+from localinfer.naive.media import NaiveMedia
+from localinfer.naive.mtp import compute_mtp_states
+from localinfer.naive.positions import RopeOptions, key_anchors, rope_of_file
+from localinfer.naive.weights import Model
 from localinfer.runtime.compiled_graph import BIDIRECTIONAL
 
 
 class NumpyBuilder(Builder[Floats]):
     """The operations on numpy arrays, (n_tokens, n). `types` are the segments of a text pair that tokens belong to."""
+
+    embeddings: "NumpyEmbeddings"
+    per_head: NumpyHeads
+    output: "NumpyOutput"
 
     def __init__(self, model: Model, tokens: Sequence[int], types: Sequence[int] = ()) -> None:
         super().__init__(ModelProperties(model.file, Hyperparameters(model.file)))
@@ -85,7 +94,7 @@ class NumpyBuilder(Builder[Floats]):
                 self.point(x, f"{blk}resid_pre")
             yield blk
             if x is not None:
-                x += self.model.directions.get(number, 0.0)
+                x += self.model.directions.get(number, 0.0)  # a control vector
                 self.point(x, f"{blk}resid_post")
 
     def point(self, x: Floats, name: str) -> None:
@@ -93,7 +102,7 @@ class NumpyBuilder(Builder[Floats]):
             x[:] = self.model.patches[name](x.copy())
         self.points.setdefault(name, x.copy())
 
-    def asks_for(self, name: str) -> bool:
+    def asks_for(self, name: str) -> bool:  # noqa: ARG002 (all points are named)
         return True
 
     # --- rows ---
@@ -146,10 +155,14 @@ class NumpyBuilder(Builder[Floats]):
 
     # --- matrices ---
 
-    def matmul(self, x: Floats, name: str, n_out: int, *, add_to: Floats | None = None, barrier: bool = True) -> Floats:
+    def matmul(
+        self, x: Floats, name: str, n_out: int, *, add_to: Floats | None = None,
+        barrier: bool = True,  # noqa: ARG002 (one operation follows the other)
+    ) -> Floats:  # fmt: skip
         y = self.product(x, name)
         assert y.shape[1] == n_out
-        self.point(y, name)
+        if name.startswith("blk."):  # the embedding may be the output matrix, too
+            self.point(y, name)
         if add_to is None:
             return y
         add_to += y
@@ -164,27 +177,8 @@ class NumpyBuilder(Builder[Floats]):
     # --- attention ---
 
     def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True) -> Rope:
-        keys = self.hparams
-        n = keys.count("rope.dimension_count", self.properties.key_length(sliding=False))
-        base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
-        scaling_factor, trained = keys.positive("rope.scaling.factor", 1.0), keys.count("context_length")
-        original = keys.count("rope.scaling.original_context_length", trained)
-        frequencies, amplitude = plain_frequencies(base, n), keys.positive("rope.scaling.attn_factor", 1.0)
-        if kind == "linear":
-            frequencies = frequencies / scaling_factor
-        if kind == "yarn":
-            fast, slow = (keys.positive(f"rope.scaling.yarn_beta_{end}", n) for end, n in (("fast", 32.0), ("slow", 1)))
-            frequencies = yarn_frequencies(frequencies, base, scaling_factor, original, fast, slow, truncate)
-            multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
-            if amplified or not multiplier:
-                amplitude *= (0.1 * math.log(scaling_factor) + 1) / (0.1 * multiplier * math.log(scaling_factor) + 1)
-        is_long = (self.model.ctx_size or trained) > original
-        for name in ("rope_freqs", "rope_factors_long" if is_long else "rope_factors_short"):
-            frequencies = frequencies / self.model.factors.get(name, 1.0)
-        temperature = AttentionTemperature(
-            keys.number("attention.temperature_scale", 0.0), keys.count("attention.temperature_length", original)
-        )
-        return Rope(pairs, frequencies, amplitude, temperature if with_temperature else None)
+        n, options = self.properties.key_length(sliding=False), RopeOptions(truncate, amplified, with_temperature)
+        return rope_of_file(self.model, self.hparams, pairs, n, options)
 
     def attend(
         self, blk: Block, q: Floats, k: Floats | None, v: Floats | None, spec: AttentionSpec, *,
@@ -213,11 +207,11 @@ class NumpyBuilder(Builder[Floats]):
             return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if spec.head_norm == "after_rope" else x
 
         if k is not None:
-            anchors = self.anchors(blk, rope, 0 if window else model.sinks) if spec.head_norm == "none" else 0.0
+            has_anchors, sinks = model.anchored and spec.head_norm == "none", 0 if window else model.sinks
+            anchors = key_anchors(model, blk, rope, position, sinks) if has_anchors else 0.0
             k = normed_and_rotated(split_heads(k, blk.heads.count_kv), "k", rotary)
-            k = model.store_in_cache(self.point_of_heads(k, f"{blk}attn_k_rope"), anchors)
-            v = k[..., -blk.heads.value :] if v is None else model.store_in_cache(split_heads(v, blk.heads.count_kv))
-            self.kv_cache[blk.number] = k, v
+            k = self.point_of_heads(k, f"{blk}attn_k_rope")
+            self.kv_cache[blk.number] = self.store_in_cache(blk, k, v, anchors)
         k, v = self.kv_cache[blk.number if kv_source is None else kv_source]
         group = blk.heads.group  # query heads per KV head
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
@@ -249,17 +243,13 @@ class NumpyBuilder(Builder[Floats]):
         self.point(x, name)
         return split_heads(x, len(heads))
 
-    def anchors(self, blk: Block, rope: Rope | None, sinks: int) -> Floats | float:
-        """Return the mean of the rotated key bias over each position's page of 64 entries: (heads, n_tokens,
-        head_size)."""
-        bias = self.model.bias(f"{blk}attn_k")
-        if isinstance(bias, float) or not self.model.anchored:
-            return 0.0
-        begin = np.where(self.positions < sinks, 0, sinks)
-        first = self.positions - (self.positions - begin) % 64
-        heads = split_heads(np.tile(bias, (len(first), 1)), blk.heads.count_kv)
-        near = (heads if rope is None else rotate(heads, first + entry, rope) for entry in range(64))
-        return sum(near, np.zeros_like(heads)) / 64
+    def store_in_cache(self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float) -> tuple[Floats, Floats]:
+        """Return keys and values (heads, n_tokens, size) as the cache returns them. Without v, the values are the last
+        dimensions of the keys."""
+        k = self.model.store_in_cache(k, anchors)
+        if v is None:
+            return k, k[..., -blk.heads.value :]
+        return k, self.model.store_in_cache(split_heads(v, blk.heads.count_kv))
 
 
 class NumpyOutput(OutputOperations[Floats]):
@@ -267,8 +257,7 @@ class NumpyOutput(OutputOperations[Floats]):
 
     def __init__(self, g: NumpyBuilder) -> None:
         self.g, self.model = g, g.model
-        self.finish: Callable[[Floats], Floats] = lambda logits: logits
-        self.mtp_states: Floats = np.zeros((0, 0))  # hidden states of the MTP head
+        self.scale, self.cap = 1.0, 0.0  # of the logits
 
     def final_states(self, x: Floats, norm: str = "") -> Floats:
         self.final = self.g.norm(x, norm) if norm else x
@@ -278,22 +267,18 @@ class NumpyOutput(OutputOperations[Floats]):
 
     def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
         self.final_states(x, norm)
-        self.finish = lambda logits: soft_cap(scale * logits, cap)
+        self.scale, self.cap = scale, cap
+
+    def compute_logits(self) -> Floats:
+        """Return the logits of all tokens, (n_tokens, n_vocab). They are large, so they are computed on demand."""
+        name = self.model.output_matrix
+        logits = self.g.matmul(self.final, name, self.model.file.tensors[f"{name}.weight"].shape[0])
+        if self.scale != 1.0 or self.cap:
+            self.g.soft_cap(logits, self.scale, self.cap)
+        return logits
 
     def add_mtp_head(self, x: Floats, apply_block: BlockFunction[Floats], norm: str = "output_norm") -> None:
-        """Compute the states of the MTP head: row t depends on tokens 0 to t and on the hidden states before t."""
-        blk = Block(self.g.block_count, next(heads for heads in reversed(self.g.attention_heads) if heads.count_kv))
-        own = f"{blk}nextn."
-        if not self.model.has(f"{own}eh_proj.weight"):
-            return
-        before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), self.g.norm(x, norm)[:-1]])
-        name = f"{own}embed_tokens" if self.model.has(f"{own}embed_tokens.weight") else "token_embd"
-        embedded = self.model.rows(name, self.g.token_ids).astype(x.dtype)
-        both = np.concatenate([self.g.norm(embedded, f"{own}enorm"), self.g.norm(before, f"{own}hnorm")], axis=1)
-        y = self.model.matmul(f"{own}eh_proj", both)
-        apply_block(blk, y)
-        own_norm = f"{own}shared_head_norm"
-        self.mtp_states = self.g.norm(y, own_norm if self.model.has(f"{own_norm}.weight") else norm)
+        self.mtp_states = compute_mtp_states(self.g, self.model, x, self.g.token_ids, apply_block, norm)
 
 
 class NumpyEmbeddings(EmbeddingOperations[Floats]):
@@ -321,34 +306,12 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
         x += self.model["token_types"][self.types]
 
     def per_layer(self, x: Floats, size: int) -> Floats:
-        projected = self.model.matmul("per_layer_model_proj", x / math.sqrt(x.shape[1]))
         rows = self.model.rows("per_layer_token_embd", self.g.token_ids).astype(self.model.dtype)
-        normed = self.g.norm_groups(projected, size, "per_layer_proj_norm.weight")
-        return (rows * math.sqrt(size) + normed) / math.sqrt(2)
-
-
-class NumpyHeads(HeadOperations[Floats]):
-    """Operations on the heads of a row."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def split(self, x: Floats, heads: int, *sizes: int) -> Sequence[Floats]:
-        chunks = np.split(x.reshape(len(x), heads, -1), np.cumsum(sizes)[:-1], axis=2)
-        return [chunk.reshape(len(x), -1) for chunk in chunks]
-
-    def split_halves(self, x: Floats, heads: int) -> tuple[Floats, Floats]:
-        chunks = x.reshape(len(x), heads, 2, -1)
-        return chunks[:, :, 0].reshape(len(x), -1), chunks[:, :, 1].reshape(len(x), -1)
-
-    def join(self, heads: int, *chunks: Floats) -> Floats:
-        return np.concatenate([chunk.reshape(len(chunk), heads, -1) for chunk in chunks], axis=2).reshape(
-            len(chunks[0]), -1
-        )
-
-    def matmul(self, x: Floats, name: str, heads: int, n_out: int) -> Floats:
-        chunks = (self.model.expert(name, head, chunk) for head, chunk in enumerate(split_heads(x, heads)))
-        return np.stack(list(chunks), axis=1).reshape(len(x), heads * n_out)
+        projected = self.g.matmul(x, "per_layer_model_proj", rows.shape[1])
+        # The model divides the projection by sqrt(n_embd). The norm that follows undoes this, but for its epsilon.
+        eps = self.g.eps * x.shape[1]
+        self.g.norm_groups(projected, size, "per_layer_proj_norm.weight", eps=eps, out=projected)
+        return (rows * math.sqrt(size) + projected) / math.sqrt(2)
 
 
 class NumpyRecurrence(RecurrentOperations[Floats]):
@@ -360,7 +323,7 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
     def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
         before = np.concatenate([np.zeros((width - 1, x.shape[1]), x.dtype), x])
         ages = (before[age : age + len(x)] * self.model[name][:, age] for age in range(width))
-        y = ACTIVATIONS[activation](sum(ages) + self.model.bias(name))
+        y = ACTIVATIONS[activation](sum(ages, start=np.zeros_like(x)) + self.model.bias(name))
         self.g.point(y, name)
         return y
 
@@ -389,9 +352,9 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
             y[t] = np.einsum("hk,hkv->hv", q[t], states)
         if not delta:
             y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
-        y = y.reshape(len(x), -1)
-        self.g.point(y, f"{blk}ssm_heads")
-        return y
+        result = y.reshape(len(x), -1)
+        self.g.point(result, f"{blk}ssm_heads")
+        return result
 
     def selective_scan(self, blk: Block, x: Floats, step: Floats, b: Floats, c: Floats) -> Floats:
         a, dt = self.model.numbers(f"{blk}ssm_a"), np.log1p(np.exp(step))
@@ -415,7 +378,7 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         size = read_wkv_head_size(self.g.hparams, self.g.embedding_length)
         kinds = ("k_k", "k_a", "r_k", "ln")
         k_k, k_a, r_k, weight = (self.model[f"{blk}time_mix_{kind}"].reshape(-1, size) for kind in kinds)
-        bias = self.model.bias(f"{blk}time_mix_ln").reshape(-1, size)
+        bias = np.reshape(self.model.bias(f"{blk}time_mix_ln"), (-1, size))
         r, w, k, v, a = (np.asarray(each).reshape(self.g.n_tokens, -1, size) for each in (x.r, x.w, x.k, x.v, x.a))
         a, decay = sigmoid(a), np.exp(-np.exp(-0.5) * sigmoid(w))
         removed = k * k_k
@@ -428,9 +391,9 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
             states += np.einsum("hk,hv->hkv", k[t], v[t]) - np.einsum("hk,hv->hkv", removed[t] * a[t], removed_values)
             y[t] = np.einsum("hk,hkv->hv", r[t], states)
         y = layer_norm(y, weight, size * self.g.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
-        y = y.reshape(len(y), -1)
-        self.g.point(y, f"{blk}time_mix_heads")
-        return y
+        result: Floats = y.reshape(len(y), -1)
+        self.g.point(result, f"{blk}time_mix_heads")
+        return result
 
 
 class NumpyExperts(ExpertOperations[Floats]):
@@ -444,28 +407,16 @@ class NumpyExperts(ExpertOperations[Floats]):
         router_input: Floats | None = None,
     ) -> Floats:  # fmt: skip
         routed = h if router_input is None else router_input
-        scores, chosen = self.g.matmul(routed, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
-        points = {name: np.zeros((len(h), router.used)) for name in ("ffn_expert_ids", "ffn_expert_weights")}
-        probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
-        bias = np.ravel(self.model.bias(f"{blk}exp_probs_b"))
-        for token, p in enumerate(probabilities):
-            by_group = (p + bias).reshape(router.groups, -1)
-            sums = np.sort(by_group, axis=1)[:, -router.best_per_group :].sum(axis=1)
-            excluded = np.argsort(-sums, kind="stable")[router.groups_used :]
-            by_group[excluded] = -np.inf
-            ids = np.argsort(-by_group.ravel(), kind="stable")[: router.used]
-            weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
-            if router.gating == "sparse_mixer":
-                weights = np.array([sparse_mixer_weight(p, [*ids[:rank]], id) for rank, id in enumerate(ids)])
-            weights = router.scale * weights / (weights.sum() if router.normed else 1)
-            points["ffn_expert_ids"][token], points["ffn_expert_weights"][token] = ids, weights
-            for id, weight in zip(ids, weights, strict=True):
+        scores, y = self.g.matmul(routed, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
+        ids, weights = choose_experts(scores, np.ravel(self.model.bias(f"{blk}exp_probs_b")), router)
+        self.g.points.update({f"{blk}ffn_expert_ids": ids.astype(float), f"{blk}ffn_expert_weights": weights})
+        for token, (chosen, of_token) in enumerate(zip(ids, weights, strict=True)):
+            for id, weight in zip(chosen, of_token, strict=True):
                 input_factor, output_factor = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
                 f = self.hidden(input_factor * h[token : token + 1], blk, id, activation, gated=gated)
-                chosen[token] += output_factor * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
-        self.g.points |= {f"{blk}{name}": values for name, values in points.items()}
-        self.g.point(chosen, f"{blk}ffn_experts")
-        return chosen
+                y[token] += output_factor * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
+        self.g.point(y, f"{blk}ffn_experts")
+        return y
 
     def sigmoid_gate(self, y: Floats, h: Floats, name: str) -> None:
         y *= sigmoid(h @ self.model[name].reshape(-1, 1))
@@ -493,38 +444,6 @@ class NumpyCrossLayer(CrossLayerOperations[Floats]):
     def copy(self, x: Floats, to: Floats) -> None:
         to[:] = x
 
-    def altup(self, x: Floats, count: int) -> AltUpStreams[Floats]:
+    def altup(self, x: Floats, count: int) -> NumpyAltUp:
         self.g.residual = None
-        return NumpyAltUp(self.g, x, count)
-
-
-class NumpyAltUp(AltUpStreams[Floats]):
-    """Several residual streams, (tokens, streams, n)."""
-
-    def __init__(self, g: NumpyBuilder, x: Floats, count: int) -> None:
-        self.g, self.model, self.count = g, g.model, count
-        self.streams = np.stack([x, *(match_rms(x @ matrix.T, x) for matrix in self.model["altup_proj"])], axis=1)
-        self.predicted = self.streams
-
-    def predict(self, blk: Block) -> Floats:
-        weights = self.modalities(blk, self.streams[:, 0]) @ self.model[f"{blk}altup_predict_coef"].T
-        self.predicted = self.streams + weights.reshape(-1, self.count, self.count) @ self.streams
-        return self.predicted[:, 0].copy()
-
-    def correct(self, blk: Block, y: Floats) -> Floats:
-        weights = 1 + self.modalities(blk, y) @ self.model[f"{blk}altup_correct_coef"].T
-        self.streams = self.predicted + weights[:, :, None] * (y - self.predicted[:, 0])[:, None]
-        return self.streams[:, 0] * self.model[f"{blk}altup_correct_scale"]
-
-    def add_to_inactive(self, branch: Floats) -> None:
-        self.streams[:, 1:] += branch[:, None]
-
-    def merge(self) -> Floats:
-        first, matrices = self.streams[:, 0], self.model["altup_unembd_proj"]
-        others = (match_rms(self.streams[:, 1 + number] @ m.T, first) for number, m in enumerate(matrices))
-        return sum(others, first) / self.count
-
-    def modalities(self, blk: Block, x: Floats) -> Floats:
-        """Return the router's coefficients in [-1, 1], one per stream."""
-        normed = self.g.norm(x, f"{blk}altup_router_norm")
-        return np.tanh(self.g.matmul(normed, f"{blk}altup_router", self.count) / x.shape[1])
+        return NumpyAltUp(self.g, self.g.model, x, count)

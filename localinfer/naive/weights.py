@@ -1,20 +1,21 @@
-"""The weights of the oracle, decoded by the `gguf` package."""
+"""The weights of the naive forward pass, decoded by the `gguf` package."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import gguf
 import numpy as np
-from naive_math import Floats
 from numpy.typing import DTypeLike, NDArray
 
 from localinfer.gguf.reader import GGUF
+from localinfer.naive.formulas import Floats
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
+LARGE, CHUNK = 1 << 27, 1 << 23  # values of a matrix that is decoded in chunks, and of a chunk
 ROPE_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 
 
 class Model:
-    """A file's weights as plain matrices, decoded at first use and then cached, and the settings of tests."""
+    """A file's weights as plain matrices, decoded at first use and then cached, and what changes the computation."""
 
     def __init__(self, file: GGUF, dtype: DTypeLike = np.float64) -> None:
         self.file, self.dtype = file, np.dtype(dtype)
@@ -31,7 +32,13 @@ class Model:
         self.directions: Mapping[int, Floats] = {}  # control vectors, by the layer after which they are added
 
     def has(self, name: str) -> bool:
+        """Return whether the file has a tensor of this name."""
         return name in self.file.tensors
+
+    @property
+    def output_matrix(self) -> str:
+        """The name of the output layer's matrix: without one of its own, the token embedding."""
+        return "output" if self.has("output.weight") else "token_embd"
 
     def __getitem__(self, name: str) -> Floats:
         """Return the tensor `<name>.weight`, rows first: a matrix is (n_out, n_in)."""
@@ -61,11 +68,21 @@ class Model:
         bytes_of_rows = tensor.data.reshape(*tensor.shape[:-1], -1)[rows]
         return gguf.dequantize(bytes_of_rows, gguf.GGMLQuantizationType(tensor.type))
 
-    # Subclasses override these methods to round.
-
     def matmul(self, name: str, x: Floats) -> Floats:
         """Multiply (n, n_in) -> (n, n_out)."""
-        return x @ self[name].T * self.scale_of(name) + self.changed(name, x)
+        return np.concatenate([*self.products(name, x)], axis=1)
+
+    def products(self, name: str, x: Floats) -> Iterator[Floats]:
+        """Yield the product with a matrix: all of it, or, if it is large, with as many rows at a time as CHUNK values
+        hold. They are not cached then."""
+        n_out, n_in = self.file.tensors[f"{name}.weight"].shape
+        n_rows = n_out if n_out * n_in <= LARGE else max(1, CHUNK // n_in)
+        change = self.changed("output" if name == "token_embd" else name, x)  # its own adapters change the lookup
+        for first in range(0, n_out, n_rows):
+            rows = slice(first, first + n_rows)
+            matrix = self[name] if n_rows == n_out else self.rows(name, rows).astype(self.dtype)
+            added = change if isinstance(change, float) else change[:, rows]
+            yield self.product(name, x, matrix) * self.scale_of(name) + added
 
     def changed(self, name: str, x: Floats, expert: int | None = None) -> Floats | float:
         """Return what adapters add to the product of a matrix, or of an expert's, with x."""
@@ -87,12 +104,19 @@ class Model:
 
     def expert(self, name: str, number: int, x: Floats) -> Floats:
         """Multiply with one of many matrices, and add its bias: (n, n_in) -> (n, n_out)."""
-        self.weights[f"{name} {number}"], bias = self[name][number], self.bias(name)
-        factor = self.numbers(f"{name}.scale")[number] if self.has(f"{name}.scale") else 1.0
-        product = self.matmul(f"{name} {number}", x) * factor + (bias if isinstance(bias, float) else bias[number])
-        return product + self.changed(name, x, number)
+        if (key := f"{name} {number}") not in self.weights:
+            self.weights[key] = self.rows(name, slice(number, number + 1))[0].astype(self.dtype)
+        factor, bias = self.numbers(f"{name}.scale")[number] if self.has(f"{name}.scale") else 1.0, self.bias(name)
+        product = self.product(name, x, self.weights[key]) * factor
+        return product + (bias if isinstance(bias, float) else bias[number]) + self.changed(name, x, number)
 
-    def store_in_cache(self, kv: Floats, anchors: Floats | float = 0.0) -> Floats:
+    # Subclasses override these methods to round.
+
+    def product(self, name: str, x: Floats, matrix: Floats) -> Floats:  # noqa: ARG002 (what is rounded depends on it)
+        """Multiply x, (n, n_in), with some rows of the tensor of this name, or with the matrix of an expert."""
+        return x @ matrix.T
+
+    def store_in_cache(self, kv: Floats, anchors: Floats | float = 0.0) -> Floats:  # noqa: ARG002 (for subclasses)
         """Return keys or values (heads, n_tokens, head_size) as the cache would return them; `anchors` are those of the
         keys."""
         return kv

@@ -1,11 +1,11 @@
-"""The media of the oracle: which tokens are rows of images, and the rotary positions of all tokens."""
+"""Images and sounds in the naive forward pass: which tokens are rows of images, and the rotary positions of tokens."""
 
 from collections.abc import Sequence
 
 import numpy as np
-from naive_math import Floats
 from numpy.typing import NDArray
 
+from localinfer.naive.formulas import Floats
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 

@@ -1,4 +1,5 @@
-"""The formulas of the oracle: rotary embeddings, norms, activations, and which positions a token attends to."""
+"""The formulas of the naive forward pass: rotary embeddings, norms, activations, which positions a token attends to,
+and which experts it chooses."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.properties.rope import AttentionTemperature, Rope
+from localinfer.graph.properties.router import Router
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
 Positions = NDArray[np.integer[Any]]
@@ -114,17 +116,6 @@ def sigmoid(x: Floats) -> Floats:
     return 1 / (1 + np.exp(-x))
 
 
-def sparse_mixer_weight(logits: Floats, taken: Sequence[int], chosen: int) -> float:
-    """Return the softmax weight of a logit among those that are not taken and within 0.02 of the larger magnitude."""
-    largest = logits[chosen]
-    near = [
-        number
-        for number, logit in enumerate(logits)
-        if number not in taken and largest - logit <= 0.02 * max(abs(logit), largest)
-    ]
-    return float(1 / np.exp(logits[near] - largest).sum())
-
-
 def soft_cap(x: Floats, cap: float) -> Floats:
     """Return cap * tanh(x / cap), or x if cap is 0."""
     return cap * np.tanh(x / cap) if cap else x
@@ -158,44 +149,6 @@ def relu_squared(x: Floats) -> Floats:
     return relu(x) ** 2
 
 
-def average_rows(x: Floats, numbers: NDArray[np.int32]) -> Floats:
-    """Return the mean of the rows of x that each row of `numbers` names."""
-    return np.stack([sum(x[number] for number in row) / len(row) for row in numbers])
-
-
-def weigh_rows(x: Floats, numbers: NDArray[np.int32], weight: Floats, bias: Floats) -> Floats:
-    """Return bias + the sum of weight[j] * x[numbers[i][j]] for each i, where row -1 is zeros."""
-    padded = np.concatenate([x, np.zeros((1, x.shape[1]))])
-    return bias + np.stack([sum(w * padded[number] for w, number in zip(weight, row, strict=True)) for row in numbers])
-
-
-def relative_attention(
-    queries: tuple[Floats, Floats], k: Floats, v: Floats, p: Floats, first: int,
-    spans: Sequence[tuple[int, int]], cap: float = 0.0,
-) -> Floats:  # fmt: skip
-    """Return the attention of one head, (rows, size): the score of row i for row j, from the first to the last of
-    spans[i], is q[i] . k[j] + u[i] . p[first + j - i], soft-capped. `queries` are q and u."""
-    (q, u), y = queries, np.zeros_like(v)
-    for i, (oldest, newest) in enumerate(spans):
-        scores = [q[i] @ k[j] + u[i] @ p[first + j - i] for j in range(oldest, newest + 1)]
-        y[i] = softmax(soft_cap(np.array(scores), cap)) @ v[oldest : newest + 1]
-    return y
-
-
-def relative_scores(
-    q: Floats, k: Floats, tables: tuple[Floats, Floats], grid: tuple[int, int], factor: float
-) -> Floats:
-    """Return q . k + factor * (q . H[row distance] + q . W[column distance]) for rows [row][head][value] in grids of
-    this size, one after the other: (heads, queries, keys)."""
-    scores = np.einsum("qhc,khc->hqk", q, k)
-    places = [np.unravel_index(number % (grid[0] * grid[1]), grid) for number in range(len(q))]
-    for i, of_query in enumerate(places):
-        for j, of_key in enumerate(places):
-            for table, length, a, b in zip(tables, grid, of_query, of_key, strict=True):
-                scores[:, i, j] += factor * (q[i] @ table[a - b + length - 1])
-    return scores
-
-
 def gated_activation(activation: str, gate: Floats, up: Floats) -> Floats:
     """Return act(gate) * up. gpt-oss clamps both and adds one to up."""
     if activation == "clamped_swiglu":
@@ -215,3 +168,35 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "relu": relu,
     "relu_squared": relu_squared,
 }
+
+
+# --- mixtures of experts ---
+
+
+def choose_experts(scores: Floats, bias: Floats, router: Router) -> tuple[NDArray[np.int64], Floats]:
+    """Return the experts of each token, (n_tokens, used), in the order of choice, and their weights. The bias only
+    affects the choice. With groups, experts outside the best groups are excluded."""
+    probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
+    ids, weights = np.zeros((len(scores), router.used), np.int64), np.zeros((len(scores), router.used), scores.dtype)
+    for token, p in enumerate(probabilities):
+        by_group = (p + bias).reshape(router.groups, -1)
+        sums = np.sort(by_group, axis=1)[:, -router.best_per_group :].sum(axis=1)
+        excluded = np.argsort(-sums, kind="stable")[router.groups_used :]
+        by_group[excluded] = -np.inf
+        chosen = np.argsort(-by_group.ravel(), kind="stable")[: router.used]
+        of_token = softmax(p[chosen]) if router.gating == "softmax_of_chosen" else p[chosen]
+        if router.gating == "sparse_mixer":
+            of_token = np.array([sparse_mixer_weight(p, [*chosen[:rank]], id) for rank, id in enumerate(chosen)])
+        ids[token], weights[token] = chosen, router.scale * of_token / (of_token.sum() if router.normed else 1)
+    return ids, weights
+
+
+def sparse_mixer_weight(logits: Floats, taken: Sequence[int], chosen: int) -> float:
+    """Return the softmax weight of a logit among those that are not taken and within 0.02 of the larger magnitude."""
+    largest = logits[chosen]
+    near = [
+        number
+        for number, logit in enumerate(logits)
+        if number not in taken and largest - logit <= 0.02 * max(abs(logit), largest)
+    ]
+    return float(1 / np.exp(logits[near] - largest).sum())
