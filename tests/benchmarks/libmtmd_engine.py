@@ -39,6 +39,7 @@ class MediaEncoder:
         if not self.model:
             sys.exit("llama.cpp cannot load the model")
         options = M.mtmd_context_params_default()
+        options.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds keys and values to F16
         options.use_gpu, options.n_threads, options.print_timings, options.warmup = False, threads, False, False
         self.context = M.mtmd_init_from_file(str(projector).encode(), self.model, options)
         if not self.context:

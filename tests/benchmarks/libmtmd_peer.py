@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ENGINE = Path(__file__).with_name("libmtmd_engine.py")
-ABORT = re.compile(r"\.cpp:\d+: ")  # the line with the place of a failed assertion
+ABORT = re.compile(r"\.c(pp)?:\d+: ")  # the line with the place of a failed assertion
 
 
 class PeerError(Exception):

@@ -71,7 +71,7 @@ def hidden_units(g: EncoderBuilder, h: Buffer, names: Sequence[str], down: str, 
 def layer_network(g: EncoderBuilder, x: Buffer, blk: str, act: str) -> None:
     """Add the feed-forward network of a layer, which has a gate if the file has one."""
     h, up, gate, down = g.norm(x, f"{blk}ln2"), f"{blk}ffn_up", f"{blk}ffn_gate", f"{blk}ffn_down"
-    if matrix_of(g, up).shape[1] != x.n == matrix_of(g, down).shape[1]:
+    if matrix_of(g, up).shape[-1] != x.n == matrix_of(g, down).shape[-1]:
         up, down = down, up  # in files of older converters
     names = [up, gate] if g.tensors.has(f"{gate}.weight") else [up]
     add_branch(g, x, hidden_units(g, h, names, down, act), down, f"{blk}ls2.weight", n_rows_of(g, up))

@@ -108,6 +108,7 @@ CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
     ("gemma3", set_key("clip.vision.projector.scale_factor", 0), LocalInferError, "scale_factor: is 0"),
     ("gemma3", set_key("clip.vision.attention.head_count", 0), LocalInferError, r"attention\.head_count"),
     ("gemma3", set_key("clip.vision.embedding_length", 48), LocalInferError, "embedding_length: is 48"),
+    ("gemma3", set_tensor("v.blk.0.ffn_up.weight", (64 * 96,)), LocalInferError, r"ffn_up\.weight"),
     ("gemma3", set_key("clip.vision.block_count", 3), LocalInferError, r"v\.blk\.2\.ln1\.weight: is missing"),
     ("gemma3", set_key("clip.vision.block_count", 1), UnsupportedError, r"v\.blk\.1\.\S+: is not used"),
     ("gemma3", set_key("clip.use_silu", True), LocalInferError, "is true, and so is"),
