@@ -4,7 +4,7 @@ computes with them.
     python tests/making/make_adapter_fixtures.py              # all of them
     python tests/making/make_adapter_fixtures.py llama3 gpt2  # these
 
-Needs torch, transformers and peft. Each folder has adapter_config.json and adapter_model.safetensors; logits.npz has
+Needs torch, transformers and peft. Each folder has adapter_config.json and adapter_model.safetensors.xz; logits.npz has
 the logits of the reference model's text at its positions, in float32 with eager attention: with the adapter, with
 another scale, and where there is a second adapter, in a folder `second`, with both at once.
 """
@@ -23,8 +23,8 @@ from safetensors.numpy import save_file
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
 import reference_models  # (needs the path above)
+from peft_adapters import DATA, TENSORS, compress
 
-DATA = Path(__file__).parents[1] / "data" / "adapters"
 ATTENTION, FFN = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
 OTHER_SCALE = -0.5
 MAGNITUDE = {"A": 0.25, "B": 0.25}  # standard deviations, with which the logits change by about their own size
@@ -96,6 +96,7 @@ def make(name: str, case: Case) -> float:
             logits["both"] = compute(model, ["default", "second"], 1.0)
     for each in saved:
         (each / "README.md").unlink(missing_ok=True)
+        compress(each)
         path = each / "adapter_config.json"
         config = json.loads(path.read_text())
         kept = {key: sorted(value) if isinstance(value, list) else value
@@ -123,11 +124,12 @@ def make_with_experts(name: str) -> float:
                     for side, shape in ("A", (rank, sizes[n_in])), ("B", (sizes[n_out], rank)):
                         tensors[f"{key}{side}.weight"] = values(f"{key}{side}", shape, side)
         (DATA / name).mkdir(parents=True, exist_ok=True)
-        save_file(tensors, DATA / name / "adapter_model.safetensors")
+        save_file(tensors, DATA / name / TENSORS)
         modules = sorted({module.rpartition(".")[2] for module in EXPERTS[name]})
         config = {"peft_type": "LORA", "r": rank, "lora_alpha": 4, "target_modules": modules, "bias": "none"}
         (DATA / name / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n")
         model = PeftModel.from_pretrained(base, DATA / name)
+        compress(DATA / name)
         logits = {"whole": compute(model, ["default"], 1.0), "scaled": compute(model, ["default"], OTHER_SCALE)}
     np.savez_compressed(DATA / name / "logits.npz", scale=OTHER_SCALE, **logits)
     return float((logits["whole"] - reference.logits).std())

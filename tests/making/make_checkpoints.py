@@ -3,7 +3,8 @@
     python tests/making/make_checkpoints.py
 
 Needs torch, transformers and sentencepiece. Each directory is what `save_pretrained` writes, with tokenizers trained on
-data/varied.txt; expected.npz beside it has the ids of a text and transformers' logits, computed in float32.
+data/varied.txt; expected.npz beside it has the ids of a text and transformers' logits after every second
+token, computed in float32.
 """
 
 import json
@@ -214,12 +215,13 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def record(folder: Path) -> None:
-    """Write ids and logits, float32 (N_TOKENS, n_vocab)."""
+    """Write ids and logits at positions, float32 (N_TOKENS / 2, n_vocab)."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     ids = encoder(folder)(SAMPLE)[:N_TOKENS]
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].numpy()
-    np.savez_compressed(folder / "expected.npz", ids=np.array(ids), logits=logits)
+    positions = np.arange(1, N_TOKENS, 2)
+    np.savez_compressed(folder / "expected.npz", ids=np.array(ids), positions=positions, logits=logits[positions])
 
 
 def encoder(folder: Path) -> Callable[[str], list[int]]:

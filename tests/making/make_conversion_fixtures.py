@@ -1,4 +1,5 @@
-"""Write tests/data/conversion.json: what llama.cpp's own conversion produces for the reference models and draft heads.
+"""Write tests/data/conversion.json.xz: what llama.cpp's own conversion produces for the reference models and draft
+heads.
 
     python tests/making/make_conversion_fixtures.py path/to/llama.cpp             # all of them
     python tests/making/make_conversion_fixtures.py path/to/llama.cpp gemma2 phi3  # these; the others remain
@@ -17,9 +18,10 @@ from typing import Any
 
 import transformers
 
-sys.path.append(str(Path(__file__).parents[1] / "models"))
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("", "models"))
 import draft_head_models
 import eagle3_heads
+import recorded
 import reference_models
 
 
@@ -27,12 +29,11 @@ def main() -> None:
     sys.path.insert(0, sys.argv[1])
     logging.disable()
     transformers.utils.logging.set_verbosity_error()
-    target, names = reference_models.DATA.parent / "conversion.json", sys.argv[2:]
-    remaining = json.loads(target.read_text(encoding="utf-8")) if names else {}
+    names = sys.argv[2:]
+    remaining = recorded.read("conversion") if names else {}
     known = [*reference_models.NAMES, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
     actual = remaining | {name: converted(name) for name in names or known}
-    lines = [f' "{name}": {json.dumps(actual[name])}' for name in sorted(actual)]
-    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    recorded.write("conversion", dict(sorted(actual.items())))
 
 
 def converted(name: str) -> dict[str, Any] | str:

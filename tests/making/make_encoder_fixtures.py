@@ -6,8 +6,9 @@ computes.
 
 Needs torch, transformers, timm and gguf, and the converter of llama.cpp's source. NAME.gguf.xz is the file that
 llama.cpp's converter makes in F32 of a checkpoint with random weights of a few bits, which compress well. NAME.npz has
-the grid of patches, the patches and the output rows of some images (patches_0, rows_0, grid_0, patches_1, ...),
-computed in float32 with eager attention, and `embedding_length` and `architecture` of the language model.
+the grid of patches, the patches in sixteenths and the output rows of some images (patches_0, rows_0, grid_0,
+patches_1, ...), computed in float32 with eager attention, and `embedding_length` and `architecture` of the language
+model.
 `image_rows_N` are the rows of the whole made image N, for models whose images consist of several views.
 """
 
@@ -432,7 +433,9 @@ def make(name: str, spec: Spec) -> str:
         with torch.no_grad():
             rows = spec.encode(model, pixels, grid)
         inputs = spec.inputs(pixels) if spec.inputs else as_patches(pixels, spec.patch)
-        arrays |= {f"patches_{number}": inputs, f"rows_{number}": rows.numpy()}
+        sixteenths = (inputs * 16).astype(np.int8)
+        assert (sixteenths == inputs * 16).all(), name
+        arrays |= {f"patches_{number}": sixteenths, f"rows_{number}": rows.numpy()}
         arrays[f"grid_{number}"] = np.array(grid)
     with torch.no_grad():
         arrays |= spec.more(model)

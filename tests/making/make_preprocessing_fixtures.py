@@ -1,4 +1,5 @@
-"""Write tests/data/preprocessing.json and preprocessing.npz: what transformers' image processors make of made images.
+"""Write tests/data/preprocessing.json.xz and preprocessing.npz: what transformers' image processors make of made
+images.
 
     python tests/making/make_preprocessing_fixtures.py
 
@@ -7,7 +8,6 @@ them. Processors that use Pillow must give equal values, of which a digest is st
 differ by 1 of 255 at 1 % of the pixels: their values are stored at every 997th place, in steps of 1/255.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +37,9 @@ from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImag
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS.parent), str(TESTS / "models"), str(TESTS / "oracles")]
+sys.path += [str(TESTS.parent), str(TESTS), str(TESTS / "models"), str(TESTS / "oracles")]
 
+import recorded  # noqa: E402
 from image_processors import CLIP_MEAN, CLIP_STD, HALF, KEYS, write_keys  # noqa: E402
 from made_images import SIZES, made_image  # noqa: E402
 from preprocessing_results import STEP, digest_of_inputs, levels_of, pixels_of  # noqa: E402
@@ -202,7 +203,7 @@ def main() -> None:
     for name in TORCHVISION:
         for each in digests[name]:
             del each["digest"]
-    (DATA / "preprocessing.json").write_text(json.dumps(digests, separators=(",", ":")).replace("}],", "}],\n") + "\n")
+    recorded.write("preprocessing", digests)
     np.savez_compressed(DATA / "preprocessing.npz", **stored)
 
 

@@ -1,4 +1,4 @@
-"""Write tests/data/projectors.json: tiny checkpoints with encoders, and what llama.cpp's converter makes of them.
+"""Write tests/data/projectors.json.xz: tiny checkpoints with encoders, and what llama.cpp's converter makes of them.
 
     python tests/making/make_projector_fixtures.py path/to/llama.cpp              # all of them
     python tests/making/make_projector_fixtures.py path/to/llama.cpp gemma3 glm4v  # these; the others remain
@@ -20,9 +20,9 @@ from safetensors import safe_open
 sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/gguf-py"]  # before the installed `gguf` package
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "harness", "."))
 
+import recorded  # noqa: E402
 from image_processors import HALF  # noqa: E402
 from projector_checkpoints import (  # noqa: E402
-    FILE,
     comparable,
     descriptions,
     digest_of_all,
@@ -452,8 +452,7 @@ def main() -> None:
         description = OTHERS[name] if name in OTHERS else describe(*FAMILIES[name])
         found[name] = {**description, "expected": {kind: converted(name, description, kind) for kind in KINDS}}
         print(name, len(found[name]["expected"]["F32"]["tensors"]))
-    lines = [f' "{name}": {json.dumps(found[name], separators=(",", ":"))}' for name in sorted(found)]
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    recorded.write("projectors", dict(sorted(found.items())))
 
 
 def describe(config_class: str, values: dict[str, Any], preprocessor: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Write tests/data/recipes.json: the tensor types that llama.cpp chooses for every quantization recipe.
+"""Write tests/data/recipes.json.xz: the tensor types that llama.cpp chooses for every quantization recipe.
 
     python tests/making/make_recipe_fixtures.py                   # for all of `recipe_models`
     python tests/making/make_recipe_fixtures.py llama4 granitemoe  # for these
@@ -9,7 +9,6 @@ log is parsed. "Q6_K*2 Q4_K*20" are types by layer, followed by the names of the
 
 import ctypes
 import itertools
-import json
 import math
 import re
 import sys
@@ -24,10 +23,11 @@ import llama_cpp
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
-from locations import DATA, PYTHONPATH
+from locations import PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
+import recorded  # noqa: E402
 from recipe_models import SHAPES, Shape  # noqa: E402
 
 from localinfer.quantization.recipes import RECIPES  # noqa: E402
@@ -44,8 +44,7 @@ def append_log(level: int, text: bytes, user_data: object) -> None:
 def main() -> None:
     """Write the types of every shape and recipe, with and without an importance matrix."""
     llama_cpp.llama_log_set(append_log, ctypes.c_void_p())
-    target = DATA / "recipes.json"
-    known = json.loads(target.read_text()) if sys.argv[1:] else {}
+    known = recorded.read("recipes") if sys.argv[1:] else {}
     actual: dict[str, object] = {**known, "llama_cpp_python": version("llama-cpp-python")}
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or SHAPES:
@@ -56,7 +55,7 @@ def main() -> None:
                 chosen = {recipe: types(path, recipe, weighted) for recipe in RECIPES}
                 actual[label] = {recipe: by_types(each) for recipe, each in chosen.items() if each}
                 print(label)
-    target.write_text(json.dumps(actual, indent=0) + "\n")
+    recorded.write("recipes", actual)
 
 
 def without_weights(path: Path, shape: Shape) -> Path:

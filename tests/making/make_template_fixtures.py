@@ -1,4 +1,4 @@
-"""Write tests/data/templates_*.json: how transformers and llama.cpp render chat templates.
+"""Write tests/data/templates_*.json.xz: how transformers and llama.cpp render chat templates.
 
     python tests/making/make_template_fixtures.py llama_cpp                  # needs llama-cpp-python
     python tests/making/make_template_fixtures.py transformers PYTHON        # one that has transformers
@@ -8,18 +8,16 @@ some more with the templates below, which use every feature of the template lang
 """
 
 import ctypes
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / "models"), str(TESTS / "oracles")]
+sys.path += [str(TESTS), str(TESTS / "models"), str(TESTS / "oracles")]
 
 import conversations  # noqa: E402
 import hugging_face  # noqa: E402
-
-DATA = TESTS / "data"
+import recorded  # noqa: E402
 
 # --- templates of our own, for transformers ---
 
@@ -143,8 +141,7 @@ def rendered(name: bytes, roles: str) -> str:
 
 def main(peer: str, *python: str) -> None:
     actual = from_llama_cpp() if peer == "llama_cpp" else from_transformers(*python)
-    text = json.dumps(actual, indent=0, ensure_ascii=False)
-    (DATA / f"templates_{peer}.json").write_text(text + "\n", "utf-8")
+    recorded.write(f"templates_{peer}", actual)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write tests/data/tokenizer_*.json: llama.cpp's ids for the texts of tokenizer_texts.py.
+"""Write tests/data/tokenizer_*.json.xz: llama.cpp's ids for the texts of tokenizer_texts.py.
 
     python tests/making/make_tokenizer_fixtures.py tokenizer_smollm2 path/to/smollm2.gguf
     python tests/making/make_tokenizer_fixtures.py tokenizer_gemma3 path/to/gemma3-270m.gguf
@@ -11,7 +11,6 @@ have only digests: if one differs, tests/benchmarks/checks/vocabularies.py shows
 
 import argparse
 import hashlib
-import json
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -20,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
-from locations import DATA, PYTHONPATH
+from locations import PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
+import recorded  # noqa: E402
 from llama_cpp_vocabulary import Vocabulary  # noqa: E402
 from synthetic_vocabularies import VOCABULARIES, digest_of_ids, every_pair, mixed_letters, write  # noqa: E402
 from tokenizer_texts import tricky  # noqa: E402
@@ -36,40 +36,37 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("model", type=Path, nargs="?")
     arguments = parser.parse_args()
-    content = of_a_model(arguments.model) if arguments.model else of_made_ones()
-    (DATA / f"{arguments.name}.json").write_text(content, encoding="ascii")
+    recorded.write(arguments.name, of_a_model(arguments.model) if arguments.model else of_made_ones())
 
 
-def of_a_model(path: Path) -> str:
+def of_a_model(path: Path) -> dict[str, Any]:
     vocabulary = Vocabulary(path)
-    fixture = {
+    return {
         "llama_cpp_python": version("llama-cpp-python"),
         "eog": list(vocabulary.eog()),
         "pieces": {"hidden": digest(vocabulary, special=False), "shown": digest(vocabulary, special=True)},
+        "texts": [ids_of(vocabulary, text) for text in tricky()],
     }
-    lines = [json.dumps(fixture)[:-1] + ', "texts": [', ",\n".join(line(vocabulary, text) for text in tricky())]
-    return "\n".join([*lines, "]}\n"])
 
 
-def of_made_ones() -> str:
+def of_made_ones() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "made.gguf"
 
         def digest_of(keys: dict[str, Any], texts: Iterable[str]) -> str:
             return digest_of_ids(Vocabulary(write(path, keys)).encode, texts)
 
-        fixture = {
+        return {
             "llama_cpp_python": version("llama-cpp-python"),
             "kinds": {name: digest_of(keys(), tricky()) for name, keys in VOCABULARIES.items()},
             "pre": {name: digest_of(every_pair() | {"pre": name}, mixed_letters(300)) for name in BY_NAME},
         }
-    return json.dumps(fixture, indent=1) + "\n"
 
 
-def line(vocabulary: Vocabulary, text: str) -> str:
+def ids_of(vocabulary: Vocabulary, text: str) -> dict[str, Any]:
     plain = vocabulary.encode(text, add_special=False, parse_special=False)
     parsed = vocabulary.encode(text, add_special=True, parse_special=True)
-    return json.dumps({"text": text, "plain": plain, "parsed": parsed}, separators=(",", ":"))
+    return {"text": text, "plain": plain, "parsed": parsed}
 
 
 def digest(vocabulary: Vocabulary, *, special: bool) -> str:

@@ -1,6 +1,6 @@
 """Tiny checkpoints of models that see or hear, for tests of converting their encoders.
 
-tests/data/projectors.json has their configuration files, the shapes of their tensors, and what llama.cpp's converter
+tests/data/projectors.json.xz has their configuration files, the shapes of their tensors, and what llama.cpp's converter
 makes of them. Weights follow from names and shapes.
 """
 
@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from locations import DATA
+import recorded
 from numpy.typing import NDArray
 from reference_models import values
 from safetensors.numpy import save_file
 
-FILE = DATA / "projectors.json"
 
-
-def descriptions() -> Mapping[str, Any]:
+def descriptions() -> dict[str, Any]:
     """Return all descriptions by name: `files` (JSON by name), `tensors` (shapes by name), `expected`."""
-    return json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    found: dict[str, Any] = recorded.read("projectors")
+    return found
 
 
 def write_checkpoint(path: Path, description: Mapping[str, Any]) -> Path:

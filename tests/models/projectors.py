@@ -1,7 +1,7 @@
 """Tiny projector files, and the output rows that `transformers` computes with them.
 
-data/projectors/NAME.gguf.xz is the file, NAME.npz has images as patches and the rows of each, and for some projectors
-the rows of whole images, which consist of several views.
+data/projectors/NAME.gguf.xz is the file, NAME.npz has images as patches, in sixteenths, and the rows of each, and for
+some projectors the rows of whole images, which consist of several views.
 make_encoder_fixtures.py writes both.
 """
 
@@ -53,7 +53,11 @@ def reference(name: str) -> Reference:
     """Return the images of a projector, and their rows."""
     with np.load(DATA / f"{name}.npz") as found:
         cases = [
-            Case(tuple(found[f"grid_{number}"].tolist()), found[f"patches_{number}"], found[f"rows_{number}"])
+            Case(
+                tuple(found[f"grid_{number}"].tolist()),
+                found[f"patches_{number}"].astype(np.float32) / 16,
+                found[f"rows_{number}"],
+            )
             for number in range(sum(key.startswith("grid_") for key in found))
         ]
         images = {int(key.removeprefix("image_rows_")): found[key] for key in found if key.startswith("image_rows_")}

@@ -1,12 +1,12 @@
 """Adapter files that are damaged, hostile or of another model: one line, the documented exit code."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft_adapters
 import pytest
 import reference_models
 from checkpoints import as_f32
@@ -17,7 +17,6 @@ from tiny import Field, tiny_llama
 from cli import __main__
 
 Q, DOWN = "blk.0.attn_q.weight", "blk.1.ffn_down.weight"
-DATA = Path(__file__).parents[2] / "data" / "adapters"
 ONES, LARGE = np.ones((4, 256), np.float32), np.ones((999, 256), np.float32)
 Change = Callable[[Path], object]
 
@@ -203,17 +202,16 @@ LAYER = "base_model.model.model.layers.0.self_attn."
 def test_peft(
     change: Change, code: int, message: str, llama3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "adapter"
-    shutil.copytree(DATA / "llama3", folder)
+    folder = peft_adapters.write("llama3", tmp_path)
     change(folder)
     actual = refusal(llama3, capsys, "--lora", folder)
     assert actual[0] == code, actual
     assert message in actual[1]
 
 
-def test_peft_of_another_architecture(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_peft_of_another_architecture(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("gpt2", "phi3", "gptneox"):
-        assert refusal(model, capsys, "--lora", DATA / name)[0] == 1
+        assert refusal(model, capsys, "--lora", peft_adapters.write(name, tmp_path))[0] == 1
 
 
 # --- control vectors ---

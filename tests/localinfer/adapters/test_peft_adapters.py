@@ -6,6 +6,7 @@ from pathlib import Path
 
 import checkpoints
 import numpy as np
+import peft_adapters
 import pytest
 import reference_models
 from numpy.typing import NDArray
@@ -18,8 +19,6 @@ from localinfer.options import Options
 from localinfer.quantization.quantize import make_encoder_factory, quantize
 from localinfer.runtime.engine import Engine
 
-DATA = Path(__file__).parents[2] / "data" / "adapters"
-NAMES = sorted(path.name for path in DATA.iterdir())
 EXACT = Options(threads=2, ctx_size=128, precision="high", cache_type_k="f32", cache_type_v="f32", tune=False)
 ModelFile = Callable[[str], Path]
 
@@ -48,11 +47,10 @@ def vars_of(options: Options) -> dict[str, object]:
     return {name: getattr(options, name) for name in options.__slots__}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_logits_agree_with_peft(name: str, file: ModelFile) -> None:
-    reference, path = reference_models.expected(name), DATA / name
-    with np.load(path / "logits.npz") as stored:
-        expected = dict(stored)
+@pytest.mark.parametrize("name", peft_adapters.NAMES)
+def test_logits_agree_with_peft(name: str, file: ModelFile, tmp_path: Path) -> None:
+    reference, path = reference_models.expected(name), peft_adapters.write(name, tmp_path)
+    expected = peft_adapters.expected(name)
     whole = logits(file(name), reference.ids, lora=(str(path),))[reference.positions]
     np.testing.assert_allclose(whole, expected["whole"], rtol=0, atol=1e-4)
     assert np.abs(whole - reference.logits).max() > 0.5  # the adapter matters
@@ -61,19 +59,17 @@ def test_logits_agree_with_peft(name: str, file: ModelFile) -> None:
     np.testing.assert_allclose(scaled, expected["scaled"], rtol=0, atol=1e-4)
 
 
-def test_several_adapters_agree_with_peft(file: ModelFile) -> None:
-    reference, path = reference_models.expected("llama3"), DATA / "llama3"
+def test_several_adapters_agree_with_peft(file: ModelFile, tmp_path: Path) -> None:
+    reference, path = reference_models.expected("llama3"), peft_adapters.write("llama3", tmp_path)
     both = logits(file("llama3"), reference.ids, lora=(str(path), str(path / "second")))[reference.positions]
-    with np.load(path / "logits.npz") as stored:
-        np.testing.assert_allclose(both, stored["both"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(both, peft_adapters.expected("llama3")["both"], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama3", "gemma3"])  # gemma3 has an output layer that shares the embeddings
 def test_merged_adapters_give_the_same_logits(name: str, file: ModelFile, tmp_path: Path) -> None:
     reference = reference_models.expected(name)
-    source = merge_adapters(from_gguf(file(name)), [(DATA / name, 1.0)])
+    source = merge_adapters(from_gguf(file(name)), [(peft_adapters.write(name, tmp_path), 1.0)])
     types = {name: tensor.type for name, tensor in source.tensors.items()}
     quantize(source, tmp_path / "merged.gguf", types, encoder_factory=make_encoder_factory("fast", {}))
     merged = logits(tmp_path / "merged.gguf", reference.ids)[reference.positions]
-    with np.load(DATA / name / "logits.npz") as stored:
-        np.testing.assert_allclose(merged, stored["whole"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(merged, peft_adapters.expected(name)["whole"], rtol=0, atol=1e-4)

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+import recorded
 from conversations import ALL
 from hugging_face import TOKENS
-from locations import DATA
 from make_template_fixtures import MESSAGES, TEMPLATES
 from tiny import tiny_llama
 
@@ -17,8 +17,8 @@ from localinfer.chat_template.template import ChatTemplate
 from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
-HUGGING_FACE = json.loads((DATA / "templates_transformers.json").read_text("utf-8"))
-LLAMA_CPP = json.loads((DATA / "templates_llama_cpp.json").read_text("utf-8"))
+HUGGING_FACE = recorded.read("templates_transformers")
+LLAMA_CPP = recorded.read("templates_llama_cpp")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, NAMES, as_f32, copy_checkpoint, edit_json
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from localinfer import naive
@@ -31,26 +32,26 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GGUF]:
     return {name: open_gguf(as_f32(CHECKPOINTS / name, folder / f"{name}.gguf")) for name in NAMES}
 
 
-def expected(name: str) -> tuple[list[int], np.ndarray[Any, np.dtype[np.float32]]]:
-    """Return token ids, and transformers' logits after each, (n_tokens, n_vocab)."""
+def expected(name: str) -> tuple[list[int], NDArray[np.intp], NDArray[np.float32]]:
+    """Return token ids, positions in them, and transformers' logits after these positions, (n_positions, n_vocab)."""
     with np.load(CHECKPOINTS / name / "expected.npz") as actual:
-        return actual["ids"].tolist(), actual["logits"]
+        return actual["ids"].tolist(), actual["positions"], actual["logits"]
 
 
 @each
 def test_logits_are_those_of_transformers(name: str, files: dict[str, GGUF]) -> None:
     """The reference implementation does not round. Logits have a standard deviation of about one."""
-    ids, logits = expected(name)
-    np.testing.assert_allclose(naive.forward(naive.Model(files[name]), ids), logits, atol=2e-5)
+    ids, positions, logits = expected(name)
+    np.testing.assert_allclose(naive.forward(naive.Model(files[name]), ids)[positions], logits, atol=2e-5)
 
 
 @each
 def test_engine_logits_are_those_of_transformers(name: str, files: dict[str, GGUF]) -> None:
     """Weights, keys and values are F32, so results differ only by the order of summation."""
-    ids, logits = expected(name)
+    ids, positions, logits = expected(name)
     options = Options(threads=1, ctx_size=32, precision="high", cache_type_k="f32", cache_type_v="f32")
     with contextlib.closing(Engine.load(files[name], options)) as engine:
-        np.testing.assert_allclose(engine.logits(ids), logits, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(engine.logits(ids)[positions], logits, rtol=0, atol=2e-5)
 
 
 # --------------------------------------------------------------------------------------------- tensors

@@ -1,4 +1,4 @@
-"""Converted checkpoints of all architectures, compared with llama.cpp's own conversion: data/conversion.json.
+"""Converted checkpoints of all architectures, compared with llama.cpp's own conversion: data/conversion.json.xz.
 
 benchmarks/checks/conversion.py compares what the files compute.
 """
@@ -14,6 +14,7 @@ import eagle3_heads
 import gguf
 import numpy as np
 import pytest
+import recorded
 import reference_models
 from checkpoints import edit_json
 from safetensors.numpy import load_file, save_file
@@ -24,7 +25,7 @@ from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.source import Field, Source
 from localinfer.graph.properties.recurrence import RECURRENT_KEYS
 
-CONVERSION: dict[str, Any] = json.loads((reference_models.DATA.parent / "conversion.json").read_text(encoding="utf-8"))
+CONVERSION: dict[str, Any] = recorded.read("conversion")
 STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  # parts of one tensor of a GGUF file
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that use the keys and values of other layers
 each = pytest.mark.parametrize("name", reference_models.NAMES)

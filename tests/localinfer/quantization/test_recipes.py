@@ -1,13 +1,12 @@
 """Recipes choose the same types as llama.cpp; names, numbers and overrides have the same meaning."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from locations import DATA
+import recorded
 from recipe_models import SHAPES, Shape
 
 from localinfer.quantization.recipes import (
@@ -22,7 +21,7 @@ from localinfer.quantization.recipes import (
     requires_imatrix,
 )
 
-RECORDED: Mapping[str, Any] = json.loads((DATA / "recipes.json").read_text())
+RECORDED: Mapping[str, Any] = recorded.read("recipes")
 F32, F16 = 0, 1
 
 

@@ -4,13 +4,12 @@ If a digest differs, `python tests/benchmarks/checks/vocabularies.py --made --na
 """
 
 import contextlib
-import json
 import random
 import re
 from pathlib import Path
 
 import pytest
-from locations import DATA
+import recorded
 from synthetic_vocabularies import VOCABULARIES, digest_of_ids, every_pair, mixed_letters, write
 from tokenizer_texts import tricky
 
@@ -19,7 +18,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 from localinfer.tokenizer.pretokenizers import BY_NAME
 
-RECORDED = json.loads((DATA / "tokenizer_made.json").read_text())
+RECORDED = recorded.read("tokenizer_made")
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from locations import DATA
+import recorded
 from tiny import bpe_vocabulary, tiny_gemma3, tiny_llama
 from tiny_tokenizers import (
     CONTROL,
@@ -52,7 +52,7 @@ def load(tmp_path: Path) -> Loader:
 
 
 def fixture(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((DATA / f"tokenizer_{name}.json").read_text())
+    loaded: dict[str, Any] = recorded.read(f"tokenizer_{name}")
     return loaded
 
 

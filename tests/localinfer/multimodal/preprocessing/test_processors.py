@@ -1,12 +1,12 @@
 """Image processors give what transformers' processors give, for images of all sizes; their parameters are checked."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import recorded
 from image_processors import KEYS, PROJECTOR_TYPES, write_keys
 from locations import DATA
 from made_images import SIZES, made_image
@@ -18,7 +18,7 @@ from localinfer.multimodal.media import Image
 from localinfer.multimodal.preprocessing.pixel_operations import pad
 from localinfer.multimodal.preprocessing.processors import ImageProcessor, make_image_processor
 
-EXPECTED: Mapping[str, list[dict[str, Any]]] = json.loads((DATA / "preprocessing.json").read_text())
+EXPECTED: Mapping[str, list[dict[str, Any]]] = recorded.read("preprocessing")
 
 
 def processor(folder: Path, name: str, min_tokens: int = 0, max_tokens: int = 0, **changes: Any) -> ImageProcessor:
