@@ -312,7 +312,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("agents", nargs="*", default=[agent.name for agent in AGENTS])
     parser.add_argument("--model", default="", help="model that calls tools; by default a tiny random one")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()  # agents may follow --model
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     print("| agent | endpoint | cached | evaluated | calls | first byte, s | whole, s |")
