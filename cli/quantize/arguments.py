@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from localinfer.quantization.budget import Target
     from localinfer.quantization.plan import Request
 
+AUTO = "auto:"  # before the number of layers to remove, which are then chosen
 REPORTS = (".html", ".json")
 DEFAULT_CHUNKS = 64  # maximum number of chunks of calibration data
 CALIBRATION_CONFLICTS = {
@@ -43,6 +44,13 @@ class Calibration(NamedTuple):
     max_chunks: int
 
 
+class LayerSearch(NamedTuple):
+    """How many layers are removed, and the text on which the model must change least."""
+
+    n_layers: int
+    file: str
+
+
 class Task(NamedTuple):
     """The parsed command line. With a target, the recipe of the request is ignored."""
 
@@ -58,6 +66,7 @@ class Task(NamedTuple):
     adapters: tuple[tuple[Path, float], ...]  # of LoRA, with their scales
     remote: bool  # the source is a checkpoint on the hub
     mmproj: bool  # the encoder of the checkpoint is converted
+    layer_search: LayerSearch | None  # how the layers to remove are chosen
 
     @property
     def search(self) -> str:
@@ -79,7 +88,7 @@ def parse_task(
     calibration = parse_calibration(importance, output, source.prune_layers is not None)
     effort = parse_effort(importance.effort, calibration)
     overrides, fields = parse_type_overrides(types), parse_metadata(source.override_kv or [])
-    pruned = parse_layers(source.prune_layers)
+    pruned, layer_search = parse_layers(source.prune_layers, source.prune_text)
 
     from localinfer.quantization.plan import Request
 
@@ -97,7 +106,7 @@ def parse_task(
     report_path = writable_path("--report", output.report, REPORTS) if output.report is not None else None
     return Task(
         positionals, request, target, effort, output.keep_split, output.force, report_path, calibration,
-        source.target_model_dir, parse_adapters(source), source.remote, source.mmproj,
+        source.target_model_dir, parse_adapters(source), source.remote, source.mmproj, layer_search,
     )  # fmt: skip
 
 
@@ -215,11 +224,18 @@ def parse_metadata(texts: Sequence[str]) -> "dict[str, Field]":
     return dict(parse_options("--override-kv", parse_field, texts))
 
 
-def parse_layers(text: str | None) -> tuple[int, ...]:
-    """Parse --prune-layers: the indices of the layers to remove."""
-    from localinfer.quantization.prune import parse_layers
+def parse_layers(layers: str | None, text: str | None) -> tuple[tuple[int, ...], LayerSearch | None]:
+    """Parse --prune-layers and --prune-text: the numbers of the layers to remove, or how they are chosen."""
+    from localinfer.quantization.prune import parse_count, parse_layers
 
-    return parse_option("--prune-layers", parse_layers, text) or ()
+    is_search = layers is not None and layers.startswith(AUTO)
+    if is_search and text is None:
+        raise UsageError(f"--prune-layers: {AUTO}COUNT requires --prune-text FILE")
+    if text is not None and not is_search:
+        raise UsageError(f"--prune-text: requires --prune-layers {AUTO}COUNT")
+    if layers is None or text is None:
+        return parse_option("--prune-layers", parse_layers, layers) or (), None
+    return (), LayerSearch(parse_option("--prune-layers", parse_count, layers.removeprefix(AUTO)) or 0, text)
 
 
 def parse_adapters(options: SourceOptions) -> tuple[tuple[Path, float], ...]:

@@ -52,16 +52,30 @@ def quantize_command(
       localinfer quantize checkpoint/ model.gguf Q4_K_M --imatrix imatrix.gguf
       localinfer quantize model-f16.gguf model.gguf Q4_K_M --calibrate calibration.txt
       localinfer quantize model-f16.gguf Q4_K_M --dry-run
+      localinfer quantize model-f16.gguf COPY --prune-layers auto:4 --prune-text text.txt
       localinfer quantize model-f16.gguf --target-size 700MB
       localinfer quantize model-00001-of-00002.gguf joined.gguf COPY
     """
-    task = parse_task(words or [], types, importance, reading, output)
+    task = with_chosen_layers(parse_task(words or [], types, importance, reading, output), source)
     if output.dry_run:
         print_dry_run(source, task)
     elif task.calibration:
         run_calibrated(source, task, task.calibration)
     else:
         run(source, task)
+
+
+def with_chosen_layers(task: Task, name: str) -> Task:
+    """Return the task with the layers to remove, if a search is to choose them."""
+    if task.layer_search is None:
+        return task
+    from cli.quantize.layer_search import choose_layers
+
+    status, text = screen.Status(), read_text_file(task.layer_search.file)
+    source = open_runnable_source(name, "--prune-layers", task, status)
+    threads = resolve_threads(task.positionals.threads)
+    pruned = choose_layers(source, text, task.layer_search.n_layers, threads, status)
+    return task._replace(request=replace(task.request, pruned=pruned))
 
 
 def resolve_threads(given: int | None) -> int:
@@ -172,7 +186,7 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
     from localinfer.quantization.calibration_data import read_calibration_data
 
     status, text = screen.Status(), read_text_file(calibration.file)
-    source = open_runnable_source(name, task, status)
+    source = open_runnable_source(name, "--calibrate", task, status)
     sigbus_handler.install(screen.one_line(str(source.path)))
     with status.busy("tokenizing the text"):
         data = read_calibration_data(source.path, text, calibration.file, calibration.max_chunks)
@@ -200,13 +214,11 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
         screen.note(line)
 
 
-def open_runnable_source(name: str, task: Task, status: screen.Status) -> "Source":
-    """Open a source that can be run. Raises UsageError for a checkpoint directory."""
-    if Path(name).is_dir():
-        raise UsageError(
-            f"--calibrate: {name}: must be a GGUF file; convert it with "
-            f"`localinfer quantize {shell_word(name)} FILE F16`"
-        )
+def open_runnable_source(name: str, option: str, task: Task, status: screen.Status) -> "Source":
+    """Open a source that `option` runs. Raises UsageError for a checkpoint."""
+    if task.remote or Path(name).is_dir():
+        convert = f"localinfer quantize {shell_word(name)} FILE F16{' --remote' * task.remote}"
+        raise UsageError(f"{option}: {name}: must be a GGUF file; convert it with `{convert}`")
     return open_source(name, task, status)
 
 

@@ -135,7 +135,14 @@ class SourceOptions:
         ),
     ] = None
     prune_layers: Annotated[
-        str | None, typer.Option("--prune-layers", metavar="N,...", help="Remove these layers (0-based).")
+        str | None,
+        typer.Option(
+            "--prune-layers", metavar="N,...|auto:COUNT",
+            help="Remove these layers (0-based), or as many as change the predictions on --prune-text least.",
+        ),
+    ] = None  # fmt: skip
+    prune_text: Annotated[
+        str | None, typer.Option("--prune-text", metavar="FILE", help="Text for --prune-layers auto:COUNT.")
     ] = None
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Allow quantizing tensors that are already quantized.")

@@ -21,8 +21,15 @@ Value = TypeVar("Value")
 def parse_layers(text: str) -> tuple[int, ...]:
     """Parse layer numbers such as 0,3,7. Raises ValueError."""
     if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", text, re.ASCII):
-        raise ValueError(f"must be numbers of layers, such as 3,7, not {text!r}")
+        raise ValueError(f"must be numbers of layers, such as 3,7, or auto:COUNT, not {text!r}")
     return tuple(map(int, text.split(",")))
+
+
+def parse_count(text: str) -> int:
+    """Parse how many layers are removed. Raises ValueError."""
+    if not re.fullmatch(r"0*[1-9]\d{0,5}", text, re.ASCII):
+        raise ValueError(f"must be a number of layers, such as auto:4, not auto:{text}")
+    return int(text)
 
 
 def prune_layers(source: Source, layers: Collection[int]) -> Source:

@@ -101,8 +101,8 @@ def test_sliding_window_by_layer_number_warns(tmp_path: Path) -> None:
     [
         ("2", "2: the model has layers 0 to 1; one must remain"),
         ("0,1", "1: the model has layers 0 to 1; one must remain"),
-        ("-1", "must be numbers of layers, such as 3,7, not '-1'"),
-        ("", "must be numbers of layers, such as 3,7, not ''"),
+        ("-1", "must be numbers of layers, such as 3,7, or auto:COUNT, not '-1'"),
+        ("", "must be numbers of layers, such as 3,7, or auto:COUNT, not ''"),
     ],
 )
 def test_usage(run: Run, tmp_path: Path, layers: str, problem: str) -> None:
