@@ -60,10 +60,12 @@ def open_projector(path: str | Path) -> ProjectorSource:
     fields: Fields = {}
     tensors: dict[str, SourceTensor] = {}
     fixed: dict[str, str] = {}
+    missing = ""
     for architecture, each in encoder_configs(config):
         found = convert_tensors(architecture, each, stored)
         if not found:
-            raise folder.error(f"there are no tensors of a {architecture.projector_type} encoder")
+            missing = architecture.projector_type
+            continue
         found |= {name: added_tensor(name, values) for name, values in architecture.added(each).items()}
         tensors |= found
         fields |= {
@@ -72,6 +74,8 @@ def open_projector(path: str | Path) -> ProjectorSource:
             architecture.type_key: Field.text(architecture.projector_type),
         }
         fixed |= {name: kind for name in found if (kind := fixed_type(architecture, name, found[name].shape))}
+    if not tensors:
+        raise folder.error(f"there are no tensors of a {missing} encoder")
     fields = {
         "general.architecture": Field.text("clip"),
         **general_metadata.fields(folder, tensors.values()),
@@ -94,7 +98,7 @@ def read_config(folder: CheckpointFolder) -> ProjectorConfig:
 
 
 def encoder_configs(config: ProjectorConfig) -> list[tuple[ProjectorArchitecture, ProjectorConfig]]:
-    """Return the encoders of a checkpoint. Models that may have two of them may lack one."""
+    """Return the encoders that config.json describes. Models that may have two of them may lack one."""
     architectures = find_projectors(config.root)
     if architectures[0].root_key:
         config = replace(config, root=config.root.child(architectures[0].root_key))

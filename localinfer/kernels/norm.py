@@ -4,7 +4,7 @@ mean(x)) / sqrt(variance(x) + eps) * weight + bias."""
 from collections.abc import Callable
 from typing import Any
 
-from numba import float32, int64
+from numba import float32, float64, int64
 
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import f32x16, fma, inline, load, reduce_sum, splat, sqrt, store
@@ -135,5 +135,51 @@ def norm_heads() -> Body:
             head = args.x + 4 * size * item
             subtract_mean(head, size, head)
             normalize(head, args.weight + 4 * size * (item % args.heads), size, args.eps, head)
+
+    return body
+
+
+@inline
+def block_sum(x: int, n: int) -> Any:
+    """Return the sum of n floats, n a multiple of 16, in double precision."""
+    total = float64(0.0)
+    for i in range(0, n, 16):
+        total += float64(reduce_sum(load(f32x16, x + 4 * i)))
+    return total
+
+
+@inline
+def squared_distance(x: int, n: int, center: float) -> Any:
+    """Return the sum of (x - center)^2 of n floats, n a multiple of 16, in double precision."""
+    total, middle = float64(0.0), splat(f32x16, float32(center))
+    for i in range(0, n, 16):
+        distance = load(f32x16, x + 4 * i) - middle
+        total += float64(reduce_sum(distance * distance))
+    return total
+
+
+@inline
+def scale_row(x: int, weight: int, n: int, center: float, factor: float) -> None:
+    """Store x = (x - center) * factor * weight, n floats, n a multiple of 16."""
+    middle, scale = splat(f32x16, float32(center)), splat(f32x16, float32(factor))
+    for i in range(0, n, 16):
+        store(x + 4 * i, (load(f32x16, x + 4 * i) - middle) * scale * load(f32x16, weight + 4 * i))
+
+
+def cumulative_norm() -> Body:
+    """Make the kernel that normalizes groups of `size` consecutive rows of n values, n a multiple of 16: with the mean
+    of all values up to the end of the group, and the mean squared distance of each value from such a mean of its own
+    group. One thread runs it: sums go on from group to group."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        length, total, distances = args.size * args.n, float64(0.0), float64(0.0)
+        for group in range(load(int64, args.tokens) // args.size):
+            x, count = args.x + 4 * length * group, float64(length * (group + 1))
+            total += block_sum(x, length)
+            center = total / count
+            distances += squared_distance(x, length, center)
+            factor = float64(1.0) / sqrt(distances / count + float64(args.eps))
+            for row in range(args.size):
+                scale_row(x + 4 * args.n * row, args.weight, args.n, center, factor)
 
     return body

@@ -47,6 +47,9 @@ NORM_GROUPS = KernelSignature.parse(
     "localinfer.kernels.norm:norm_groups", "tokens x weight step count size eps:float y:out"
 )
 NORM_HEADS = KernelSignature.parse("localinfer.kernels.norm:norm_heads", "tokens weight heads size eps:float x:out")
+CUMULATIVE_NORM = KernelSignature.parse(
+    "localinfer.kernels.norm:cumulative_norm", "tokens weight size n eps:float x:out"
+)
 
 ADD_BIAS = KernelSignature.parse("localinfer.kernels.residual:add_bias", "tokens bias n x:out")
 ADD = KernelSignature.parse("localinfer.kernels.residual:add", "tokens branch factor:float n x:out")

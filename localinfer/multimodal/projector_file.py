@@ -30,7 +30,7 @@ from localinfer.multimodal.sounds.sound_tensors import sound_tensors
 from localinfer.options import Options
 
 ARCHITECTURE, PREFIX = "clip", "clip.vision"
-IGNORED_SOUNDS = ("gemma3na",)  # encoders that no program runs, in files whose images can be read
+INCOMPLETE_WITHOUT = {"gemma3na": "a.conv1d.0.norm.weight"}  # encoders of sounds, by a tensor
 MAX_PATCHES = 1 << 17
 USED_BY_PREPROCESSORS = (
     "image_mean", "image_std", "image_min_pixels", "image_max_pixels", "preproc_image_size", "preproc_min_tiles",
@@ -115,8 +115,9 @@ def open_projector(path: str | Path, model: GGUF) -> ProjectorFile:
     if not has_image and not has_sound:
         raise f.error("clip.has_vision_encoder", "is false, and so is clip.has_audio_encoder", UnsupportedError)
     reject_unknown_keys(f)
-    is_ignored = has_image and f.get("clip.audio.projector_type", str, "") in IGNORED_SOUNDS
-    sound = open_sound_encoder(f, model) if has_sound and not is_ignored else None
+    needed = INCOMPLETE_WITHOUT.get(f.get("clip.audio.projector_type", str, ""), "")
+    is_incomplete = has_image and needed and needed not in f.tensors
+    sound = open_sound_encoder(f, model) if has_sound and not is_incomplete else None
     if not has_image:
         assert sound is not None
         return ProjectorFile(f, sound.projector_type, None, sound.embedding_length, sound=sound)

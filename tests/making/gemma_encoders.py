@@ -1,10 +1,17 @@
 """Tiny models of the Gemma family with encoders, for make_encoder_fixtures.py and make_sound_projector_fixtures.py."""
 
+import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from encoder_families.spec import TEXT, Grid
+from safetensors.torch import save_file
+from transformers.models.gemma3n.modeling_gemma3n import Gemma3nAudioEncoder, Gemma3nMultimodalEmbedder
+
+import localinfer
 
 ODD = {  # sizes that kernels read with padding
     "hidden_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 24,
@@ -89,3 +96,47 @@ def unified_gemma4() -> Any:
 
 def unified_sound_rows(model: Any, features: torch.Tensor, _frames: int) -> torch.Tensor:
     return model.model.get_audio_features(features.mT, None).pooler_output[0]
+
+
+class HearingGemma3n(torch.nn.Module):
+    """The encoder of sounds of Gemma 3n and its projector, by the names of checkpoints. llama.cpp's converter has no
+    name for two of the norms, so localinfer converts it."""
+
+    n_rows, n_text, vocabulary = 188, 64, 4
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__()
+        self.config = transformers.Gemma3nAudioConfig(vocab_size=self.vocabulary, vocab_offset=0, **config)
+        text = transformers.Gemma3nTextConfig(hidden_size=self.n_text)
+        self.model = torch.nn.ModuleDict(
+            {
+                "audio_tower": Gemma3nAudioEncoder(self.config),
+                "embed_audio": Gemma3nMultimodalEmbedder(self.config, text),
+            }
+        )
+
+    def set_attn_implementation(self, name: str) -> None:
+        """Attention has no other implementation."""
+
+    def file(self) -> bytes:
+        """Return the projector file."""
+        with tempfile.TemporaryDirectory() as folder:
+            tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+            save_file(tensors, Path(folder, "model.safetensors"), {"format": "pt"})
+            config = {
+                "architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n",
+                "text_config": {"hidden_size": self.n_text}, "audio_config": self.config.to_dict(),
+            }  # fmt: skip
+            Path(folder, "config.json").write_text(json.dumps(config))
+            out = Path(folder, "mmproj.gguf")
+            localinfer.convert(folder, out, type="F32", mmproj=True)
+            return out.read_bytes()
+
+
+def gemma3n_sound_rows(model: HearingGemma3n, features: torch.Tensor, _frames: int) -> torch.Tensor:
+    """Return the rows of the sound, completed as the model does."""
+    tower, embed = model.model["audio_tower"], model.model["embed_audio"]
+    states = tower(features.mT, torch.zeros(features.shape[0], features.shape[2], dtype=torch.bool)).last_hidden_state
+    silence = embed(input_ids=torch.tensor([[model.vocabulary - 1]]))[0]
+    rows = embed(inputs_embeds=states)[0]
+    return torch.cat([rows, silence.expand(model.n_rows - len(rows), -1)])

@@ -1,7 +1,8 @@
 """Write tests/data/mel.npz: every 50th frame of the spectrograms that feature extractors of transformers make of the
 sounds in tests/models/made_sounds.py, float32 (frames, bands): NAME_BANDS are those of Whisper with 80 and 128 bands,
-NAME_nemo those of Parakeet with 128 bands, as LFM2-Audio has, NAME_gemma4 those of Gemma 4. The latter two are computed
-in float64: without the lower limit that Whisper's have, rounding of float32 is visible where the sounds have pauses.
+NAME_nemo those of Parakeet with 128 bands, as LFM2-Audio has, NAME_gemma4 those of Gemma 4, NAME_gemma3n those of Gemma
+3n. The latter three are computed in float64: without the lower limit that Whisper's have, rounding of float32 is
+visible where the sounds have pauses.
 NAME_granite are what GraniteSpeechFeatureExtractor computes; it needs torchaudio, so its lines are repeated here.
 
     python tests/making/make_mel_fixture.py
@@ -44,6 +45,14 @@ class Gemma4(transformers.Gemma4AudioFeatureExtractor):
         return super()._extract_spectrogram(waveform.astype(np.float64), attention_mask)
 
 
+class Gemma3n(transformers.Gemma3nAudioFeatureExtractor):
+    """Computes the magnitudes in double precision."""
+
+    def _extract_spectrogram(self, waveform: Any, attention_mask: Any) -> Any:
+        self.window = window_function(self.frame_length)
+        return super()._extract_spectrogram(waveform.astype(np.float64), attention_mask)
+
+
 arrays = {}
 for bands in (80, 128):
     extract = transformers.WhisperFeatureExtractor(feature_size=bands)
@@ -71,4 +80,8 @@ gemma4 = Gemma4()
 for name, make in SOUNDS.items():
     found = gemma4([make()], max_length=None, truncation=False, return_tensors="np")
     arrays[f"{name}_gemma4"] = found["input_features"][0][found["input_features_mask"][0]][::STRIDE]
+gemma3n = Gemma3n()
+for name, make in SOUNDS.items():
+    found = gemma3n([make()], max_length=None, truncation=False, return_tensors="np")
+    arrays[f"{name}_gemma3n"] = found["input_features"][0][found["input_features_mask"][0]][::STRIDE]
 np.savez_compressed(TESTS / "data" / "mel.npz", **arrays)

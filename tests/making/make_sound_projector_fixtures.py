@@ -216,6 +216,20 @@ SPECS = {
         architecture="gemma4", model=gemma_encoders.unified_gemma4, encode=gemma_encoders.unified_sound_rows,
         frames=[7, 2], ends=True, bands=640, preprocessor=gemma_encoders.UNCHANGED,
     ),
+    "gemma3na": Spec(
+        architecture="gemma3n", encode=gemma_encoders.gemma3n_sound_rows, frames=[403, 2], ends=True,
+        model=lambda: gemma_encoders.HearingGemma3n(
+            hidden_size=32, conf_num_hidden_layers=1, conf_num_attention_heads=2, sscp_conv_channel_size=[32, 32],
+            input_feat_size=32, conf_conv_kernel_size=5,
+        ),
+    ),
+    "gemma3na_of_odd_size": Spec(
+        architecture="gemma3n", encode=gemma_encoders.gemma3n_sound_rows, frames=[122, 48], ends=True, bands=24,
+        model=lambda: gemma_encoders.HearingGemma3n(
+            hidden_size=32, conf_num_hidden_layers=1, conf_num_attention_heads=1, sscp_conv_channel_size=[32, 32],
+            input_feat_size=24, conf_conv_kernel_size=3,
+        ),
+    ),
     "lfm2a": Spec(
         architecture="lfm2", model=lambda: Lfm2Audio(64, **SMALL_CONFORMER), encode=lfm2_audio_rows, frames=[401, 9],
         ends=True,

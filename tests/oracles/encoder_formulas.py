@@ -19,6 +19,17 @@ def weigh_rows(x: Floats, numbers: NDArray[np.int32], weight: Floats, bias: Floa
     return bias + np.stack([sum(w * padded[number] for w, number in zip(weight, row, strict=True)) for row in numbers])
 
 
+def cumulative_norm(x: Floats, size: int, weight: Floats, eps: float) -> Floats:
+    """Normalize each `size` consecutive rows of x by the mean of all rows up to their last one, and by the mean squared
+    distance of all rows up to it, each from the mean of its own group."""
+    groups, distances, results = x.reshape(-1, size * x.shape[1]), [], []
+    for number, group in enumerate(groups, 1):
+        mean = groups[:number].mean()
+        distances.append(((group - mean) ** 2).sum())
+        results.append((group - mean) / np.sqrt(sum(distances) / groups[:number].size + eps))
+    return np.stack(results).reshape(x.shape) * weight
+
+
 def relative_attention(
     queries: tuple[Floats, Floats], k: Floats, v: Floats, p: Floats, first: int,
     spans: Sequence[tuple[int, int]], cap: float = 0.0,

@@ -1,6 +1,7 @@
-"""Gemma 3: SigLIP, whose patches are averaged, and one matrix; and Gemma 4, whose products are clipped, with a
-conformer."""
+"""Gemma 3: SigLIP, whose patches are averaged, and one matrix; Gemma 3n: MobileNetV5 and a conformer; and Gemma 4,
+whose products are clipped, with a conformer."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import isqrt
 
@@ -29,6 +30,12 @@ GEMMA4_SOUND = {  # readers assume these, too
     "attention_chunk_size": 12, "attention_context_left": 13, "attention_context_right": 0, "attention_logit_cap": 50.0,
     "hidden_act": "silu", "residual_weight": 0.5,
 }  # fmt: skip
+GEMMA3N_SOUND = {  # and these
+    "conf_attention_context_left": 13, "conf_attention_context_right": 0, "conf_attention_logit_cap": 50.0,
+    "conf_residual_weight": 0.5, "conf_reduction_factor": 4, "sscp_conv_group_norm_eps": 1e-3,
+    "sscp_conv_kernel_size": [[3, 3], [3, 3]], "sscp_conv_stride_size": [[2, 2], [2, 2]], "gradient_clipping": 1e10,
+}  # fmt: skip
+GEMMA3N_ROWS = 188  # of a sound
 GEMMA3N_SIDE = 768  # pixels of an image
 UNUSED_IMAGE_SIZE, UNUSED_BANDS = 224, 128  # readers need them
 MAX_HEADS = 1 << 12
@@ -112,17 +119,21 @@ def gemma4_sound_sizes(config: ProjectorConfig) -> dict[str, int]:
     return {"intermediate_size": 4 * config.encoder.positive_int("hidden_size", 1 << 17)}
 
 
-def gemma4_sound_fields(config: ProjectorConfig) -> Fields:
-    """Return the number of bands, in addition to the usual fields. Raises UnsupportedError for what readers assume to
-    be otherwise."""
-    encoder = config.encoder
-    for key, value in GEMMA4_SOUND.items():
-        if encoder.values.get(key, value) != value:
-            raise encoder.error(key, f"must be {value}", UnsupportedError)
-    return {
-        "clip.audio.num_mel_bins": Field.uint32(encoder.positive_int("input_feat_size", 1 << 10, 128)),
-        **epsilon(encoder, "rms_norm_eps", 1e-6, kind="audio"),
-    }
+def sound_fields(assumed: Mapping[str, object]) -> Callable[[ProjectorConfig], Fields]:
+    """Return the function that returns the number of bands, in addition to the usual fields. It raises UnsupportedError
+    if what readers assume is otherwise."""
+
+    def fields(config: ProjectorConfig) -> Fields:
+        encoder = config.encoder
+        for key, value in assumed.items():
+            if encoder.values.get(key, value) != value:
+                raise encoder.error(key, f"must be {value}", UnsupportedError)
+        return {
+            "clip.audio.num_mel_bins": Field.uint32(encoder.positive_int("input_feat_size", 1 << 10, 128)),
+            **epsilon(encoder, "rms_norm_eps", 1e-6, kind="audio"),
+        }
+
+    return fields
 
 
 def gemma4_sound_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001
@@ -141,7 +152,7 @@ def softplus(values: Floats) -> Floats:
 GEMMA4A = ProjectorArchitecture(
     projector_type="gemma4a",
     type_key="clip.audio.projector_type",
-    fields=gemma4_sound_fields,
+    fields=sound_fields(GEMMA4_SOUND),
     prefixes={"model.audio_tower.": "conformer.", "model.embed_audio.": "model.embed_audio."},
     names=((r"\.linear\.", "."), (r"per_dim_scale$", "per_dim_scale.weight")),
     parts=gemma4_sound_parts,
@@ -245,9 +256,38 @@ GEMMA3NV = ProjectorArchitecture(
     sizes=gemma3n_sizes,
     change=gemma3n_config,
 )
+
+
+def gemma3n_sound_sizes(config: ProjectorConfig) -> dict[str, int]:
+    """Return the sizes by their usual names. Raises UnsupportedError for another number of rows than readers assume."""
+    n_rows = config.root.get("audio_soft_tokens_per_image", int, GEMMA3N_ROWS)
+    if n_rows != GEMMA3N_ROWS:
+        raise config.root.error("audio_soft_tokens_per_image", f"must be {GEMMA3N_ROWS}", UnsupportedError)
+    return {
+        "intermediate_size": 4 * config.encoder.positive_int("hidden_size", 1 << 17, 1536),
+        "num_hidden_layers": config.encoder.positive_int("conf_num_hidden_layers", 1 << 10, 12),
+        "num_attention_heads": config.encoder.positive_int("conf_num_attention_heads", MAX_HEADS, 8),
+    }
+
+
+GEMMA3NA = ProjectorArchitecture(
+    projector_type="gemma3na",
+    type_key="clip.audio.projector_type",
+    fields=sound_fields(GEMMA3N_SOUND),
+    prefixes={
+        "model.audio_tower.conformer.": "conformer.layers.",
+        "model.audio_tower.": "model.audio_tower.",
+        "model.embed_audio.": "model.embed_audio.",
+    },
+    names=((r"^model\.audio_tower\.subsample_conv_projection\.conv_(\d)\.norm", r"a.conv1d.\1.norm"),),
+    f32_tensors=r"a\.(conv1d\.\d+|blk\.\d+\.conv_dw)\.weight",
+    is_audio=True,
+    encoder_key="audio_config",
+    sizes=gemma3n_sound_sizes,
+)
 BY_CLASS = {
     "Gemma3ForConditionalGeneration": GEMMA3,
-    "Gemma3nForConditionalGeneration": GEMMA3NV,
+    "Gemma3nForConditionalGeneration": (GEMMA3NV, GEMMA3NA),
     "Gemma4ForConditionalGeneration": (GEMMA4V, GEMMA4A),
     "Gemma4UnifiedForConditionalGeneration": (GEMMA4UV, GEMMA4UA),
 }

@@ -49,9 +49,10 @@ def over_time(n_rows: int, before: int, after: int) -> Indices:
     return np.where((numbers >= 0) & (numbers < n_rows), numbers, ZERO_ROW).astype(np.int32)
 
 
-def over_squares(times: int, bands: int) -> Indices:
+def over_squares(times: int, bands: int, before: int = 1) -> Indices:
     """Return the 3 x 3 rows that each row of a convolution of stride 2 over time and frequency reads, in the order of
-    times, then of bands. Input and output rows are in the same order."""
-    numbers = np.pad(np.arange(times * bands).reshape(times, bands), 1, constant_values=ZERO_ROW)
+    times, then of bands. Input and output rows are in the same order. `before` of the 3 times precede that of a row."""
+    padding = (before, 2 - before), (1, 1)
+    numbers = np.pad(np.arange(times * bands).reshape(times, bands), padding, constant_values=ZERO_ROW)
     found = np.lib.stride_tricks.sliding_window_view(numbers, (3, 3))[::2, ::2]
     return found.reshape(-1, 9).astype(np.int32)

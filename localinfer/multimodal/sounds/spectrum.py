@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -19,8 +20,8 @@ Floats = NDArray[np.float32]
 
 
 def log_energies(
-    padded: Floats, taper: Doubles, filters: Doubles, count: int, log: Callable[[Doubles], Doubles], *,
-    magnitudes: bool = False,
+    padded: NDArray[np.floating[Any]], taper: Doubles, filters: Doubles, count: int,
+    log: Callable[[Doubles], Doubles], *, magnitudes: bool = False,
 ) -> Floats:  # fmt: skip
     """Return the logarithm of the energy in each band, (frames, bands), of the first `count` frames: each has as many
     samples as the `taper` that they are multiplied by. `filters` are (frequencies, bands). Instead of energies,
@@ -53,10 +54,11 @@ def slaney_filters(n_bands: int, n_fft: int) -> Doubles:
 
 
 @lru_cache(4)
-def htk_filters(n_bands: int, n_fft: int) -> Doubles:
-    """Return triangular filters of equal height on HTK's mel scale from 0 to 8 kHz, (frequencies, bands)."""
-    mel = HTK_STEP * float(np.log10(1 + SAMPLE_RATE / 2 / HTK_HZ))
-    return triangles(HTK_HZ * (10 ** (np.linspace(0.0, mel, n_bands + 2) / HTK_STEP) - 1), n_fft)
+def htk_filters(n_bands: int, n_fft: int, lowest: float = 0.0, highest: float = SAMPLE_RATE / 2) -> Doubles:
+    """Return triangular filters of equal height on HTK's mel scale between two frequencies in Hz, (frequencies,
+    bands)."""
+    low, high = (HTK_STEP * float(np.log10(1 + frequency / HTK_HZ)) for frequency in (lowest, highest))
+    return triangles(HTK_HZ * (10 ** (np.linspace(low, high, n_bands + 2) / HTK_STEP) - 1), n_fft)
 
 
 def triangles(edges: Doubles, n_fft: int) -> Doubles:

@@ -81,6 +81,28 @@ def test_an_encoder_of_sounds_alone(tmp_path: Path) -> None:
     assert all(name.startswith(("a.", "mm.a.")) for name in f.tensors)
 
 
+def test_the_encoder_of_sounds_of_gemma3n(tmp_path: Path) -> None:
+    description = json.loads(json.dumps(DESCRIPTIONS["gemma3n"]))
+    subsample, layer = (f"model.audio_tower.{name}" for name in ("subsample_conv_projection.conv_1.", "conformer.0."))
+    description["tensors"] |= {
+        f"{subsample}norm.weight": [32], f"{subsample}conv.weight": [32, 32, 3, 3],
+        f"{layer}attention.attn.per_dim_scale": [16], f"{layer}lconv1d.depthwise_conv1d.weight": [16, 1, 5],
+        "model.embed_audio.embedding.weight": [4, 16],
+    }  # fmt: skip
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", description)
+    f = open_gguf(convert(checkpoint, tmp_path / "mmproj.gguf", "F16", mmproj=True))
+    types = {name: (tensor.type_name, tensor.shape) for name, tensor in f.tensors.items() if name.startswith("a.")}
+    assert types == {
+        "a.conv1d.1.norm.weight": ("F32", (32,)), "a.conv1d.1.weight": ("F32", (32, 32, 3, 3)),
+        "a.blk.0.per_dim_scale": ("F32", (16,)), "a.blk.0.conv_dw.weight": ("F32", (16, 1, 5)),
+    }  # fmt: skip
+    kinds = [f.metadata[f"clip.{kind}.projector_type"] for kind in ("vision", "audio")]
+    assert kinds == ["gemma3nv", "gemma3na"]
+    description["files"]["config.json"]["audio_config"]["gradient_clipping"] = 1.0
+    with pytest.raises(UnsupportedError, match=r"audio_config\.gradient_clipping: must be 10000000000\.0"):
+        convert(write_checkpoint(tmp_path / "other", description), tmp_path / "other.gguf", mmproj=True)
+
+
 def test_sizes_of_gemma4_that_readers_do_not_assume(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS["gemma4 of other size"])
     config = json.loads((checkpoint / "config.json").read_text())
@@ -132,6 +154,7 @@ def with_value(key: str, value: object, part: str = "vision_config") -> Callable
         ("gemma4", with_value("hidden_activation", "silu"), UnsupportedError, "hidden_activation: must be gelu_"),
         ("gemma4", with_value("rope_parameters", {"rope_theta": 1e4}), UnsupportedError, "rope_theta: must be 100"),
         ("gemma4", with_value("residual_weight", 1.0, "audio_config"), UnsupportedError, "residual_weight: must be"),
+        ("gemma3n", with_value("audio_soft_tokens_per_image", 9, ""), UnsupportedError, "must be 188"),
         ("gemma4 of other size", with_value("vision_config", None, ""), UnsupportedError, "vision_config: is missing"),
         ("qwen2.5vl", with_value("fullatt_block_indexes", [1, 2]), LocalInferError, "must be every n-th layer"),
         ("qwen2.5vl", with_value("fullatt_block_indexes", ["x"]), LocalInferError, "must be numbers of layers"),

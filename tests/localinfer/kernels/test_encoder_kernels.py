@@ -71,6 +71,16 @@ def test_rows_are_weighed(has_bias: bool) -> None:
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("size", "n"), [(3, 48), (1, 16)])
+def test_groups_of_rows_are_normalized_with_those_before_them(size: int, n: int) -> None:
+    x, weight = 3 * random(5 * size, n) + 2, random(n)
+    y, arguments = x.copy(), {"tokens": np.array([4 * size]), "weight": weight, "size": size, "n": n, "eps": 1e-3}
+    kernels.run("localinfer.kernels.norm:cumulative_norm", {**arguments, "x": y}, 1)
+    expected = encoder_formulas.cumulative_norm(x[: 4 * size].astype(np.float64), size, weight, 1e-3)
+    np.testing.assert_allclose(y[: 4 * size], expected, rtol=0, atol=2e-6)
+    assert np.array_equal(y[4 * size :], x[4 * size :])
+
+
 @pytest.mark.parametrize(("n", "stride"), [(42, 48), (48, 48), (5, 32), (1, 16)])
 def test_softmax_of_columns(n: int, stride: int) -> None:
     x = 20 * random(7, stride)

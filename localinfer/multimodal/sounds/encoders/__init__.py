@@ -9,7 +9,7 @@
     ARCHITECTURES                the language models that it belongs to (GGUF architectures); any if it is empty
     HAS_LAYERS                   whether it has layers (True if missing)
 
-`whisper` and `conformer` have the layers that several types share.
+`whisper`, `conformer` and `gemma_conformer` have the layers that several types share.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from localinfer.multimodal.sounds.framing import Floats, Framing
 from localinfer.multimodal.sounds.sound_builder import SoundBuilder
 from localinfer.multimodal.sounds.sound_input import SoundProcessor
 
-HELPERS = ("conformer", "whisper")
+HELPERS = ("conformer", "gemma_conformer", "whisper")
 
 
 class SoundFamily(NamedTuple):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from localinfer.multimodal.media import Sound
-from localinfer.multimodal.sounds.gemma_mel import Gemma4Processor
+from localinfer.multimodal.sounds.gemma_mel import Gemma3nProcessor, Gemma4Processor
 from localinfer.multimodal.sounds.granite_mel import GraniteProcessor
 from localinfer.multimodal.sounds.mel import MelProcessor, log_mel
 from localinfer.multimodal.sounds.nemo_mel import NemoProcessor
 from localinfer.multimodal.sounds.raw_frames import RawFrames
+from localinfer.multimodal.sounds.sound_input import SoundProcessor
 
 REFERENCE = Path(__file__).parents[3] / "data" / "mel.npz"
 
@@ -62,16 +63,24 @@ def test_short_sounds_of_nemo_have_9_frames_and_one_of_zeros(n_samples: int) -> 
     assert not features[-1].any()
 
 
+@pytest.mark.parametrize(("kind", "process"), [("gemma4", Gemma4Processor(128)), ("gemma3n", Gemma3nProcessor(128))])
 @pytest.mark.parametrize("name", made_sounds.SOUNDS)
-def test_spectrograms_of_gemma4_are_those_of_transformers(name: str) -> None:
+def test_spectrograms_of_gemma_are_those_of_transformers(name: str, kind: str, process: SoundProcessor) -> None:
     with np.load(REFERENCE) as found:
-        expected = found[f"{name}_gemma4"]
-    process, sound = Gemma4Processor(128), Sound(made_sounds.SOUNDS[name]())
+        expected = found[f"{name}_{kind}"]
+    sound = Sound(made_sounds.SOUNDS[name]())
     spectrogram = process(sound)
     count = process.n_frames(len(sound.samples))
     assert len(spectrogram.features) == spectrogram.n_frames == count
     assert -(-count // made_sounds.STRIDE) == len(expected)
     assert np.abs(spectrogram.features[:: made_sounds.STRIDE] - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize(("n_samples", "n_frames"), [(0, 1), (1, 1), (640, 1), (641, 2), (480_000, 2997)])
+def test_frames_of_gemma3n_end_within_the_completed_sound(n_samples: int, n_frames: int) -> None:
+    spectrogram = Gemma3nProcessor(32)(Sound(made_sounds.chirp(30.0)[:n_samples]))
+    assert spectrogram.features.shape == (n_frames, 32)
+    assert np.isfinite(spectrogram.features).all()
 
 
 @pytest.mark.parametrize(("n_samples", "n_frames"), [(0, 1), (1, 1), (320, 1), (321, 2), (480_000, 2999)])

@@ -96,6 +96,26 @@ def test_a_file_can_have_encoders_of_images_and_sounds(tmp_path: Path) -> None:
     assert file.build(grid, OPTIONS)[1].n == 64
 
 
+def test_a_sound_of_gemma3n_has_188_rows(tmp_path: Path) -> None:
+    file = sound_projectors.opened("gemma3na", tmp_path)
+    projector, sound = Projector(file, Options(threads=2)), Sound(np.ones(32_000, np.float32))
+    begin, rows, end = projector.encode(sound)
+    assert (begin, end) == ("\n\n<start_of_audio>", "<end_of_audio>\n\n")
+    assert isinstance(rows, MediaEmbeddings)
+    assert projector.layout(sound) == [begin, 188, end]
+    silent = (rows.rows == rows.rows[-1]).all(1)
+    assert silent.sum() == silent[13:].sum() == 188 - 13
+
+
+def test_gemma3n_reads_images_if_the_encoder_of_sounds_is_incomplete(tmp_path: Path) -> None:
+    path = sound_projectors.write_both("gemma3nv", "gemma3na", tmp_path)
+    model = open_gguf(projectors.language_model(projectors.reference("gemma3nv"), tmp_path))
+    assert Projector(open_projector(path, model), Options(threads=2)).kinds == {"image", "audio"}
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"a.conv1d.0.norm.weight", b"a.conv1d.0.mean.weight"))
+    assert Projector(open_projector(path, model), Options(threads=2)).kinds == {"image"}
+
+
 def test_images_are_refused_by_a_projector_of_sounds(tmp_path: Path) -> None:
     projector = Projector(sound_projectors.opened("ultravox", tmp_path), OPTIONS)
     assert projector.kinds == {"audio"}
