@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
-    from localinfer.evaluation.logit_lens import LogitLens
+    from localinfer.evaluation.views.attention_maps import AttentionMap, AttentionMaps
+    from localinfer.evaluation.views.logit_lens import LogitLens
+    from localinfer.evaluation.views.token_probabilities import TokenProbabilities
     from localinfer.file_operations import (
         compare,
         control_vector,
@@ -41,18 +43,20 @@ if TYPE_CHECKING:
     from localinfer.runtime.activations.trace import Trace
 
 __all__ = [
-    "ConstraintError", "ContextOverflowError", "GenerationResult", "GenerationStream", "IncompleteOutputError",
-    "InvalidOutputError", "LocalInferError", "LogitLens", "Message", "Model", "ModelNotFoundError",
-    "NotEnoughMemoryError", "Options", "Piece", "Prompt", "RankedDocument", "RowInfo", "Stats", "TokenLogprob",
-    "ToolCall", "Trace", "UnsupportedError", "UsageError", "compare", "control_vector", "convert", "dequantize",
-    "imatrix", "load", "merge_lora", "perplexity", "quantize",
+    "AttentionMap", "AttentionMaps", "ConstraintError", "ContextOverflowError", "GenerationResult",
+    "GenerationStream", "IncompleteOutputError", "InvalidOutputError", "LocalInferError", "LogitLens", "Message",
+    "Model", "ModelNotFoundError", "NotEnoughMemoryError", "Options", "Piece", "Prompt", "RankedDocument",
+    "RowInfo", "Stats", "TokenLogprob", "TokenProbabilities", "ToolCall", "Trace", "UnsupportedError", "UsageError",
+    "compare", "control_vector", "convert", "dequantize", "imatrix", "load", "merge_lora", "perplexity", "quantize",
 ]  # fmt: skip
 
 _NAMES = {  # the public names of each module
     "chat_template.conversation": ["Message"],
     "chat_template.prompt": ["Prompt"],
     "embedding.reranking": ["RankedDocument"],
-    "evaluation.logit_lens": ["LogitLens"],
+    "evaluation.views.attention_maps": ["AttentionMap", "AttentionMaps"],
+    "evaluation.views.logit_lens": ["LogitLens"],
+    "evaluation.views.token_probabilities": ["TokenProbabilities"],
     "file_operations": [
         "compare", "control_vector", "convert", "dequantize", "imatrix", "merge_lora", "perplexity", "quantize",
     ],

@@ -60,14 +60,29 @@ class GenerationSession:
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """Return the logits after each token, float32 (len(tokens), n_vocab). Cached tokens are not reused."""
+        with self._empty_sequence():
+            return self._engine.logits(tokens)
+
+    def logits_in_batches(self, tokens: Sequence[int]) -> Iterator[Logits]:
+        """Yield what `logits` returns, several rows at a time. Each array is valid until the next one."""
+        with self._empty_sequence():
+            yield from self._engine.logits_in_batches(tokens)
+
+    def evaluate(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens, as `logits` does, with the output layer for the last one only."""
+        with self._empty_sequence():
+            self._engine.evaluate(tokens)
+
+    @contextmanager
+    def _empty_sequence(self) -> Iterator[None]:
+        """Begin an evaluation that reuses no cached tokens."""
         self._engine.require_open()
         with self._engine.lock:
             self._current, media = None, self._engine.prompt_media.take()
             self._engine.use_adapters(self._engine.runner.default_scales)
             self._engine.reset()
-            logits = self._engine.logits(tokens)
+            yield
             del media  # whose rows were needed until now
-            return logits
 
     def score(self, prompt: Sequence[int], ids: Sequence[int], n: int) -> list[Piece]:
         """Return the pieces of a given text, each with its log-probability and `n` alternatives. Rows of images and

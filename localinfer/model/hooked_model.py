@@ -1,6 +1,6 @@
 """Hooks on a model's activations: read them with `capture`, change them with `patch`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:  # most programs use no hooks
     import numpy as np
     from numpy.typing import NDArray
 
-    from localinfer.evaluation.logit_lens import LogitLens
     from localinfer.model.points import PointDescription
     from localinfer.runtime.activations.hooks import HookGroup, RowInfo
     from localinfer.runtime.activations.trace import Trace
@@ -81,26 +80,6 @@ class HookedModel(ModelBase):
                 hooks[name] = changing(function, hooks.get(name))
         with self._with_hooks(HookGroup(hooks)):
             yield
-
-    def lens(self, prompt: "str | Sequence[int]", *, top: int = 5) -> "LogitLens":
-        """Return the logit lens of a text or of token ids: the `top` most probable next tokens that the output layer
-        predicts from the residual stream before the first layer and after each. A notebook shows it as a table.
-
-        Ends the current run. Raises UsageError if the model has several residual streams, UnsupportedError for an
-        encoder.
-        """
-        from localinfer.evaluation.logit_lens import PATTERNS, logit_lens
-
-        if top < 1:
-            raise UsageError(f"top: must be at least 1, not {top}")
-        ids = self.tokenize(prompt) if isinstance(prompt, str) else self._check_ids(prompt)
-        with self.capture(*PATTERNS) as trace:
-            self._session.logits(ids)
-
-        def text_of(id: int) -> str:
-            return self.tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
-
-        return logit_lens(self.engine.runner, trace, [text_of(id) for id in ids], top, text_of)
 
     @contextmanager
     def _with_hooks(self, group: "HookGroup") -> Iterator[None]:

@@ -70,6 +70,8 @@ def change_activations(model: Model) -> None:
     print(trace["blk.0.resid_post"].shape, trace.tokens, trace.positions("blk.0.resid_post"), model.points()["logits"])
     lens = model.lens("Hello", top=3)
     print(lens.text(0, 0), lens.probabilities.shape, lens.points)
+    maps, found = model.attention("Hello", layers=[0]), model.token_probabilities("Hello you", top=3)
+    print(maps[0, 0].weights.shape, maps.mean(0).name, maps.entropies[0], found.perplexity, found.ranks.shape)
 
 
 def inspect(model: Model) -> None:

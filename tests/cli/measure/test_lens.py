@@ -8,12 +8,17 @@ from tiny import tiny_llama
 
 import localinfer
 from cli.__main__ import dispatch
+from localinfer import UsageError
 
 TEXT = "Hello and <b>the</b> other\none"
 
 
-def test_the_command_prints_the_lens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tiny_llama(tmp_path / "llama.gguf")
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model") / "llama.gguf")
+
+
+def test_the_command_prints_the_lens(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["lens", str(file), "-p", TEXT, "-c", "64", "-t", "1"]
     with localinfer.load(file, ctx_size=64, threads=1) as model:
         lens = model.lens(TEXT, top=2)
@@ -27,3 +32,34 @@ def test_the_command_prints_the_lens(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert out.startswith("tokens 0 to ")
     assert all(line.isprintable() for line in out.split("\n"))
     assert out.count("blk.1.resid_post") == out.count("token  ") >= 1
+
+
+def test_the_command_prints_probabilities_and_attention(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["lens", str(file), "-p", TEXT, "-c", "64", "-t", "1"]
+    with localinfer.load(file, ctx_size=64, threads=1) as model:
+        probabilities, attention = model.token_probabilities(TEXT, top=2), model.attention(TEXT)[1, 3]
+    assert dispatch([*arguments, "--probabilities", "--json", "--top", "2"]) == 0
+    tokens = json.loads(capsys.readouterr().out)["tokens"]
+    assert [each["text"] for each in tokens] == probabilities.tokens
+    assert [each["rank"] for each in tokens[1:]] == probabilities.ranks[1:].tolist()
+    assert dispatch([*arguments, "--attention", "1:3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["weights"] == attention.weights.tolist()
+    for view, lines in (["--probabilities"], len(tokens) + 2), (["--attention", "1:3"], len(tokens) + 2):
+        assert dispatch([*arguments, *view]) == 0
+        out = capsys.readouterr().out
+        assert out.count("\n") >= lines
+        assert all(line.isprintable() for line in out.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--attention", "1"], "--attention: must be LAYER:HEAD"),
+        (["--attention", "1:0", "--probabilities"], "give one of them"),
+        (["--attention", "1:99"], "layer 1: has no head 99"),
+        (["--attention", "9:0"], "blk.9.attn_weights: the model has no such point"),
+    ],
+)
+def test_wrong_views_are_errors(file: Path, flags: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        dispatch(["lens", str(file), "-p", TEXT, "-c", "64", "-t", "1", *flags])

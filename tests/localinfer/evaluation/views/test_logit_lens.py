@@ -1,30 +1,13 @@
 """The logit lens: its predictions are those of the oracle's output layer for each residual stream."""
 
-from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import tiny_gemma3
+from shown import TEXT, in_terminal
 
-import localinfer
 from localinfer import Model, UsageError, naive
 from localinfer.gguf.reader import open_gguf
-
-TEXT = "Hello and <b>the</b> other\none"
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_gemma3(tmp_path_factory.mktemp("model") / "gemma.gguf", type="F32")
-
-
-@pytest.fixture(scope="module")
-def model(file: Path) -> Iterator[Model]:
-    exact = {"precision": "high", "cache_type_k": "f32", "cache_type_v": "f32"}
-    with localinfer.load(file, threads=1, ctx_size=64, **exact) as loaded:
-        yield loaded
 
 
 def test_predictions_are_those_of_the_oracle(model: Model, file: Path) -> None:
@@ -47,16 +30,12 @@ def test_predictions_are_those_of_the_oracle(model: Model, file: Path) -> None:
 
 
 def test_a_lens_is_shown_as_a_table(model: Model) -> None:
-    from rich.console import Console
-
     lens = model.lens(TEXT)
     assert repr(lens) == f"LogitLens(8 points, {len(model.tokenize(TEXT))} tokens)"
     page = lens._repr_html_()
     assert page.count("<tr>") == 9
     assert "<b>" not in page
-    shown = StringIO()
-    Console(width=300, file=shown).print(lens)
-    assert "blk.6.resid_post" in shown.getvalue()
+    assert "blk.6.resid_post" in in_terminal(lens)
 
 
 def test_a_lens_shows_what_patches_do(model: Model) -> None:

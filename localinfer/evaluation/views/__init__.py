@@ -1,0 +1,1 @@
+"""Views of a run: small objects with arrays, which notebooks and terminals show as tables."""
