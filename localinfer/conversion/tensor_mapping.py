@@ -19,7 +19,9 @@ GGUF_ENDINGS = (*ENDINGS, ".scales", ".blocks")  # other names end in ".weight",
 # A multimodal model's text model has another prefix; vision and audio tensors are ignored.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""), ("lfm.", "model."), ("thinker.", ""))
 OTHER_MODELS = re.compile(
-    r"(model\.|thinker\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|mtp)\."
+    r"(model\.|thinker\.)?(vision_tower|vision_embedder|audio_tower|visual|multi_modal_projector|mtp)\."
+    r"|model\.embed_(vision|audio)\."
+    r"|(vision_model|mlp1|sound_encoder|sound_projection)\."
     r"|(talker|token2wav)\."
     r"|(conformer|audio_adapter|audio_embedding|depthformer|depth_embeddings|depth_linear)\."
     r"|codebook_offsets|audio_loss_weights"

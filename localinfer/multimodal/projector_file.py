@@ -7,6 +7,8 @@ does not use. A file that does not belong to the language model is refused, too.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, Tensor, open_gguf
@@ -82,13 +84,14 @@ class ProjectorFile:
         used = "image_size", "feed_forward_length", "projection_dim", "projector_type"
         hparams.accept(*USED_BY_PREPROCESSORS, *used)
         tensors = EncoderTensors(f, "v.blk.", hparams.count("block_count"), self.converted)
-        n = grid[0] * grid[1] + len(read_class_rows(tensors, hparams.count("embedding_length")))
-        n = self.image_encoder.n_rows(f, grid, n)
+        encoder, length = self.image_encoder, hparams.count("embedding_length")
+        class_rows = read_class_rows(tensors, length) if encoder.class_rows else np.zeros((0, length), np.float32)
+        n = encoder.n_rows(f, grid, grid[0] * grid[1] + len(class_rows))
         if n > MAX_PATCHES:
             raise LocalInferError(f"an image of {grid[0]} x {grid[1]} patches is too large; the limit is {MAX_PATCHES}")
         model = encoder_model(f, hparams, tensors, n, options)
-        g = EncoderBuilder(model, grid, read_heads(model), n_frames)
-        output = self.image_encoder.build(g)
+        g = EncoderBuilder(model, grid, read_heads(model), n_frames, class_rows)
+        output = encoder.build(g)
         if f.get("clip.has_audio_encoder", bool, False):
             tensors.accept(*sound_tensors(f))
         tensors.reject_unused()

@@ -60,6 +60,7 @@ BY_CLASS = {
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": DEEPSEEK3,
     "DeepseekOCRForCausalLM": DEEPSEEK2_OCR,
+    "KimiVLForConditionalGeneration": DEEPSEEK3,
     "Glm4MoeLiteForCausalLM": DEEPSEEK3,
     "Mistral4ForCausalLM": MISTRAL4,
 }

@@ -127,6 +127,7 @@ BY_CLASS = {
     "Gemma3TextModel": GEMMA_EMBEDDING,
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4ForConditionalGeneration": GEMMA4,
+    "Gemma4UnifiedForConditionalGeneration": GEMMA4,
     "Gemma3nForCausalLM": GEMMA3N,
     "Gemma3nForConditionalGeneration": GEMMA3N,
 }

@@ -96,7 +96,13 @@ def nemotron_h(config: JsonObject) -> Architecture:
     return NEMOTRON_H_LATENT if config.values.get("moe_latent_size") else NEMOTRON_H_MOE
 
 
+def text_model_of_nemotron_vl(config: JsonObject) -> Architecture:
+    """Return the architecture of the text model of Nemotron Nano 2 VL."""
+    return nemotron_h(config.child("llm_config"))
+
+
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "NemotronForCausalLM": NEMOTRON,
     "NemotronHForCausalLM": nemotron_h,
+    "NemotronH_Nano_VL_V2": text_model_of_nemotron_vl,
 }

@@ -1,8 +1,8 @@
 """The vocabulary of a checkpoint, from its tokenizer files, and GGUF's keys for it.
 
 tokenizer.model is SentencePiece's format (sentencepiece_file.py), tokenizer.json that of the `tokenizers` library
-(json_tokenizer.py), and RWKV's is a text file (rwkv_world.py). Tokens that were added later are listed in two more
-files. special_tokens.py finds the ids of special tokens.
+(json_tokenizer.py), tiktoken.model that of tiktoken (tiktoken_file.py), and RWKV's is a text file (rwkv_world.py).
+Tokens that were added later are listed in two more files. special_tokens.py finds the ids of special tokens.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
-from localinfer.conversion.vocabulary import json_tokenizer, rwkv_world, sentencepiece_file
+from localinfer.conversion.vocabulary import json_tokenizer, rwkv_world, sentencepiece_file, tiktoken_file
 from localinfer.conversion.vocabulary.token_list import TokenList
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
@@ -50,6 +50,9 @@ def read_files(folder: CheckpointFolder, characters: str) -> TokenList:
         lines = folder.read_text(rwkv_world.NAME)
         if lines is not None:
             return rwkv_world.read(folder.path / rwkv_world.NAME, lines)
+        ranks = folder.read_text(tiktoken_file.NAME)
+        if ranks is not None:
+            return tiktoken_file.read(folder, ranks)
         what = f"there is neither {json_tokenizer.NAME} nor {sentencepiece_file.NAME}"
         raise folder.error(f"{what}: other kinds of tokenizers are not supported", UnsupportedError)
     return json_tokenizer.read(folder.json(json_tokenizer.NAME), characters)

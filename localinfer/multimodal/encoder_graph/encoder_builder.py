@@ -37,6 +37,7 @@ PATCH_EMBEDDING, PATCH_BIAS = "v.patch_embd.weight", "v.patch_embd.bias"
 FRAMES = (PATCH_EMBEDDING, f"{PATCH_EMBEDDING}.1")  # of encoders of pairs of frames: an image is two equal frames
 DEFAULT_EPSILON = 1e-5
 FULL_ATTENTION = AttentionSpec()
+NO_ROWS: Floats = np.zeros((0, 1), np.float32)
 
 
 class PatchInput(NamedTuple):
@@ -52,14 +53,17 @@ class PatchInput(NamedTuple):
 
 class EncoderBuilder(GraphBuilder):
     """Records the operations of an encoder for a `grid` of patches: rows and columns. A patch shows one frame, or
-    `n_frames` frames of a video."""
+    `n_frames` frames of a video. `class_rows` are rows beside those of the patches, (count, n)."""
 
     tensors: EncoderTensors
     layer_prefix = "v.blk."
 
-    def __init__(self, model: ModelGraph, grid: tuple[int, int], heads: AttentionHeads, n_frames: int = 1) -> None:
+    def __init__(
+        self, model: ModelGraph, grid: tuple[int, int], heads: AttentionHeads, n_frames: int = 1,
+        class_rows: Floats = NO_ROWS,
+    ) -> None:  # fmt: skip
         super().__init__(model)
-        self.n_frames = n_frames
+        self.n_frames, self.class_rows = n_frames, class_rows
         self.graph, self.grid, self.heads = model.graph, grid, heads
         self.n_patches = grid[0] * grid[1]
         self.constants: list[tuple[Region, int, NDArray[np.generic]]] = []  # with offsets in bytes
@@ -116,15 +120,14 @@ class EncoderBuilder(GraphBuilder):
         n, names = self.embedding_length, tuple(convolutions) or (PATCH_EMBEDDING,)
         side_by_side = self.n_frames == len(names) > 1
         weight = self.tensors.patch_matrix(names, n, CHANNELS, self.patch_size, side_by_side=side_by_side)
-        class_rows = read_class_rows(self.tensors, n)
-        initial, count = np.zeros((self.graph.batch, n), np.float32), len(class_rows)
+        initial, count = np.zeros((self.graph.batch, n), np.float32), len(self.class_rows)
         first = 0 if class_last else count
         if positions is not None:
             check_positions(self.f, len(positions), len(initial))
             initial[:] = positions
         if self.tensors.has(PATCH_BIAS):
             initial[first : first + self.n_patches] += self.tensors.values(PATCH_BIAS, n)
-        initial[self.n_patches if class_last else 0 :][:count] += class_rows
+        initial[self.n_patches if class_last else 0 :][:count] += self.class_rows
         if order is not None:
             initial[first : first + self.n_patches] = initial[first + order.reshape(-1)]
         return self.enter_patches(weight, initial, self.graph.tokens, first=first, order=order)

@@ -12,6 +12,7 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
     HAS_LAYERS          whether it has layers; if not, keys of the file say that there are none (True if missing)
     n_rows(f, grid, n)  the number of rows that the graph of a grid needs; `n` of patches and class rows if missing
+    CLASS_ROWS          whether the file may have rows beside those of the patches (False if missing: it is refused)
     ANY_SIZE            whether clip.vision.image_size is unused: the image processor chooses a size (False if missing)
 """
 
@@ -43,6 +44,7 @@ class Encoder(NamedTuple):
     has_projection_dim: bool
     has_layers: bool
     any_size: bool
+    class_rows: bool
     n_rows: Callable[[GGUF, tuple[int, int], int], int]
     video: VideoFamily | None = None
     coordinates: Callable[[tuple[int, int], int], NDArray[np.int32]] | None = None
@@ -78,6 +80,7 @@ def find_encoder(projector_type: str) -> Encoder | None:
         getattr(module, "HAS_PROJECTION_DIM", True),
         getattr(module, "HAS_LAYERS", True),
         getattr(module, "ANY_SIZE", False),
+        getattr(module, "CLASS_ROWS", False),
         getattr(module, "n_rows", rows_of_patches),
         getattr(module, "VIDEO", None),
         getattr(module, "coordinates", None),

@@ -21,6 +21,7 @@ from localinfer.multimodal.media import digest_of
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 ARCHITECTURES = ("deepseek2-ocr",)
+CLASS_ROWS = True
 PREFIX = "clip.vision"
 CLIP_EPSILON = 1e-5
 NEWLINE, SEPARATOR = "v.image_newline", "v.view_seperator"

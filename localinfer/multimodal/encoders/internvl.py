@@ -9,6 +9,7 @@ from localinfer.multimodal.videos import frame_sizes, sampling, video_text
 from localinfer.multimodal.videos.video_family import VideoFamily
 
 ARCHITECTURES = ()
+CLASS_ROWS = True
 arrange = enclose("<img>", "</img>", overview_last=True)
 VIDEO = VideoFamily(sampling.internvl_frames, frame_sizes.tile_size, video_text.internvl_text, fps=1, most=32)
 RMS_NORM_LENGTH, RMS_NORM_LAYERS = 3200, 45  # of the encoder with RMSNorm, InternViT-6B

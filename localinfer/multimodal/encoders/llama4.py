@@ -10,6 +10,7 @@ from localinfer.multimodal.encoder_graph.transformer import activation, transfor
 from localinfer.multimodal.encoders.arrangement import enclose
 
 ARCHITECTURES = ("llama4",)
+CLASS_ROWS = True
 arrange = enclose("<|image_start|>", "<|image_end|>", overview_last=True)
 
 

@@ -15,6 +15,7 @@ from localinfer.multimodal.encoder_graph.transformer import activation, transfor
 from localinfer.multimodal.encoders.arrangement import Part, View, join_tiles
 
 ARCHITECTURES = ()
+CLASS_ROWS = True
 HAS_PROJECTION_DIM = False  # files have that of CLIP, which the model does not use
 NEWLINES = ("v.image_newline", "model.image_newline")  # the second one in older files
 MAX_FEATURES = 16

@@ -10,6 +10,7 @@ from localinfer.multimodal.encoder_graph.transformer import activation, transfor
 from localinfer.multimodal.encoders.arrangement import enclose
 
 ARCHITECTURES = ("nemotron_h", "nemotron_h_moe")
+CLASS_ROWS = True
 EPSILON = 1e-5  # of the projector's norm
 arrange = enclose("<img>", "</img>", overview_last=True)
 

@@ -577,3 +577,28 @@ def test_text_models_of_lfm2_audio_and_lfm2_vl(kind: str, tmp_path: Path) -> Non
     expected, found = open_checkpoint(plain), open_checkpoint(folder)
     assert found.tensors.keys() == expected.tensors.keys()
     assert keys_of(found) == keys_of(expected)
+
+
+VISION = ("model.vision_embedder.pos_embedding", "model.embed_vision.x.weight", "model.embed_audio.x.weight")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "key", "prefix", "others"),
+    [
+        ("gemma4-dense", "Gemma4UnifiedForConditionalGeneration", "text_config", "model.language_model.", VISION),
+        ("nemotron_h", "NemotronH_Nano_VL_V2", "llm_config", "language_model.model.", ("vision_model.x", "mlp1.1.x")),
+        ("nemotron_h_moe", "NemotronH_Nano_VL_V2", "llm_config", "language_model.model.", ("sound_encoder.x.weight",)),
+        ("deepseek3", "KimiVLForConditionalGeneration", "text_config", "language_model.model.", ("vision_tower.x",)),
+    ],
+)
+def test_text_models_of_models_that_see(
+    name: str, kind: str, key: str, prefix: str, others: tuple[str, ...], tmp_path: Path
+) -> None:
+    plain, folder = (reference_models.checkpoint(name, tmp_path / each) for each in ("plain", "sees"))
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"architectures": [kind], "model_type": kind, key: config}))
+    renamed = {re.sub(r"^model\.(language_model\.)?", prefix, each): tensor for each, tensor in tensors.items()}
+    save_file({**renamed, **{each: np.zeros(1, np.float32) for each in others}}, folder / "model.safetensors")
+    expected, found = open_checkpoint(plain), open_checkpoint(folder)
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert keys_of(found) == keys_of(expected)

@@ -1,5 +1,6 @@
 """Converted tokenizers produce the same ids as the library that the checkpoint was made with."""
 
+import base64
 import hashlib
 import json
 import unicodedata
@@ -16,12 +17,14 @@ from tokenizer_texts import tricky
 
 from localinfer import tokenizer
 from localinfer.conversion import open_checkpoint
-from localinfer.conversion.vocabulary import known_tokenizers, sentencepiece_file
+from localinfer.conversion.checkpoint_folder import CheckpointFolder
+from localinfer.conversion.vocabulary import known_tokenizers, read_vocabulary, sentencepiece_file
 from localinfer.conversion.vocabulary.json_tokenizer import PRE_TOKENIZERS
 from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer
 from localinfer.tokenizer.pretokenizers import BY_NAME
+from localinfer.tokenizer.segmenters.byte_level import BYTE_OF
 from localinfer.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
 CONVERTED = [name for name in NAMES if name != "gemma3"]
@@ -113,6 +116,53 @@ def test_added_token_beyond_the_embedding_is_dropped(tmp_path: Path) -> None:
     edit_json(folder / "tokenizer.json", lambda file: file["added_tokens"].append(picture))
     edit_json(folder / "tokenizer.json", lambda file: file["model"]["vocab"].update({"<image>": 323}))
     assert tokens_of(folder) == tokens_of(CHECKPOINTS / "llama")
+
+
+def write_tiktoken(folder: Path, lines: list[str], tokenizer_class: str = "TikTokenTokenizer") -> CheckpointFolder:
+    """Write the vocabulary of the tiktoken library, and return the directory."""
+    (folder / "tiktoken.model").write_text("\n".join(lines))
+    added = {str(len(lines)): {"content": "[EOS]", "special": True}}
+    config = {"tokenizer_class": tokenizer_class, "added_tokens_decoder": added}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return CheckpointFolder(folder)
+
+
+def test_merges_of_a_vocabulary_of_tiktoken(tmp_path: Path) -> None:
+    """A vocabulary of the library `tokenizers` whose ids are in the order of the merges, without its merges."""
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(BYTE_OF, key=BYTE_OF.__getitem__)
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
+    trained.train_from_iterator(tricky(), trainer)
+    model = json.loads(trained.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    texts = [b"".join(BYTE_OF[character] for character in token) for token in tokens]
+    lines = [f"{base64.b64encode(text).decode()} {rank}" for rank, text in enumerate(texts)]
+    found = read_vocabulary(write_tiktoken(tmp_path, lines), 700)
+    assert (found.model, found.pre) == ("gpt2", "kimi-k2")
+    assert [token.text for id, token in sorted(found.by_id.items()) if token.type == NORMAL] == tokens
+    assert found.merges == [" ".join(pair) for pair in model["merges"]]
+    assert (found.by_id[330].text, found.by_id[330].type) == ("[EOS]", CONTROL)
+    assert (found.by_id[331].text, found.by_id[331].type) == ("<|reserved_token_331|>", CONTROL)
+    assert max(found.by_id) == 330 + 255
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("YQ== 7", "line 2: is not a token and its rank"), ("!! 1", "line 2: is not a token"), (" 1", "line 2: is not"),
+        ("YQ==", "line 2: is not a token"), ("YQ== 1", "line 2: has a token of another line"),
+        (f"{base64.b64encode(bytes(1025)).decode()} 1", "line 2: is not a token"),
+    ],
+)  # fmt: skip
+def test_invalid_vocabularies_of_tiktoken(line: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(LocalInferError, match=problem):
+        read_vocabulary(write_tiktoken(tmp_path, ["YQ== 0", line]), 700)
+
+
+def test_vocabularies_of_tiktoken_of_other_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"tokenizer_class: must be TikTokenTokenizer with tiktoken\.model"):
+        read_vocabulary(write_tiktoken(tmp_path, ["YQ== 0"], "QWenTokenizer"), 700)
 
 
 # -------------------------------------------------------------------------------------- special tokens
