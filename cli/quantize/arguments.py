@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from localinfer.gguf.source import Field
     from localinfer.quantization.budget import Target
     from localinfer.quantization.plan import Request
+    from localinfer.quantization.recipe_file import RecipeFile
+    from localinfer.quantization.sensitivity.lab_file import Lab
 
 AUTO = "auto:"  # before the number of layers to remove, which are then chosen
 REPORTS = (".html", ".json")
@@ -30,7 +32,7 @@ Value = TypeVar("Value")
 
 
 class Positionals(NamedTuple):
-    """The arguments after SOURCE. `out` and `threads` are None for the default, `recipe` is None with a target."""
+    """The arguments after SOURCE. `out` and `threads` are None for the default, `recipe` is None without TYPE."""
 
     out: Path | None
     recipe: str | None
@@ -52,11 +54,13 @@ class LayerSearch(NamedTuple):
 
 
 class Task(NamedTuple):
-    """The parsed command line. With a target, the recipe of the request is ignored."""
+    """The parsed command line. With a target or a recipe file, the recipe of the request is ignored."""
 
     positionals: Positionals
     request: "Request"
     target: "Target | None"
+    recipe_file: "RecipeFile | None"
+    lab: "Lab | None"
     effort: str
     keep_split: bool
     replace: bool
@@ -83,8 +87,8 @@ def parse_task(
 ) -> Task:
     """Parse the arguments after SOURCE and the options."""
     check_mmproj(types, importance, source)
-    target = parse_target(types)
-    positionals = parse_target_positionals(words) if target else parse_positionals(words)
+    target, recipe_file = parse_target(types), parse_recipe_file(types)
+    positionals = parse_positionals_without_type(words) if target or recipe_file else parse_positionals(words)
     calibration = parse_calibration(importance, output, source.prune_layers is not None)
     effort = parse_effort(importance.effort, calibration)
     overrides, fields = parse_type_overrides(types), parse_metadata(source.override_kv or [])
@@ -105,8 +109,9 @@ def parse_task(
     )
     report_path = writable_path("--report", output.report, REPORTS) if output.report is not None else None
     return Task(
-        positionals, request, target, effort, output.keep_split, output.force, report_path, calibration,
-        source.target_model_dir, parse_adapters(source), source.remote, source.mmproj, layer_search,
+        positionals, request, target, recipe_file, parse_lab(types), effort, output.keep_split, output.force,
+        report_path, calibration, source.target_model_dir, parse_adapters(source), source.remote, source.mmproj,
+        layer_search,
     )  # fmt: skip
 
 
@@ -115,7 +120,8 @@ def check_mmproj(types: TypeOptions, importance: ImportanceOptions, source: Sour
     if not source.mmproj:
         return
     given = {
-        "--target-size": types.target_size, "--imatrix": importance.imatrix, "--calibrate": importance.calibrate,
+        "--target-size": types.target_size, "--recipe": types.recipe,
+        "--imatrix": importance.imatrix, "--calibrate": importance.calibrate,
         "--prune-layers": source.prune_layers, "--lora": source.lora, "--lora-scaled": source.lora_scaled,
         "--target-model-dir": source.target_model_dir,
     }  # fmt: skip
@@ -139,13 +145,13 @@ def parse_positionals(words: Sequence[str]) -> Positionals:
     return Positionals(out, recipe, parse_threads(rest, "SOURCE [OUT] TYPE [THREADS]"))
 
 
-def parse_target_positionals(words: Sequence[str]) -> Positionals:
+def parse_positionals_without_type(words: Sequence[str]) -> Positionals:
     """Parse [OUT] [THREADS]. The first word is OUT unless it is a number."""
     out = None if not words or words[0].isdecimal() else Path(words[0])
     rest = words[1 if out else 0 :]
     named = [word for word in words if find_recipe(word) and not word.isdecimal()]
     if named:
-        raise UsageError(f"{named[0]}: cannot be combined with a target, which chooses the types")
+        raise UsageError(f"{named[0]}: cannot be combined with a target or a recipe file, which choose the types")
     return Positionals(out, None, parse_threads(rest, "SOURCE [OUT] [THREADS]"))
 
 
@@ -172,6 +178,36 @@ def parse_target(options: TypeOptions) -> "Target | None":
 
     found = parse_option("--target-size", parse_size, size)
     return found or parse_option("--target-bpw", parse_bits, bits)
+
+
+def parse_recipe_file(options: TypeOptions) -> "RecipeFile | None":
+    """Read the file of --recipe. Returns None without it."""
+    if options.recipe is None:
+        return None
+    given = {
+        "--target-size": options.target_size, "--target-bpw": options.target_bpw, "--pure": options.pure or None,
+        "--output-tensor-type": options.output_tensor_type, "--token-embedding-type": options.token_embedding_type,
+        "--tensor-type": options.tensor_type, "--tensor-type-file": options.tensor_type_file,
+        "--leave-output-tensor": options.leave_output_tensor or None,
+    }  # fmt: skip
+    if option := next((name for name, value in given.items() if value is not None), None):
+        raise UsageError(f"{option}: cannot be combined with --recipe, whose file chooses the types")
+
+    from localinfer.quantization.recipe_file import read_recipe
+
+    return read_recipe(options.recipe)
+
+
+def parse_lab(options: TypeOptions) -> "Lab | None":
+    """Read the file of --lab. Returns None without it."""
+    if options.lab is None:
+        return None
+    if options.target_size is None and options.target_bpw is None:
+        raise UsageError("--lab: requires --target-size or --target-bpw; or use it as --recipe")
+
+    from localinfer.quantization.sensitivity.lab_file import read_lab
+
+    return read_lab(options.lab)
 
 
 def parse_calibration(options: ImportanceOptions, output: OutputOptions, prunes_layers: bool) -> Calibration | None:

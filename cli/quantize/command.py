@@ -53,7 +53,8 @@ def quantize_command(
       localinfer quantize model-f16.gguf model.gguf Q4_K_M --calibrate calibration.txt
       localinfer quantize model-f16.gguf Q4_K_M --dry-run
       localinfer quantize model-f16.gguf COPY --prune-layers auto:4 --prune-text text.txt
-      localinfer quantize model-f16.gguf --target-size 700MB
+      localinfer quantize model-f16.gguf --target-size 700MB --lab lab.json
+      localinfer quantize model-f16.gguf model.gguf --recipe recipe.json
       localinfer quantize model-00001-of-00002.gguf joined.gguf COPY
     """
     task = with_chosen_layers(parse_task(words or [], types, importance, reading, output), source)
@@ -223,7 +224,11 @@ def open_runnable_source(name: str, option: str, task: Task, status: screen.Stat
 
 
 def choose_types(source: "Source", task: Task, status: screen.Status) -> "QuantizationPlan":
-    """Return the types that the recipe gives, or those found for a target size."""
+    """Return the types that the recipe gives, those of a recipe file, or those found for a target size."""
+    if task.recipe_file:
+        from localinfer.quantization.recipe_file import plan_for_recipe
+
+        return plan_for_recipe(source, task.request, task.recipe_file)
     if task.target is None:
         from localinfer.quantization.plan import make_plan
 
@@ -240,13 +245,14 @@ def choose_types(source: "Source", task: Task, status: screen.Status) -> "Quanti
         effort=task.search,
         threads=resolve_threads(task.positionals.threads),
         keep_split=task.keep_split,
+        divergences=task.lab.divergences if task.lab else None,
         compiling=status,
         measuring=measuring,
     )
     status.erase()
     if line := measuring.summary_line():
         screen.note(line)
-    else:
+    elif not task.lab or not plan.changed_types:
         screen.warn(f"{task.target.label}: even the best types are smaller than the target; using them")
     return plan
 
@@ -267,6 +273,8 @@ def output_path(source: "Source", task: Task) -> Path:
     The file of a checkpoint on the hub is not written into the cache.
     """
     label = task.target.label if task.target else task.positionals.recipe
+    if task.recipe_file:
+        label = task.recipe_file.path.stem
     directory = source.path if source.path.is_dir() else source.path.parent
     if task.remote:
         directory = Path()

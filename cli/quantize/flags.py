@@ -38,6 +38,14 @@ class TypeOptions:
             "--target-bpw", metavar="BITS", help="Instead of TYPE: choose types for this average of bits per weight."
         ),
     ] = None
+    lab: Annotated[
+        Path | None,
+        typer.Option("--lab", metavar="FILE", help="With a target: choose by the divergences of `localinfer lab`."),
+    ] = None
+    recipe: Annotated[
+        Path | None,
+        typer.Option("--recipe", metavar="FILE", help="Instead of TYPE: a JSON file with the types of tensors."),
+    ] = None
     pure: Annotated[bool, typer.Option("--pure", help="Use one type for all matrices.")] = False
     leave_output_tensor: Annotated[
         bool, typer.Option("--leave-output-tensor", help="Do not quantize output.weight.")

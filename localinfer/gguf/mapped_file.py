@@ -35,6 +35,7 @@ class MappedFile:
     """
 
     in_memory = False  # whether the bytes are process memory, as in `localinfer.gguf.in_memory`
+    access = mmap.ACCESS_READ
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,13 +110,22 @@ class MappedFile:
 
     def _map(self) -> mmap.mmap:
         try:
-            mapping = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
+            mapping = mmap.mmap(self._descriptor, self.size, access=self.access)
         except (OSError, ValueError) as error:  # ValueError: the file was truncated meanwhile
             full = getattr(error, "errno", None) == errno.ENOMEM
             what = f"cannot be mapped into memory: {getattr(error, 'strerror', None) or error}"
             raise self.error("", what, NotEnoughMemoryError if full else LocalInferError) from None
         request_huge_pages(mapping)
         return mapping
+
+
+class PrivateFile(MappedFile):
+    """A `MappedFile` whose bytes can be changed in memory. The file and its `window`s keep the original bytes.
+
+    A page that is changed is copied into process memory and stays there until the mapping ends.
+    """
+
+    access = mmap.ACCESS_COPY
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:

@@ -4,7 +4,9 @@
 
 For every tensor, the noise of every type is measured (`localinfer.quantization.noise`), and each byte is spent where it
 removes the most noise. All matrices have the same weight, except the output matrix, whose noise is not averaged out by
-later layers: its weight is `OUTPUT_WEIGHT` of the number of matrices. This module does not write files.
+later layers: its weight is `OUTPUT_WEIGHT` of the number of matrices. If the KL divergence of the model with each
+tensor quantized is known (`localinfer.quantization.sensitivity`), it takes the place of the weighted noise. This module
+does not write files.
 """
 
 import re
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from localinfer.errors import UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Source, SourceTensor
 from localinfer.gguf.writer import align, get_alignment
 from localinfer.quantization.noise import Progress, measure_noise
@@ -41,6 +44,7 @@ TYPES = (
     *("IQ4_XS", "Q4_0", "IQ4_NL", "Q4_K", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0", "F16"),
 )
 MAX_BITS = 16  # per weight of the largest of these types
+Divergences = Mapping[str, Mapping[str, float]]  # by tensor and name of a type; the present type has none
 UNITS = {"": 1, "B": 1} | {
     letter + ending: base**power
     for ending, base in (("B", 1000), ("iB", 1024))
@@ -95,18 +99,22 @@ def plan_for_target(
     effort: str,
     threads: int,
     keep_split: bool = False,
+    divergences: Divergences | None = None,
     compiling: loader.Progress | None = None,
     measuring: Progress | None = None,
 ) -> QuantizationPlan:
-    """Return the plan with the least noise within the target; the recipe of the request is ignored.
+    """Return the plan with the least noise, or KL divergence, within the target; the recipe of the request is ignored.
 
-    The user's type overrides take precedence. Raises UsageError if the target cannot be reached.
+    The user's type overrides take precedence. Raises UsageError if the target cannot be reached, or if `divergences`
+    lack a tensor.
     """
     plan = make_plan(source, replace(request, recipe=BASE_RECIPE))
     candidates = {
         name: candidates_for(source.tensors[name], name in plan.importance)
         for name in tensors_without_override(source.tensors.values(), request.overrides)
     }
+    if divergences is not None:
+        candidates = {name: known_candidates(source, name, kinds, divergences) for name, kinds in candidates.items()}
     limit_bytes = target.limit(source)
     best = with_named_recipe(plan, request, {name: types[-1] for name, types in candidates.items()})
     if bytes_used(best, target, keep_split) <= limit_bytes:
@@ -117,7 +125,11 @@ def plan_for_target(
     remaining = limit_bytes - bytes_used(smallest, target, keep_split)
     if remaining < 0:
         raise UsageError(unreachable_message(target, source, bytes_used(smallest, target, keep_split)))
-    options = measure_options(plan, candidates, target, effort, threads, compiling, measuring)
+    alignment = get_alignment(plan.fields) if target.size is not None else 1
+    noise = divergences or measure_weighted_noise(plan, candidates, effort, threads, compiling, measuring)
+    options = {
+        name: type_options(source.tensors[name], kinds, noise[name], alignment) for name, kinds in candidates.items()
+    }
     limit = remaining + sum(each[0].cost for each in options.values())
     return with_named_recipe(
         plan, request, {name: option.type for name, option in choose_options(options, limit).items()}
@@ -173,18 +185,23 @@ def candidates_for(tensor: SourceTensor, weighted: bool) -> list[str]:
     return [*sorted(smaller, key=size.__getitem__), tensor.type_name]
 
 
-def measure_options(
+def known_candidates(source: Source, name: str, kinds: Sequence[str], divergences: Divergences) -> list[str]:
+    """Return the candidates whose divergence is known. Raises UsageError if the tensor's is not."""
+    if len(kinds) > 1 and name not in divergences:
+        raise UsageError(f"{printable(str(source.path))}: {printable(name, 80)}: was not measured in this lab file")
+    return [kind for kind in kinds if kind == kinds[-1] or kind in divergences[name]]
+
+
+def measure_weighted_noise(
     plan: QuantizationPlan,
     candidates: Mapping[str, Sequence[str]],
-    target: Target,
     effort: str,
     threads: int,
     compiling: loader.Progress | None,
     measuring: Progress | None,
-) -> dict[str, list[TypeOption]]:
-    """Return the options of every tensor, with their costs and noise."""
-    tensors = plan.source.tensors
-    tied = "output.weight" not in tensors
+) -> dict[str, dict[str, float]]:
+    """Return the noise of every candidate type in every tensor, by name, times the weight of the tensor."""
+    tied = "output.weight" not in plan.source.tensors
     new = {name: [ggml.TYPE_NUMBERS[kind] for kind in kinds[:-1]] for name, kinds in candidates.items()}
     compile_kernels(plan.old_types, {number for numbers in new.values() for number in numbers}, effort, compiling)
     noise = measure_noise(
@@ -195,16 +212,21 @@ def measure_options(
         threads=threads,
         progress=measuring,
     )
-    alignment = get_alignment(plan.fields) if target.size is not None else 1
-    options: dict[str, list[TypeOption]] = {}
-    for name, kinds in candidates.items():
-        is_output = role_of(name, tied) == "output"
-        tensor, weight = tensors[name], OUTPUT_WEIGHT * len(candidates) if is_output else 1.0
-        for kind in kinds:
-            number = ggml.TYPE_NUMBERS[kind]
-            cost = align(ggml.nbytes(number, tensor.n_elements), alignment)
-            options.setdefault(name, []).append(TypeOption(kind, cost, weight * noise[name].get(number, 0.0)))
-    return options
+    weights = {
+        name: OUTPUT_WEIGHT * len(candidates) if role_of(name, tied) == "output" else 1.0 for name in candidates
+    }
+    return {
+        name: {ggml.TYPES[number].name: weights[name] * value for number, value in by_type.items()}
+        for name, by_type in noise.items()
+    }
+
+
+def type_options(
+    tensor: SourceTensor, kinds: Iterable[str], noise: Mapping[str, float], alignment: int
+) -> list[TypeOption]:
+    """Return the options of a tensor. A type without noise is the present one."""
+    costs = {kind: align(ggml.nbytes(ggml.TYPE_NUMBERS[kind], tensor.n_elements), alignment) for kind in kinds}
+    return [TypeOption(kind, cost, noise.get(kind, 0.0)) for kind, cost in costs.items()]
 
 
 # --- choice ---

@@ -64,10 +64,7 @@ def _measure_one(
     ratios = []
     for matrix in (sampled[number] for number in evenly_spaced(len(sampled), MAX_EXPERTS)):
         x = sample_rows(source, matrix, data)
-        out = np.empty((len(x), ggml.nbytes(type_number, matrix.n)), np.uint8)
-        encoder_factory(matrix)(x, out)
-        y = np.empty_like(x)
-        get_decoder(type_number).rows(out.reshape(-1), y)
+        y = quantized_rows(x, matrix, encoder_factory)
         ratios.append(relative_noise(x, y, None if importance is None else importance[matrix.number]))
     noise_by_type[type_number] = float(np.mean(ratios))
 
@@ -75,6 +72,15 @@ def _measure_one(
 def sample_rows(source: Source, matrix: Matrix, data: Bytes, most: int = MAX_ROWS) -> Floats:
     """Return some rows of a matrix, float32 (rows, n); `data` are the bytes of its tensor."""
     return read_selected_rows(source, matrix, data, evenly_spaced(matrix.rows, most))
+
+
+def quantized_rows(x: Floats, matrix: Matrix, encoder_factory: EncoderFactory) -> Floats:
+    """Return rows of a matrix as they are after quantization to its target type, float32 (rows, n)."""
+    out = np.empty((len(x), ggml.nbytes(matrix.type, matrix.n)), np.uint8)
+    encoder_factory(matrix)(x, out)
+    y = np.empty_like(x)
+    get_decoder(matrix.type).rows(out.reshape(-1), y)
+    return y
 
 
 def evenly_spaced(n: int, most: int) -> list[int]:
