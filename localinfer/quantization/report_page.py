@@ -5,7 +5,7 @@ input is the result of `Report.to_dict`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Relative errors, on a logarithmic scale, against the layer."""
+    """A figure of each tensor, on a logarithmic scale, against the layer."""
 
+    heading: str
+    caption: str
     lines: Sequence[Line]
     layers: Sequence[Tick]
-    errors: Sequence[Tick]
+    values: Sequence[Tick]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,38 +73,61 @@ class TypeMap:
 
 def render_page(report: Mapping[str, Any]) -> str:
     """Return the page as HTML. Tensor names come from a file and are escaped."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = environment.from_string(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     inside = [tensor for tensor in report["tensors"] if tensor["layer"] is not None and len(tensor["shape"]) > 1]
-    return template.render(report=report, plot=plot(inside), types=type_map(inside))
+    return render("report.html", report=report, plot=error_plot(inside), types=type_map(inside, tooltip))
 
 
-def plot(tensors: Sequence[Tensor]) -> Plot | None:
+def render(template: str, **values: Any) -> str:
+    """Return a page made of a template of this folder. Names come from files and are escaped."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    )  # fmt: skip
+    return environment.get_template(template).render(**values)
+
+
+def error_plot(tensors: Sequence[Tensor]) -> Plot | None:
     """Return the error chart of the matrices in layers; None if none has an error."""
-    with_errors = [tensor for tensor in tensors if tensor["relative_error"]]
-    if not with_errors:
+    caption = "Relative error: root of the sum of squared errors over the sum of squared weights."
+    return plot_by_layer(
+        tensors, "relative_error", tooltip, lambda error: f"{100 * error:g} %", "Error by layer", caption
+    )
+
+
+def plot_by_layer(
+    tensors: Sequence[Tensor],
+    key: str,
+    tooltip_of: Callable[[Tensor], str],
+    label_of: Callable[[float], str],
+    heading: str,
+    caption: str,
+) -> Plot | None:
+    """Return the chart of a figure of the tensors; None if none has one. `label_of` labels its axis."""
+    shown = [tensor for tensor in tensors if tensor[key]]
+    if not shown:
         return None
-    deepest: int = max(tensor["layer"] for tensor in with_errors)
-    errors: list[float] = [tensor["relative_error"] for tensor in with_errors]
-    ticks = logarithmic_axis_ticks(min(errors), max(errors))
-    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
+    deepest: int = max(tensor["layer"] for tensor in shown)
+    values: list[float] = [tensor[key] for tensor in shown]
+    ticks = logarithmic_axis_ticks(min(values), max(values))
 
     def x(layer: int) -> float:
         return LEFT + (RIGHT - LEFT) * layer / max(1, deepest)
 
-    def y(error: float) -> float:
-        return BOTTOM - (BOTTOM - TOP) * (math.log10(error) - low) / (high - low)
-
     lines = []
-    for number, kind in enumerate(dict.fromkeys(tensor["kind"] for tensor in with_errors)):
-        of_kind = sorted((tensor for tensor in with_errors if tensor["kind"] == kind), key=lambda each: each["layer"])
-        points = [(x(each["layer"]), y(each["relative_error"])) for each in of_kind]
-        lines.append(Line(kind, COLOURS[number % len(COLOURS)], points, [*map(tooltip, of_kind)]))
+    for number, kind in enumerate(dict.fromkeys(tensor["kind"] for tensor in shown)):
+        of_kind = sorted((tensor for tensor in shown if tensor["kind"] == kind), key=lambda each: each["layer"])
+        points = [(x(each["layer"]), height(each[key], ticks)) for each in of_kind]
+        lines.append(Line(kind, COLOURS[number % len(COLOURS)], points, [*map(tooltip_of, of_kind)]))
     step = max(1, -(-(deepest + 1) // 16))
     layers = [Tick(x(layer), str(layer)) for layer in range(0, deepest + 1, step)]
-    return Plot(lines, layers, [Tick(y(value), f"{100 * value:g} %") for value in ticks])
+    return Plot(heading, caption, lines, layers, [Tick(height(value, ticks), label_of(value)) for value in ticks])
+
+
+def height(value: float, ticks: Sequence[float]) -> float:
+    """Return the vertical position of a value on the logarithmic axis with these ticks."""
+    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
+    above: float = (math.log10(value) - low) / (high - low)
+    return BOTTOM - (BOTTOM - TOP) * above
 
 
 def logarithmic_axis_ticks(low: float, high: float) -> list[float]:
@@ -117,7 +142,7 @@ def logarithmic_axis_ticks(low: float, high: float) -> list[float]:
     return ticks[first : last + 1]
 
 
-def type_map(tensors: Sequence[Tensor]) -> TypeMap | None:
+def type_map(tensors: Sequence[Tensor], tooltip_of: Callable[[Tensor], str]) -> TypeMap | None:
     """Return the map of types of the matrices in layers; None if there are none."""
     if not tensors:
         return None
@@ -126,7 +151,10 @@ def type_map(tensors: Sequence[Tensor]) -> TypeMap | None:
     colours = {name: colour_of(number, len(bits)) for number, name in enumerate(bits)}
     squares = [
         Square(
-            NAMES + CELL * tensor["layer"], CELL * kinds[tensor["kind"]], colours[tensor["new_type"]], tooltip(tensor)
+            NAMES + CELL * tensor["layer"],
+            CELL * kinds[tensor["kind"]],
+            colours[tensor["new_type"]],
+            tooltip_of(tensor),
         )
         for tensor in tensors
     ]

@@ -191,6 +191,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "questions.txt": partial(text, content="Who?\nWhat?\n"),
     "prompts.jsonl": partial(lines, objects=REQUESTS),
     "chat.json": partial(values, value=MESSAGES), "tools.json": partial(values, value=TOOLS),
+    "recipe.json": partial(values, value={"base": "Q4_K_M", "types": {"ffn_down": "Q5_K"}}),
     "book.json": partial(values, value=SCHEMA), "servers.json": partial(values, value=MCP_SERVERS),
 }  # fmt: skip
 

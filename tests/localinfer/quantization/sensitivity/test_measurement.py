@@ -1,6 +1,5 @@
 """The divergence of a model with one quantized tensor equals that of two whole files, to the bit."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -89,15 +88,15 @@ class Recorder(SensitivityObserver):
         self.found[found.name] = found
 
 
+Measured = tuple[Path, dict[str, TensorSensitivity], Recorder]
+
+
 @pytest.fixture(scope="module", params=[untied_llama, half_gemma3, gemma3n], ids=lambda make: make.__name__)
 def measured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, dict[str, TensorSensitivity], Recorder]]:
+) -> Measured:
     model, recorder = request.param(tmp_path_factory.mktemp("model")), Recorder()
-    yield model, measure_sensitivity(plan_of(model), chunks_of(model), observer=recorder), recorder
-
-
-Measured = tuple[Path, dict[str, TensorSensitivity], Recorder]
+    return model, measure_sensitivity(plan_of(model), chunks_of(model), observer=recorder), recorder
 
 
 def test_equals_conversion_of_whole_files(measured: Measured, tmp_path: Path) -> None:
