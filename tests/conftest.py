@@ -41,8 +41,8 @@ if hasattr(signal, "SIGHUP"):
 MODEL_TESTS = tuple(
     f"tests/localinfer/{name}"
     for name in (
-        "architectures/", "runtime/", "kernels/", "graph/", "evaluation/", "quantization/", "generation/speculative/",
-        "test_model.py",
+        "architectures/", "runtime/", "kernels/", "graph/", "evaluation/", "quantization/", "lab/",
+        "generation/speculative/", "test_model.py",
     )
 )  # fmt: skip
 KERNEL_TESTS, LONG_TESTS = "tests/quant/", ("test_arm64.py", "test_instruction_sets.py")

@@ -13,10 +13,10 @@ from localinfer.quantization.recipes import COPY, RECIPES, TypeOverrides, find_r
 
 if TYPE_CHECKING:
     from localinfer.gguf.source import Field
+    from localinfer.lab.lab_file import Lab
     from localinfer.quantization.budget import Target
     from localinfer.quantization.plan import Request
     from localinfer.quantization.recipe_file import RecipeFile
-    from localinfer.quantization.sensitivity.lab_file import Lab
 
 AUTO = "auto:"  # before the number of layers to remove, which are then chosen
 REPORTS = (".html", ".json")
@@ -205,7 +205,7 @@ def parse_lab(options: TypeOptions) -> "Lab | None":
     if options.target_size is None and options.target_bpw is None:
         raise UsageError("--lab: requires --target-size or --target-bpw; or use it as --recipe")
 
-    from localinfer.quantization.sensitivity.lab_file import read_lab
+    from localinfer.lab.lab_file import read_lab
 
     return read_lab(options.lab)
 

@@ -1,6 +1,6 @@
 """The command `localinfer lab`: how sensitive a model is to the quantization of each of its tensors.
 
-`localinfer.quantization.sensitivity` measures; this module shows the progress and the tables, and writes the files.
+`localinfer.lab` measures; this module shows the progress and the tables, and writes the files.
 """
 
 import json
@@ -21,12 +21,12 @@ from cli.quantize.arguments import parse_option
 from cli.terminal import screen
 from cli.terminal.tables import table
 from localinfer.errors import UsageError
+from localinfer.lab.run import LabObserver
 from localinfer.options import CHUNK_SIZE
-from localinfer.quantization.sensitivity.lab import LabObserver
 
 if TYPE_CHECKING:
+    from localinfer.lab.tensor_sensitivity import TensorSensitivity
     from localinfer.quantization.plan import QuantizationPlan
-    from localinfer.quantization.sensitivity.tensor_sensitivity import TensorSensitivity
     from localinfer.tokenizer.chunks import Chunks
 
 MIB = 1 << 20
@@ -94,10 +94,12 @@ def lab_command(
     plan, chunks = prepare(source, text, measurement, status)
     content = measure(plan, chunks, ", ".join(files), path, size, measurement, status)
 
-    from localinfer.quantization.sensitivity.lab_page import render_lab_page
+    from localinfer.lab.lab_page import render_lab_page
+    from localinfer.lab.run import unfinished_path
 
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
     write_atomically(page, render_lab_page(content).encode("utf-8", "surrogateescape"))
+    unfinished_path(path).unlink(missing_ok=True)
     screen.write("\n".join(as_text(content)).lstrip("\n") + "\n")
     screen.note(f"{screen.one_line(str(path))} for `localinfer quantize`; page: {screen.one_line(str(page))}")
 
@@ -135,8 +137,8 @@ def measure(
     status: screen.Status,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the lab and return the content of its file."""
+    from localinfer.lab.run import make_setting, run_lab
     from localinfer.machine.resources import default_threads
-    from localinfer.quantization.sensitivity.lab import make_setting, run_lab
 
     setting, progress = make_setting(plan, chunks, text, options.imatrix, options.effort), LabProgress(status)
     threads = options.threads or default_threads()

@@ -5,7 +5,7 @@
 For every tensor, the noise of every type is measured (`localinfer.quantization.noise`), and each byte is spent where it
 removes the most noise. All matrices have the same weight, except the output matrix, whose noise is not averaged out by
 later layers: its weight is `OUTPUT_WEIGHT` of the number of matrices. If the KL divergence of the model with each
-tensor quantized is known (`localinfer.quantization.sensitivity`), it takes the place of the weighted noise. This module
+tensor quantized is known (`localinfer.lab`), it takes the place of the weighted noise. This module
 does not write files.
 """
 
@@ -235,10 +235,33 @@ def type_options(
 def choose_options(options: Mapping[str, Sequence[TypeOption]], limit: int) -> dict[str, TypeOption]:
     """Return one option per tensor, such that the total noise is small and the total cost is within the limit.
 
-    This is a greedy algorithm: it starts with the cheapest options and takes the step that removes the most noise per
-    byte as long as one is affordable. Only options on the convex hull of noise over cost are steps, so the steps of
-    each tensor are taken in order; if a step uses exactly the remaining budget, the result is optimal. Any other better
-    options then use up the rest of the budget.
+    Steps of the largest tensor, such as the token embeddings of a small model, can be too large for what remains of the
+    budget at their turn. So the others are chosen for each of its options.
+    """
+    if not options:
+        return {}
+    largest = max(options, key=lambda name: max(option.cost for option in options[name]))
+    cheapest = sum(min(option.cost for option in each) for name, each in options.items() if name != largest)
+    choices = [
+        choose_greedily({**options, largest: [option]}, limit)
+        for option in convex_hull(options[largest])
+        if option.cost + cheapest <= limit
+    ]
+    return min([choose_greedily(options, limit), *choices], key=total_noise)
+
+
+def total_noise(choice: Mapping[str, TypeOption]) -> float:
+    """Return the noise of a choice."""
+    return sum(option.noise for option in choice.values())
+
+
+def choose_greedily(options: Mapping[str, Sequence[TypeOption]], limit: int) -> dict[str, TypeOption]:
+    """Return one option per tensor by a greedy algorithm.
+
+    It starts with the cheapest options and takes the step that removes the most noise per byte as long as one is
+    affordable. Only options on the convex hull of noise over cost are steps, so the steps of each tensor are taken in
+    order; if a step uses exactly the remaining budget, the result is optimal. Any other better options then use up the
+    rest of the budget.
     """
     curves = {name: convex_hull(each) for name, each in options.items()}
     chosen = {name: curve[0] for name, curve in curves.items()}

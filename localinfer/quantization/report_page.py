@@ -16,6 +16,7 @@ LEFT, TOP, RIGHT, BOTTOM = 60, 10, 760, 260  # the frame of the chart
 CELL = 18  # size of a tensor in the map
 NAMES = 120  # width of the row labels
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#e07b39", "#7a5cb0", "#2a9d8f")
+FOLDER = Path(__file__).parent
 COLDEST, HOTTEST = 240, 0  # hues of the fewest and of the most bits
 
 Tensor = Mapping[str, Any]
@@ -74,16 +75,17 @@ class TypeMap:
 def render_page(report: Mapping[str, Any]) -> str:
     """Return the page as HTML. Tensor names come from a file and are escaped."""
     inside = [tensor for tensor in report["tensors"] if tensor["layer"] is not None and len(tensor["shape"]) > 1]
-    return render("report.html", report=report, plot=error_plot(inside), types=type_map(inside, tooltip))
+    return render(FOLDER / "report.html", report=report, plot=error_plot(inside), types=type_map(inside, tooltip))
 
 
-def render(template: str, **values: Any) -> str:
-    """Return a page made of a template of this folder. Names come from files and are escaped."""
+def render(template: Path, **values: Any) -> str:
+    """Return a page made of a template, which may include the parts in this folder. Names come from files and are
+    escaped."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([template.parent, FOLDER]),
     )  # fmt: skip
-    return environment.get_template(template).render(**values)
+    return environment.get_template(template.name).render(**values)
 
 
 def error_plot(tensors: Sequence[Tensor]) -> Plot | None:

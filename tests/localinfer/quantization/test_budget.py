@@ -105,6 +105,15 @@ def test_hull_drops_inefficient_options() -> None:
     assert convex_hull([*others, *curve]) == curve
 
 
+def test_large_tensor_gets_its_bytes_before_small_ones() -> None:
+    """Small steps remove more noise per byte, and leave too little for the large one, which removes more."""
+    small = {name: [TypeOption("small", 1, 3.0), TypeOption("large", 2, 0.0)] for name in "abcd"}
+    options = {"e": [TypeOption("small", 10, 24.0), TypeOption("large", 20, 0.0)], **small}
+    chosen = choose_options(options, 24)
+    assert {name: option.type for name, option in chosen.items()} == {"e": "large"} | dict.fromkeys("abcd", "small")
+    assert choose_options({}, 1) == {}
+
+
 def test_remaining_budget_is_spent() -> None:
     """The step along the hull costs too much; an option off the hull does not."""
     options = {"a": [TypeOption("small", 1, 8.0), TypeOption("odd", 3, 7.0), TypeOption("large", 5, 1.0)]}
@@ -304,7 +313,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "problem"),
         [
-            (["Q4_K_M", "--target-size", "1MB"], "Q4_K_M: cannot be combined with a target, which"),
+            (["Q4_K_M", "--target-size", "1MB"], "Q4_K_M: cannot be combined with a target or a recipe file, which"),
             (["out", "q8_0", "--target-bpw", "5"], "q8_0: cannot be combined with a target"),
             (["out", "x", "--target-bpw", "5"], "THREADS: must be a number from 1 to 1024, not x"),
             (["--target-bpw", "5", "--target-size", "1MB"], "--target-size and --target-bpw: cannot be combined"),

@@ -18,8 +18,8 @@ from typing import Any
 from localinfer.errors import LocalInferError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Source
+from localinfer.lab.tensor_sensitivity import TensorSensitivity
 from localinfer.quantization.recipe_file import read_object
-from localinfer.quantization.sensitivity.tensor_sensitivity import TensorSensitivity
 from quant import ggml
 
 FORMAT, VERSION = "localinfer lab", 1

@@ -5,7 +5,7 @@
 
 For each tensor, the KL divergence of the whole model from itself with only this tensor quantized is measured on a text,
 in REFERENCE_TYPE; for the token embeddings and the output matrix, which are a large part of small models, in
-LARGE_TENSOR_TYPES. `localinfer.quantization.sensitivity.tensor_sensitivity` derives the other types.
+LARGE_TENSOR_TYPES. `localinfer.lab.tensor_sensitivity` derives the other types.
 """
 
 import time
@@ -20,20 +20,20 @@ from localinfer.evaluation.perplexity import Mean
 from localinfer.gguf.mapped_file import PrivateFile
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.source import Source
+from localinfer.lab.divergence import DivergenceMeter
+from localinfer.lab.errors import TensorErrors
+from localinfer.lab.exchange import WeightExchange
+from localinfer.lab.tensor_sensitivity import (
+    TensorSensitivity,
+    derive_divergences,
+    with_unused_tensors,
+)
 from localinfer.options import Options
 from localinfer.quantization.budget import candidates_for
 from localinfer.quantization.plan import QuantizationPlan
 from localinfer.quantization.quantize import compile_kernels, make_encoder_factory
 from localinfer.quantization.recipe_rules import EMBEDDINGS
 from localinfer.quantization.recipes import FLOATS, is_quantizable, layer_of
-from localinfer.quantization.sensitivity.divergence import DivergenceMeter
-from localinfer.quantization.sensitivity.errors import TensorErrors
-from localinfer.quantization.sensitivity.exchange import WeightExchange
-from localinfer.quantization.sensitivity.tensor_sensitivity import (
-    TensorSensitivity,
-    derive_divergences,
-    with_unused_tensors,
-)
 from localinfer.quantization.tied_output_importance import with_tied_output_importance
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer.chunks import Chunks

@@ -46,7 +46,7 @@ def with_unused_tensors(found: Mapping[str, TensorSensitivity]) -> dict[str, Ten
     are as sensitive as the median tensor."""
     ratios = {
         name: max(each.divergences[kind] / each.output_errors[kind] if each.output_errors[kind] else 0.0
-                  for kind in each.measured)
+                  for kind in each.measured) if each.measured else 0.0
         for name, each in found.items()
     }  # fmt: skip
     typical = median([ratio for ratio in ratios.values() if ratio > 0] or [0.0])

@@ -15,16 +15,16 @@ from cli import __main__
 from localinfer.errors import LocalInferError
 from localinfer.gguf.gguf_source import from_gguf
 from localinfer.gguf.reader import open_gguf
-from localinfer.quantization.plan import Request, make_plan
-from localinfer.quantization.sensitivity.frontier import SizeCurve
-from localinfer.quantization.sensitivity.lab import read_unfinished
-from localinfer.quantization.sensitivity.lab_file import read_lab
-from localinfer.quantization.sensitivity.lab_page import render_lab_page
-from localinfer.quantization.sensitivity.tensor_sensitivity import (
+from localinfer.lab.frontier import SizeCurve
+from localinfer.lab.lab_file import read_lab
+from localinfer.lab.lab_page import render_lab_page
+from localinfer.lab.run import read_unfinished
+from localinfer.lab.tensor_sensitivity import (
     TensorSensitivity,
     derive_divergences,
     with_unused_tensors,
 )
+from localinfer.quantization.plan import Request, make_plan
 
 TEXT = DATA / "varied.txt"
 ARGUMENTS = "-f", TEXT, "-c", "32"

@@ -2,7 +2,7 @@
 
     content = run_lab(plan, chunks, setting, Path("lab.json"), size=700_000_000)
 
-The result is the content of a lab file (`localinfer.quantization.sensitivity.lab_file`). An interrupted measurement
+The result is the content of a lab file (`localinfer.lab.lab_file`). An interrupted measurement
 leaves `.NAME.unfinished` next to the file, from which the next one with the same setting continues.
 """
 
@@ -15,16 +15,16 @@ from typing import Any
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.evaluation.perplexity import Mean
 from localinfer.gguf.source import Source
-from localinfer.quantization.budget import Target, unreachable_message
-from localinfer.quantization.plan import QuantizationPlan
-from localinfer.quantization.sensitivity.frontier import SizeCurve, SizePoint
-from localinfer.quantization.sensitivity.lab_file import FORMAT, VERSION, read_lab, tensors_to_dict
-from localinfer.quantization.sensitivity.measurement import (
+from localinfer.lab.frontier import SizeCurve, SizePoint
+from localinfer.lab.lab_file import FORMAT, VERSION, read_lab, tensors_to_dict
+from localinfer.lab.measurement import (
     SensitivityMeasurement,
     SensitivityObserver,
     measurable_types,
 )
-from localinfer.quantization.sensitivity.tensor_sensitivity import TensorSensitivity
+from localinfer.lab.tensor_sensitivity import TensorSensitivity
+from localinfer.quantization.budget import Target, unreachable_message
+from localinfer.quantization.plan import QuantizationPlan
 from localinfer.tokenizer.chunks import Chunks
 from localinfer.version import VERSION as PROGRAM_VERSION
 from quant.jit.loader import Progress
@@ -80,7 +80,7 @@ def run_lab(
     observer = observer or LabObserver()
     if size is not None:
         require_reachable(plan, size)
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = unfinished_path(path)
     known = read_unfinished(unfinished, setting)
     if known:
         observer.on_resumed(len(known))
@@ -91,7 +91,6 @@ def run_lab(
         recipes = curve.recipes()
         chosen = choice_for(curve, recipes, size)
         checked = check_recipes(measurement, curve, recipes, observer)
-    unfinished.unlink(missing_ok=True)
     frontier = curve.frontier([point.size for point in recipes.values()])
     return {
         "format": FORMAT, "version": VERSION, "setting": dict(setting), "size": chosen.size,
@@ -146,6 +145,11 @@ def as_figures(mean: Mean) -> dict[str, float]:
 
 
 # --- interrupted runs ---
+
+
+def unfinished_path(path: Path) -> Path:
+    """Return the file of an interrupted measurement, which is not needed any more when `path` is written."""
+    return path.with_name(f".{path.name}.unfinished")
 
 
 class _Recording(LabObserver):

@@ -1,12 +1,13 @@
 """The page of a quantization lab: the frontier, the sensitivities by layer, and a table of all tensors and types.
 
-The input is the content of a lab file; `lab.html` in the folder above is the template. The charts have the units of the
+The input is the content of a lab file; `lab.html` is the template. The charts have the units of the
 SVG viewBox.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from localinfer.quantization.report import BLOCK
@@ -57,7 +58,7 @@ def render_lab_page(content: Content) -> str:
     caption = "The KL divergence of the model, in nats per token, if only this tensor is quantized."
     by_layer = plot_by_layer(inside, "measured", tooltip, lambda value: f"{value:g}", "Sensitivity by layer", caption)
     return render(
-        "lab.html",
+        Path(__file__).with_name("lab.html"),
         lab=content,
         tensors=tensors,
         kinds=sorted(bits, key=bits.__getitem__),

@@ -17,17 +17,17 @@ from localinfer.evaluation.perplexity import Mean
 from localinfer.gguf.dequantize import dequantize
 from localinfer.gguf.gguf_source import from_gguf
 from localinfer.gguf.reader import open_gguf
+from localinfer.lab.measurement import (
+    SensitivityMeasurement,
+    SensitivityObserver,
+    measure_sensitivity,
+)
+from localinfer.lab.tensor_sensitivity import TensorSensitivity
 from localinfer.options import Options
 from localinfer.quantization.pipeline import write_plan
 from localinfer.quantization.plan import QuantizationPlan, Request, make_plan, parse_pattern
 from localinfer.quantization.quantize import OutputOptions
 from localinfer.quantization.recipes import TypeOverrides
-from localinfer.quantization.sensitivity.measurement import (
-    SensitivityMeasurement,
-    SensitivityObserver,
-    measure_sensitivity,
-)
-from localinfer.quantization.sensitivity.tensor_sensitivity import TensorSensitivity
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.probe import ActivationProbe
 from localinfer.tokenizer.chunks import Chunks, split_text

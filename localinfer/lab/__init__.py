@@ -1,0 +1,1 @@
+"""The quantization lab: how much the predictions of a model change if its tensors are quantized, one by one."""
