@@ -250,6 +250,8 @@ def choose_types(source: "Source", task: Task, status: screen.Status) -> "Quanti
         measuring=measuring,
     )
     status.erase()
+    if task.lab and (divergence := task.lab.predict({name: choice.type for name, choice in plan.choices.items()})):
+        screen.note(f"predicted KL divergence: {divergence:.4f} nats per token")
     if line := measuring.summary_line():
         screen.note(line)
     elif not task.lab or not plan.changed_types:

@@ -20,6 +20,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.source import Source
 from localinfer.lab.tensor_sensitivity import TensorSensitivity
 from localinfer.quantization.recipe_file import read_object
+from localinfer.quantization.recipes import FLOATS
 from quant import ggml
 
 FORMAT, VERSION = "localinfer lab", 1
@@ -39,17 +40,15 @@ class Lab:
         """The divergence of each type in each tensor, in nats per token."""
         return {name: each.divergences for name, each in self.tensors.items()}
 
-    def predict(self, types: Mapping[str, str]) -> float:
+    def predict(self, types: Mapping[str, str]) -> float | None:
         """Return the divergence of a model whose tensors have these types: the sum of those of its tensors.
 
-        Types that the lab does not know, such as that of the source, have none. Raises KeyError for a type that is
-        quantized but unknown.
+        Unknown types of floats are those of the source, which have none. None if another type is unknown.
         """
-        return sum(
-            0.0 if types[name] in ("F32", "F16", "BF16") else each.divergences[types[name]]
-            for name, each in self.tensors.items()
-            if name in types
-        )
+        chosen = [(each.divergences, types[name]) for name, each in self.tensors.items() if name in types]
+        if any(kind not in known and kind not in FLOATS for known, kind in chosen):
+            return None
+        return sum(known.get(kind, 0.0) for known, kind in chosen)
 
 
 def tensors_to_dict(tensors: Mapping[str, TensorSensitivity], source: Source) -> dict[str, Any]:
