@@ -48,6 +48,12 @@ class MeasurementOptions:
     ctx_size: Annotated[
         int, typer.Option("-c", "--ctx-size", metavar="N", min=8, help="Tokens of a chunk.")
     ] = CHUNK_SIZE
+    layers_at_once: Annotated[
+        int,
+        typer.Option(
+            "--layers-at-once", metavar="N", min=1, help="Measure tensors of the same kind in N layers together."
+        ),
+    ] = 1
     effort: Annotated[
         str, typer.Option("--effort", metavar="|".join(EFFORTS), help="Search effort of the quantization.")
     ] = "normal"
@@ -140,7 +146,10 @@ def measure(
     from localinfer.lab.run import make_setting, run_lab
     from localinfer.machine.resources import default_threads
 
-    setting, progress = make_setting(plan, chunks, text, options.imatrix, options.effort), LabProgress(status)
+    setting = make_setting(
+        plan, chunks, text, options.imatrix, effort=options.effort, layers_at_once=options.layers_at_once
+    )
+    progress = LabProgress(status)
     threads = options.threads or default_threads()
     try:
         content = run_lab(

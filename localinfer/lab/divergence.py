@@ -24,6 +24,7 @@ from localinfer.runtime.probe import ActivationProbe, Floats
 from localinfer.tokenizer.chunks import Chunks
 
 Work = Callable[[], None]
+Position = tuple[int, list[Floats]]
 
 
 class DivergenceMeter:
@@ -52,6 +53,14 @@ class DivergenceMeter:
         for x in self.states:
             self.probe.run_block(self.block, x)
         self.block += 1
+
+    def position(self) -> Position:
+        """Return the present block and a copy of its states, for `move`."""
+        return self.block, [x.copy() for x in self.states]
+
+    def move(self, position: Position) -> None:
+        """Go to the block of a `position`."""
+        self.block, self.states = position
 
     def inputs(self, *, output_layer: bool) -> Iterator[WeightInputs]:
         """Yield the inputs of the weights of the present block, or of the output layer, for the original weights.

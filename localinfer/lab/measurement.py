@@ -10,6 +10,7 @@ LARGE_TENSOR_TYPES. `localinfer.lab.tensor_sensitivity` derives the other types.
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import TracebackType
 
 from threadpoolctl import threadpool_limits
@@ -34,6 +35,7 @@ from localinfer.quantization.plan import QuantizationPlan
 from localinfer.quantization.quantize import compile_kernels, make_encoder_factory
 from localinfer.quantization.recipe_rules import EMBEDDINGS
 from localinfer.quantization.recipes import FLOATS, is_quantizable, layer_of
+from localinfer.quantization.report import BLOCK
 from localinfer.quantization.tied_output_importance import with_tied_output_importance
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer.chunks import Chunks
@@ -65,17 +67,23 @@ def measure_sensitivity(
     *,
     effort: str = "normal",
     threads: int = 1,
+    layers_at_once: int = 1,
     known: Mapping[str, TensorSensitivity] | None = None,
     observer: SensitivityObserver | None = None,
     compiling: Progress | None = None,
 ) -> dict[str, TensorSensitivity]:
     """Return the sensitivity to the tensors of a plan, whose source is a GGUF file, on chunks of tokens.
 
-    The types of the plan are ignored; its importance matrix guides the encoders. Tensors that are `known` from an
-    interrupted run are not measured again. Raises UsageError for a source that is quantized, LocalInferError for one
-    that is damaged, UnsupportedError for a model that cannot run, and NotEnoughMemoryError.
+    The types of the plan are ignored; its importance matrix guides the encoders. Tensors of the same kind in
+    `layers_at_once` successive layers are measured together, which takes less time and tells these layers apart by
+    their errors only. Tensors that are `known` from an interrupted run are not measured again.
+
+    Raises UsageError for a source that is quantized, LocalInferError for one that is damaged, UnsupportedError for a
+    model that cannot run, and NotEnoughMemoryError.
     """
-    with SensitivityMeasurement(plan, chunks, effort, threads, compiling) as measurement:
+    with SensitivityMeasurement(
+        plan, chunks, effort=effort, threads=threads, layers_at_once=layers_at_once, compiling=compiling
+    ) as measurement:
         return measurement.run(known or {}, observer or SensitivityObserver())
 
 
@@ -83,9 +91,16 @@ class SensitivityMeasurement:
     """The measurement of `measure_sensitivity`, which can also measure whole choices of types. A context manager."""
 
     def __init__(
-        self, plan: QuantizationPlan, chunks: Chunks, effort: str, threads: int, compiling: Progress | None = None
+        self,
+        plan: QuantizationPlan,
+        chunks: Chunks,
+        *,
+        effort: str = "normal",
+        threads: int = 1,
+        layers_at_once: int = 1,
+        compiling: Progress | None = None,
     ) -> None:
-        self._source, self._threads = plan.source, threads
+        self._source, self._layers = plan.source, layers_at_once
         self.candidates = measurable_types(plan)
         numbers = {ggml.TYPE_NUMBERS[kind] for kinds in self.candidates.values() for kind in kinds}
         compile_kernels(plan.old_types, numbers, effort, compiling, low_rank=bool(plan.components))
@@ -128,39 +143,65 @@ class SensitivityMeasurement:
         self, known: Mapping[str, TensorSensitivity], observer: SensitivityObserver
     ) -> dict[str, TensorSensitivity]:
         """Return the sensitivity to every tensor. Call it once."""
-        todo = [name for name in self.candidates if name not in known]
-        costs = {name: len(self._direct_types(name)) * self._cost.of(self._block_of(name)) for name in todo}
-        observer.on_estimate(len(todo), self._rate * sum(costs.values()))
-        found, done = dict(known), 0.0
+        n_blocks, todo = self._meter.n_blocks, [name for name in self.candidates if name not in known]
+        outside = [[name] for name in todo if self._block_of(name) is None]
+        windows = [range(first, min(first + self._layers, n_blocks)) for first in range(0, n_blocks, self._layers)]
+        inside = [self._groups(todo, blocks) for blocks in windows]
+        output = [[name] for name in todo if self._block_of(name) == n_blocks]
+        progress = _Progress(observer, [self._cost_of(each) for each in [*outside, *chain(*inside), *output]])
+        observer.on_estimate(len(todo), self._rate * progress.total)
+        found = dict(known)
 
-        def measure(names: Sequence[str]) -> None:
-            nonlocal done
-            errors = self._errors(names)
-            for name in names:
-                observer.on_progress(name, done / sum(costs.values()))
-                found[name] = self._measure(name, errors[name])
-                done += costs[name]
-                observer.on_tensor(found[name])
+        def measure(groups: Sequence[Sequence[str]], errors: Mapping[str, TensorErrors]) -> None:
+            for names in groups:
+                progress.start_group(group_label(names))
+                for each in self._measure(names, errors):
+                    found[each.name] = each
+                    observer.on_tensor(each)
 
-        measure([name for name in todo if self._block_of(name) is None])
-        for block in range(self._meter.n_blocks):
-            measure([name for name in todo if self._block_of(name) == block])
-            if self._meter.by_block:
+        measure(outside, self._errors([*chain(*outside)]))
+        for blocks, groups in zip(windows, inside, strict=True):
+            before, errors = self._meter.position(), dict[str, TensorErrors]()
+            for block in blocks:
+                errors |= self._errors([name for name in chain(*groups) if self._block_of(name) == block])
                 self._meter.advance()
-        measure([name for name in todo if self._block_of(name) == self._meter.n_blocks])
+            after = self._meter.position()
+            self._meter.move(before)
+            measure(groups, errors)
+            self._meter.move(after)
+        measure(output, self._errors([*chain(*output)]))
         return with_unused_tensors({name: found[name] for name in self.candidates})
 
-    def _measure(self, name: str, errors: TensorErrors) -> TensorSensitivity:
-        measured: dict[str, Mean] = {}
-        for kind in self._direct_types(name):
-            with self._exchange.quantized({name: ggml.TYPE_NUMBERS[kind]}):
-                measured[kind] = self._meter.divergence(whole=self._block_of(name) is None)
-        weights, outputs = ({ggml.TYPES[each].name: error for each, error in by_number.items()}
-                            for by_number in (errors.of_weights(), errors.of_outputs()))  # fmt: skip
-        divergences = derive_divergences({kind: max(0.0, mean.value) for kind, mean in measured.items()}, outputs)
-        return TensorSensitivity(
-            name, weights, outputs, divergences, {kind: mean.error for kind, mean in measured.items()}
-        )
+    def _groups(self, names: Sequence[str], blocks: range) -> list[list[str]]:
+        """Return the tensors of the same kind in some blocks, such as all `ffn_up`."""
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            if self._block_of(name) in blocks:
+                groups.setdefault(BLOCK.sub("", name), []).append(name)
+        return [*groups.values()]
+
+    def _cost_of(self, names: Sequence[str]) -> float:
+        return float(len(self._direct_types(names)) * self._cost.of(self._block_of(names[0])))
+
+    def _measure(self, names: Sequence[str], errors: Mapping[str, TensorErrors]) -> list[TensorSensitivity]:
+        """Measure tensors together. Each has the part of the divergence that it has of the errors in the outputs."""
+        outputs = {name: by_name(errors[name].of_outputs()) for name in names}
+        measured: dict[str, dict[str, Mean]] = {name: {} for name in names}
+        for kind in self._direct_types(names):
+            with self._exchange.quantized(dict.fromkeys(names, ggml.TYPE_NUMBERS[kind])):
+                mean = self._meter.divergence(whole=self._block_of(names[0]) is None)
+            total = sum(outputs[name][kind] for name in names)
+            for name in names:
+                share = outputs[name][kind] / total if total else 1 / len(names)
+                measured[name][kind] = Mean(max(0.0, mean.value * share), mean.error * share)
+        return [
+            TensorSensitivity(
+                name, by_name(errors[name].of_weights()), outputs[name],
+                derive_divergences({kind: mean.value for kind, mean in measured[name].items()}, outputs[name]),
+                {kind: mean.error for kind, mean in measured[name].items()},
+            )
+            for name in names
+        ]  # fmt: skip
 
     def _errors(self, names: Sequence[str]) -> dict[str, TensorErrors]:
         """Return the errors of tensors of the present block, for the inputs that they have."""
@@ -187,10 +228,22 @@ class SensitivityMeasurement:
         number = layer_of(name, -1)
         return number if 0 <= number < self._meter.n_blocks else None
 
-    def _direct_types(self, name: str) -> list[str]:
-        """Return the types whose divergence is measured."""
-        wanted = LARGE_TENSOR_TYPES if name in LARGE_TENSORS else (REFERENCE_TYPE,)
-        return [kind for kind in wanted if kind in self.candidates[name]] or self.candidates[name][:1]
+    def _direct_types(self, names: Sequence[str]) -> list[str]:
+        """Return the types whose divergence is measured for tensors of the same kind."""
+        wanted = LARGE_TENSOR_TYPES if names[0] in LARGE_TENSORS else (REFERENCE_TYPE,)
+        possible = [kind for kind in self.candidates[names[0]] if all(kind in self.candidates[name] for name in names)]
+        return [kind for kind in wanted if kind in possible] or possible[:1]
+
+
+class _Progress:
+    """Reports the finished fraction of the cost of all groups, at the start of each of them."""
+
+    def __init__(self, observer: SensitivityObserver, costs: Sequence[float]) -> None:
+        self._observer, self._costs, self._started, self.total = observer, costs, 0, sum(costs)
+
+    def start_group(self, label: str) -> None:
+        self._observer.on_progress(label, sum(self._costs[: self._started]) / self.total)
+        self._started += 1
 
 
 class CostModel:
@@ -211,6 +264,16 @@ class CostModel:
     def of(self, block: int | None) -> int:
         """Return the cost of an evaluation from a block on, or of a whole one."""
         return self.of_whole if block is None else self._from[block]
+
+
+def group_label(names: Sequence[str]) -> str:
+    """Return the name of a tensor, or a description of several."""
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+def by_name(errors: Mapping[int, float]) -> dict[str, float]:
+    """Return the errors of types by their names instead of their numbers."""
+    return {ggml.TYPES[number].name: error for number, error in errors.items()}
 
 
 def measurable_types(plan: QuantizationPlan) -> dict[str, list[str]]:

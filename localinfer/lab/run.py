@@ -44,14 +44,16 @@ class LabObserver(SensitivityObserver):
 
 
 def make_setting(
-    plan: QuantizationPlan, chunks: Chunks, text: str, imatrix: Path | None, effort: str
-) -> dict[str, Any]:
+    plan: QuantizationPlan, chunks: Chunks, text: str, imatrix: Path | None, *, effort: str = "normal",
+    layers_at_once: int = 1,
+) -> dict[str, Any]:  # fmt: skip
     """Return what the result depends on. `text` names the text."""
     return {
         "source": str(plan.source.path), "source_state": [file_state(path) for path in plan.source.files],
         "text": text, "tokens": hashlib.sha256(chunks.tobytes()).hexdigest(), "chunks": len(chunks),
         "n_ctx": chunks.shape[1], "imatrix": str(imatrix) if imatrix else None,
-        "imatrix_state": file_state(imatrix) if imatrix else None, "effort": effort, "localinfer": PROGRAM_VERSION,
+        "imatrix_state": file_state(imatrix) if imatrix else None, "effort": effort, "layers_at_once": layers_at_once,
+        "localinfer": PROGRAM_VERSION,
     }  # fmt: skip
 
 
@@ -85,7 +87,10 @@ def run_lab(
     if known:
         observer.on_resumed(len(known))
     recording = _Recording(observer, unfinished, plan.source, setting, known)
-    with SensitivityMeasurement(plan, chunks, setting["effort"], threads, compiling) as measurement:
+    with SensitivityMeasurement(
+        plan, chunks, effort=setting["effort"], threads=threads, layers_at_once=setting["layers_at_once"],
+        compiling=compiling,
+    ) as measurement:  # fmt: skip
         found = measurement.run(known, recording)
         curve = SizeCurve(plan, {name: each.divergences for name, each in found.items()})
         recipes = curve.recipes()

@@ -140,11 +140,29 @@ def test_whole_choices_of_types(measured: Measured, tmp_path: Path) -> None:
     """All tensors at once, and the weights afterwards are the original ones."""
     model = measured[0]
     types = {"token_embd.weight": "Q4_0", "blk.0.ffn_up.weight": "Q5_0", "blk.2.attn_v.weight": "F32"}
-    with SensitivityMeasurement(plan_of(model), chunks_of(model), "normal", 2) as measurement:
+    with SensitivityMeasurement(plan_of(model), chunks_of(model), threads=2) as measurement:
         actual = measurement.divergence_of(types)
         assert measurement.divergence_of({}).value == 0
     del types["blk.2.attn_v.weight"]
     assert actual == naive_divergence(model, types, tmp_path)
+
+
+@pytest.mark.parametrize("measured", [untied_llama], indirect=True)
+def test_layers_at_once(measured: Measured, tmp_path: Path) -> None:
+    """Tensors of the same kind in two layers share the divergence of both, by the errors in their outputs."""
+    model, alone, _ = measured
+    recorder = Recorder()
+    found = measure_sensitivity(plan_of(model), chunks_of(model), layers_at_once=2, observer=recorder)
+    assert found.keys() == recorder.found.keys() == alone.keys()
+    first, second = (found[f"blk.{layer}.ffn_up.weight"] for layer in (0, 1))
+    naive = naive_divergence(model, {first.name: "Q4_0", second.name: "Q4_0"}, tmp_path)
+    assert first.divergences["Q4_0"] + second.divergences["Q4_0"] == pytest.approx(naive.value, rel=1e-12)
+    assert first.output_errors == alone[first.name].output_errors
+    assert second.output_errors == alone[second.name].output_errors
+    ratio = first.output_errors["Q4_0"] / second.output_errors["Q4_0"]
+    assert first.divergences["Q4_0"] / second.divergences["Q4_0"] == pytest.approx(ratio)
+    for name in ("token_embd.weight", "output.weight", "blk.2.ffn_up.weight"):
+        assert found[name] == alone[name]
 
 
 @pytest.mark.parametrize("measured", [untied_llama], indirect=True)
