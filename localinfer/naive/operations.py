@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.graph.builder import (
     BlockFunction,
@@ -410,26 +411,35 @@ class NumpyExperts(ExpertOperations[Floats]):
         scores, y = self.g.matmul(routed, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
         ids, weights = choose_experts(scores, np.ravel(self.model.bias(f"{blk}exp_probs_b")), router)
         self.g.points.update({f"{blk}ffn_expert_ids": ids.astype(float), f"{blk}ffn_expert_weights": weights})
-        for token, (chosen, of_token) in enumerate(zip(ids, weights, strict=True)):
-            for id, weight in zip(chosen, of_token, strict=True):
-                input_factor, output_factor = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
-                f = self.hidden(input_factor * h[token : token + 1], blk, id, activation, gated=gated)
-                y[token] += output_factor * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
+        x = h[:, None] * weights[:, :, None] if router.weighs_inputs else np.repeat(h[:, None], router.used, axis=1)
+        outputs = self.products(self.hidden(x, blk, ids, activation, gated=gated), f"{blk}ffn_down_exps", ids)
+        y += (outputs if router.weighs_inputs else outputs * weights[:, :, None]).sum(axis=1)
         self.g.point(y, f"{blk}ffn_experts")
         return y
 
     def sigmoid_gate(self, y: Floats, h: Floats, name: str) -> None:
         y *= sigmoid(h @ self.model[name].reshape(-1, 1))
 
-    def hidden(self, x: Floats, blk: Block, id: int, activation: str, *, gated: bool) -> Floats:
-        """Return the input of an expert's last matrix."""
+    def hidden(self, x: Floats, blk: Block, ids: NDArray[np.int64], activation: str, *, gated: bool) -> Floats:
+        """Return the inputs of the experts' last matrices, (tokens, used, n). x are those of the first ones."""
+
+        def products(name: str) -> Floats:
+            y = self.products(x, f"{blk}ffn_{name}_exps", ids)
+            self.g.point(y.reshape(len(y), -1), f"{blk}ffn_{name}_exps")  # a view, in which patches write
+            return y
+
         if not gated:
-            return ACTIVATIONS[activation](self.model.expert(f"{blk}ffn_up_exps", id, x))
+            return ACTIVATIONS[activation](products("up"))
         if self.model.has(f"{blk}ffn_gate_up_exps.weight"):
-            gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
+            gate, up = np.split(products("gate_up"), 2, axis=2)
         else:
-            gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
+            gate, up = products("gate"), products("up")
         return gated_activation(activation, gate, up)
+
+    def products(self, x: Floats, name: str, ids: NDArray[np.int64]) -> Floats:
+        """Multiply x, (tokens, used, n_in), with the matrices of the experts `ids`: (tokens, used, n_out)."""
+        rows = zip(x.reshape(-1, 1, x.shape[2]), ids.ravel().tolist(), strict=True)
+        return np.concatenate([self.model.expert(name, id, row) for row, id in rows]).reshape(*ids.shape, -1)
 
 
 class NumpyCrossLayer(CrossLayerOperations[Floats]):

@@ -274,6 +274,9 @@ class RoutedExperts(NamedTuple):
             )  # fmt: skip
         if change is not None:
             self._add_low_rank(rows, outputs, change)
+        if matrix != "down":
+            point = weights.name.removesuffix(".weight")
+            self.model.points.add_expert_rows(point, outputs, self.routing.pair_rows, self.router.used)
         return outputs
 
     def _add_low_rank(self, rows: Sequence[Buffer], outputs: Sequence[Buffer], change: LowRankChange) -> None:

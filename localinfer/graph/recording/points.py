@@ -5,7 +5,8 @@ of the graph is cut at a point: hooks see the activations after the stage that c
 converted representations are computed again after the cut.
 """
 
-from collections.abc import Collection
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,18 +16,41 @@ from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.points import POINTS, READ_ONLY, kind
 
+Indices = NDArray[np.int32]
+
 
 @dataclass(frozen=True, eq=False)
-class Point:
-    """A point of a graph: activations of `heads` heads of `size` values per row, in memory padded to `dim` values.
-
-    They are in place from op number `op` on, unless that is within a stage.
-    """
+class Point(ABC):
+    """A point of a graph. Its activations are in place from op number `op` on, unless that is within a stage."""
 
     name: str
     op: int
-    region: Region
     rows: Rows
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """The number of values of a row."""
+
+    @abstractmethod
+    def read(self, rows: slice) -> NDArray[np.float32] | NDArray[np.int32]:
+        """Return a copy of some rows, (rows, n)."""
+
+    @abstractmethod
+    def write(self, rows: slice, values: NDArray[np.float32]) -> None:
+        """Replace some rows."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether hooks may change the activations."""
+        return kind(self.name) not in READ_ONLY
+
+
+@dataclass(frozen=True, eq=False)
+class RowPoint(Point):
+    """Activations of `heads` heads of `size` values per row, in memory padded to `dim` values."""
+
+    region: Region
     heads: int
     size: int
     dim: int
@@ -34,21 +58,13 @@ class Point:
 
     @property
     def n(self) -> int:
-        """The number of values of a row."""
         return self.heads * self.size
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether hooks may change the activations."""
-        return kind(self.name) not in READ_ONLY
-
     def read(self, rows: slice) -> NDArray[np.float32] | NDArray[np.int32]:
-        """Return a copy of some rows, (rows, n)."""
         heads = self._heads()[rows, :, : self.size]
         return heads.reshape(len(heads), self.n).copy()
 
     def write(self, rows: slice, values: NDArray[np.float32]) -> None:
-        """Replace some rows."""
         self._heads()[rows, :, : self.size] = values.reshape(len(values), self.heads, self.size)
 
     def _heads(self) -> NDArray[np.float32]:
@@ -56,6 +72,42 @@ class Point:
         return self.region.view(self.dtype)[: self.rows.capacity * self.heads * self.dim].reshape(
             -1, self.heads, self.dim
         )
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertPoint(Point):
+    """Activations of the experts that each token uses, expert after expert. They are in rows that are sorted by expert,
+    in one or two groups: see `localinfer.kernels.experts` for `pair_rows`."""
+
+    groups: Sequence[Buffer]
+    pair_rows: Region
+    used: int
+
+    @property
+    def n(self) -> int:
+        return self.used * self.groups[0].n
+
+    def read(self, rows: slice) -> NDArray[np.float32]:
+        pairs = self._pairs(rows)
+        values = np.empty((len(pairs), self.groups[0].n), np.float32)
+        for group, numbers, chosen in self._parts(pairs):
+            values[chosen] = group[numbers]
+        return values.reshape(-1, self.n)
+
+    def write(self, rows: slice, values: NDArray[np.float32]) -> None:
+        of_pairs = values.reshape(-1, self.groups[0].n)
+        for group, numbers, chosen in self._parts(self._pairs(rows)):
+            group[numbers] = of_pairs[chosen]
+
+    def _pairs(self, rows: slice) -> NDArray[np.int32]:
+        """Return the entries of `pair_rows` for the experts of some tokens."""
+        return self.pair_rows.view(np.int32)[self.used * rows.start : self.used * rows.stop]
+
+    def _parts(self, pairs: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.float32], Indices, NDArray[np.bool_]]]:
+        """Yield the memory of each group, the numbers of its rows, and the pairs that these belong to."""
+        in_small = pairs >= 0
+        for group, numbers, chosen in ((self.groups[0], pairs, in_small), (self.groups[-1], -1 - pairs, ~in_small)):
+            yield group.floats.view(np.float32).reshape(-1, group.n), numbers[chosen], chosen
 
 
 class PointRecorder:
@@ -77,12 +129,18 @@ class PointRecorder:
         if self.asks_for(name):
             x.quantized.is_written = x.bf16.is_written = False
             dim = x.n // heads
-            self._add(Point(name, len(self._graph.ops), x.floats, x.rows, heads, size or dim, dim))
+            self._add(RowPoint(name, len(self._graph.ops), x.rows, x.floats, heads, size or dim, dim))
 
     def add_region(self, name: str, region: Region, n: int, dtype: type[np.float32] | type[np.int32]) -> None:
         """Record a point whose activations, n numbers for each token, are not in a buffer."""
         if self.asks_for(name):
-            self._add(Point(name, len(self._graph.ops), region, self._graph.tokens, 1, n, n, dtype))
+            self._add(RowPoint(name, len(self._graph.ops), self._graph.tokens, region, 1, n, n, dtype))
+
+    def add_expert_rows(self, name: str, groups: Sequence[Buffer], pair_rows: Region, used: int) -> None:
+        """Record a point of experts, `used` by each token, whose activations the next op may read. They must not be
+        converted ones."""
+        if self.asks_for(name):
+            self._add(ExpertPoint(name, len(self._graph.ops), self._graph.tokens, groups, pair_rows, used))
 
     def _add(self, point: Point) -> None:
         assert point.name not in self.points, point.name
