@@ -26,12 +26,9 @@ def select_batch(queue: abc.Iterable[Request], graph: ComputeGraph, max_tokens: 
     """Return the next batch: short requests first, then in order of arrival.
 
     It has at most `max_tokens` tokens, unless a decode step or an image, which cannot be split, has more. The first
-    image goes before all others, as the rest of a batch may never be large enough for it. All its sequences have hooks
-    at the same points as that of the oldest request, so that no other one runs on a graph that is cut there.
+    image goes before all others, as the rest of a batch may never be large enough for it.
     """
     requests, batch = list(queue), list[RequestSlice]()
-    points = [each.sequence.modifiers.points for each in requests]
-    requests = [each for each, own in zip(requests, points, strict=True) if own == points[0]]
     min_tokens = {request: request.min_tokens for request in requests}
     max_tokens = max(max_tokens, *min_tokens.values(), 0)
     image = next((each for each in requests if min_tokens[each] > 1 and not each.decode_loop), None)

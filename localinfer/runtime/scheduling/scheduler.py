@@ -30,6 +30,7 @@ from collections import abc
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.scheduling.draft_head_batcher import DraftHeadBatcher
+from localinfer.runtime.scheduling.hook_turns import HookTurns
 from localinfer.runtime.scheduling.pending_prompts import PendingPrompts
 from localinfer.runtime.scheduling.prefix_cache import MIN_SHARED_TOKENS, PrefixCache
 from localinfer.runtime.scheduling.request import POLL_SECONDS, Request, RequestOwner, RequestState
@@ -59,6 +60,7 @@ class Scheduler:
         self._direct_thread: threading.Thread | None = None  # the thread that evaluates it
         self._pending_prompts = PendingPrompts(self._queue)
         self._prefix_cache = PrefixCache(runner.compiled_graph.n_ctx)
+        self._hook_turns = HookTurns()
         runner.evict = self._prefix_cache.evict
         self._thread = SchedulerThread(
             self._condition, lambda: bool(self._queue), lambda: self._direct_sequence is not None, self._run_next_batch
@@ -222,7 +224,8 @@ class Scheduler:
     def _begin_batch(self) -> list[RequestSlice]:
         """Select the next batch, and mark its requests as running."""
         with self._condition:
-            batch = select_batch(self._queue, self.runner.graph, self.runner.compiled_graph.max_batch)
+            requests = self._hook_turns.next_requests(self._queue)
+            batch = select_batch(requests, self.runner.graph, self.runner.compiled_graph.max_batch)
             self._running = [each.request for each in batch]
             for request in self._running:
                 request.state = RequestState.RUNNING

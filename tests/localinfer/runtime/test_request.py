@@ -9,6 +9,7 @@ import pytest
 from localinfer.runtime.activations.hooks import HookGroup, SequenceHooks
 from localinfer.runtime.decode_loop import StepInput
 from localinfer.runtime.modifiers import Modifiers
+from localinfer.runtime.scheduling.hook_turns import HookTurns
 from localinfer.runtime.scheduling.request import Request, RequestState
 from localinfer.runtime.scheduling.request_batch import select_batch
 from localinfer.runtime.scheduling.wake_queue import WakeQueue
@@ -107,18 +108,29 @@ def test_decode_steps_are_not_split() -> None:
     assert [(requests.index(each.request), len(each.ids)) for each in batch] == [(0, 6), (2, 4)]
 
 
-def test_sequences_of_a_batch_have_hooks_at_the_same_points() -> None:
-    def hooked(*names: str) -> Request:
-        request = prompt(2)
-        group = HookGroup(dict.fromkeys(names, lambda values, info: values))
-        request.engine.sequence = Sequence([], modifiers=Modifiers(hooks=SequenceHooks([group])))
-        return request
+def hooked(*names: str) -> Request:
+    """Return a request of a sequence with hooks at these points."""
+    request = prompt(2)
+    group = HookGroup(dict.fromkeys(names, lambda values, info: values))
+    request.engine.sequence = Sequence([], modifiers=Modifiers(hooks=SequenceHooks([group])))
+    return request
 
-    requests = [prompt(2), hooked("a"), prompt(2), hooked("b"), hooked("b", "a"), hooked("a")]
-    for expected in ([0, 2], [1, 5], [3], [4]):
-        oldest_first = sorted(requests, key=lambda each: requests.index(each) not in expected)
-        batch = select_batch(oldest_first, SimpleNamespace(sequences=6, outputs=8), 256)  # type: ignore[arg-type]
-        assert [requests.index(each.request) for each in batch] == expected
+
+def test_hooks_at_different_points_take_turns() -> None:
+    requests, turns = [prompt(2), hooked("a"), prompt(2), hooked("b"), hooked("b", "a"), hooked("a")], HookTurns()
+    expected = [[0, 2], [1, 5], [3], [4]]
+    for numbers in expected * 2:
+        assert turns.next_requests(requests) == [requests[number] for number in numbers]
+    assert turns.next_requests(requests[3:]) == [requests[5]]
+    assert turns.next_requests([]) == []
+
+
+def test_a_long_prompt_with_hooks_lets_others_run() -> None:
+    """Also those that are not always in the queue."""
+    long, others, turns = hooked("a"), (prompt(1), hooked("b")), HookTurns()
+    served = [turns.next_requests([long, others[number % 2]])[0] for number in range(20)]
+    assert served.count(long) >= 6
+    assert all(served.count(each) >= 5 for each in others)
 
 
 def test_only_some_threads_are_woken_in_each_batch() -> None:
