@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localinfer.adapters.control_vector import read_directions
-from localinfer.adapters.lora_file import half_or_floats, open_lora
+from localinfer.adapters.lora_file import computed_values, open_lora
 from localinfer.adapters.target import Target
 from localinfer.errors import UsageError
 from localinfer.gguf.reader import GGUF
@@ -19,7 +19,8 @@ def load_adapters(f: GGUF, options: Options) -> Adapters:
     target, pairs = Target.of_file(f), dict[str, list[LowRankPair]]()
     for number, (path, _) in enumerate(loras):
         for name, (a, b, factor) in open_lora(path, target).pairs.items():
-            pair = LowRankPair(number, half_or_floats(a, path), half_or_floats(b, path), factor)
+            (a_values, a_factor), (b_values, b_factor) = (computed_values(each, path) for each in (a, b))
+            pair = LowRankPair(number, a_values, b_values, factor * a_factor * b_factor)
             pairs.setdefault(name, []).append(pair)
     applied = not options.lora_init_without_apply
     scales = tuple(scale if applied else 0.0 for _, scale in loras)

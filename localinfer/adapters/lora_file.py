@@ -25,7 +25,8 @@ from localinfer.graph.properties.adapters import EMBEDDINGS
 from localinfer.options import MAX_SCALE
 from quant import FORMATS, ggml
 
-F16 = ggml.TYPE_NUMBERS["F16"]
+F16, BF16 = ggml.TYPE_NUMBERS["F16"], ggml.TYPE_NUMBERS["BF16"]
+LARGEST_EXPONENT = 15  # of the largest float16: 2^15 * 1.999
 
 
 def open_lora(path: Path, target: Target) -> LoraFile:
@@ -83,6 +84,22 @@ def half_or_floats(tensor: SourceTensor, path: Path) -> NDArray[np.floating[Any]
     if not np.isfinite(values).all():
         raise LocalInferError(f"{printable(str(path))}: {printable(tensor.name, 80)}: has values that are not finite")
     return values
+
+
+def computed_values(tensor: SourceTensor, path: Path) -> tuple[NDArray[np.floating[Any]], float]:
+    """Return the values of a matrix as they are computed with, and the factor by which these are too small.
+
+    They are those of `half_or_floats`, unless the file has bfloat16. If the values times a power of two are float16
+    numbers, these are returned, which halves what decode reads. Raises the errors of `half_or_floats`.
+    """
+    values = half_or_floats(tensor, path)
+    if tensor.type != BF16:
+        return values, 1.0
+    _, exponent = np.frexp(np.abs(values).max(initial=0.0))  # the largest value is below 2^exponent
+    shift = LARGEST_EXPONENT - int(exponent)
+    scaled = np.ldexp(values, shift)
+    half = scaled.astype(np.float16)
+    return (half, 2.0**-shift) if np.array_equal(half, scaled) else (values, 1.0)
 
 
 def floats(tensor: SourceTensor) -> NDArray[np.float32]:

@@ -54,9 +54,9 @@ def control_vector(path: Path, directions: Mapping[int, Floats], **keys: object)
     return write_adapter(path, tensors, **kind | keys)
 
 
-def write_adapter(path: Path, tensors: Mapping[str, NDArray[Any]], **keys: object) -> Path:
-    """Write an adapter with these tensors; `keys` replace metadata, with _ for the dots of the keys and __ for _, or
-    remove it with None."""
+def write_adapter(path: Path, tensors: Mapping[str, NDArray[Any]], *, bf16: bool = False, **keys: object) -> Path:
+    """Write an adapter with these tensors, rounded to bfloat16 or as they are; `keys` replace metadata, with _ for the
+    dots of the keys and __ for _, or remove it with None."""
     metadata: dict[str, object] = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
     metadata |= {key.replace("__", "*").replace("_", ".").replace("*", "_"): value for key, value in keys.items()}
     writer = gguf.GGUFWriter(path, "")
@@ -65,7 +65,11 @@ def write_adapter(path: Path, tensors: Mapping[str, NDArray[Any]], **keys: objec
         if value is not None:
             add_key(writer, key, value if isinstance(value, Field) else as_field(value))  # type: ignore[arg-type]
     for name, values in tensors.items():
-        writer.add_tensor(name, values)
+        if bf16:
+            type = gguf.GGMLQuantizationType.BF16
+            writer.add_tensor(name, gguf.quants.quantize(values, type), raw_dtype=type)
+        else:
+            writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lora_adapter import lora_adapter, random_pairs
+from lora_adapter import lora_adapter, random_pairs, write_adapter
+from numpy.typing import NDArray
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 import localinfer
@@ -113,6 +114,31 @@ def test_threads_and_batches_change_no_bit(files: dict[str, Path]) -> None:
         expected = engine.logits(IDS)
     with opened(files["llama"], **chosen, threads=1) as engine:
         np.testing.assert_array_equal([engine.logits([id])[0] for id in IDS], expected)
+
+
+@pytest.mark.parametrize(("smallest", "is_half"), [(2.0**-20, True), (2.0**-60, False)])
+def test_matrices_in_bfloat16(smallest: float, *, is_half: bool, files: dict[str, Path], tmp_path: Path) -> None:
+    """They are computed as float16 if all values can be, with the same bits as in float32."""
+    dice, name = np.random.default_rng(2), "blk.0.attn_q.weight"
+    tensors = {f"{name}.lora_{side}": bfloat16(dice, shape) for side, shape in {"a": (8, 256), "b": (256, 8)}.items()}
+    tensors[f"{name}.lora_a"][3, 5] = smallest
+    found = []
+    for bf16 in (False, True):
+        path = write_adapter(tmp_path / f"{bf16}.gguf", tensors, bf16=bf16, adapter_lora_alpha=8.0)
+        with opened(files["llama"], lora=(str(path),)) as engine:
+            adapters = engine.compiled_graph.model_graph.adapters
+            assert adapters is not None
+            found.append((engine.logits(IDS), adapters.pairs[name][0]))
+    (expected, in_f32), (actual, in_bf16) = found
+    np.testing.assert_array_equal(actual, expected)
+    assert (in_bf16.a.dtype == np.float16, in_bf16.b.dtype == np.float16) == (is_half, True)
+    products = [pair.factor * (pair.b.astype(float) @ pair.a.astype(float)) for pair in (in_f32, in_bf16)]
+    np.testing.assert_array_equal(*products)
+
+
+def bfloat16(dice: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return random bfloat16 numbers."""
+    return (dice.standard_normal(shape, np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 @pytest.mark.parametrize("type", ["Q8_0", "Q4_K", "BF16"])
