@@ -17,7 +17,6 @@ from localinfer.generation.token_selection import SamplerFunction
 from localinfer.model.adapter_scales import AdapterScales
 from localinfer.model.cache_files import CacheFiles
 from localinfer.model.chat_prompts import ChatPrompts
-from localinfer.model.embeddings import Embeddings
 from localinfer.model.text_generation import ChatKeywords, TextGeneration
 from localinfer.model.views import Views
 from localinfer.options import CONSTRAINT_OPTIONS, Options
@@ -32,7 +31,7 @@ if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
     from localinfer.model.chat_request import ChatRequest
 
 
-class Model(TextGeneration, ChatPrompts, Embeddings, AdapterScales, CacheFiles, Views):
+class Model(TextGeneration, ChatPrompts, AdapterScales, CacheFiles, Views):
     """A loaded model. `options` are the defaults of every run.
 
     Only one run is active at a time: starting another one ends the previous one. Methods may be called from several

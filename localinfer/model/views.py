@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localinfer.errors import UsageError
+from localinfer.model.embeddings import Embeddings
 from localinfer.model.hooked_model import HookedModel
 
 if TYPE_CHECKING:  # most programs use no views
@@ -12,7 +13,7 @@ if TYPE_CHECKING:  # most programs use no views
     from localinfer.evaluation.views.token_probabilities import TokenProbabilities
 
 
-class Views(HookedModel):
+class Views(HookedModel, Embeddings):
     """Look at how a model evaluates a text. Notebooks and `rich.print` show the results as tables.
 
     Each method evaluates a text, or token ids, from its beginning and ends the current run. The effects of patches are
@@ -44,7 +45,10 @@ class Views(HookedModel):
         ids = self._text_ids(prompt)
         numbers = ["*"] if layers is None else layers
         with self.capture(*(f"blk.{number}.attn_weights" for number in numbers)) as trace:
-            self._session.evaluate(ids)
+            if self.engine.compiled_graph.model_graph.logits_buffer is None:  # an encoder
+                self.embed_tokens([ids])
+            else:
+                self._session.evaluate(ids)
         return attention_maps(trace, self._token_texts(ids))
 
     def token_probabilities(self, prompt: "str | Sequence[int]", *, top: int = 5) -> "TokenProbabilities":

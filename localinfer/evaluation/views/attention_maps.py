@@ -21,8 +21,8 @@ Floats = NDArray[np.float32]
 
 MAX_CELLS = 64  # tokens of a map that is shown as a table; a larger one is a picture
 MAX_COLUMNS, LARGEST = 20, 3  # tokens of a map in a terminal; of a longer text, the tokens of a row
-MAX_PIXELS = 128  # of a picture, in each direction: several tokens share one
-WIDTH = 96  # of a small picture, in pixels of the screen
+WIDTH, LARGE_WIDTH = 96, 384  # of the pictures of all heads, and of the picture of one, in pixels of the screen
+SCREEN_PIXELS = 2  # for each pixel of a picture, at least: several tokens of a long text share one
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class AttentionMap:
     def _repr_html_(self) -> str:
         """Return a table for notebooks with a row for each token that attends, or a picture of a long text."""
         if len(self.tokens) > MAX_CELLS:
-            return f"<p>{html.escape(self.name)}</p>{picture(self.weights, self.name, 4 * WIDTH)}"
+            return f"<p>{html.escape(self.name)}</p>{picture(self.weights, self.name, LARGE_WIDTH)}"
         return html_table(map(visible, self.tokens), self._rows())
 
     def __rich__(self) -> "Table":
@@ -138,7 +138,7 @@ def picture(weights: Floats, title: str, width: int) -> str:
     that small weights are seen."""
     from PIL import Image
 
-    step = -(-len(weights) // MAX_PIXELS)
+    step = -(-len(weights) * SCREEN_PIXELS // width)
     padded = np.pad(weights, (0, -len(weights) % step))
     largest = padded.reshape(len(padded) // step, step, len(padded) // step, step).max(axis=(1, 3))
     pixels = (255 * (1 - np.sqrt(largest.clip(0, 1)))).astype(np.uint8)

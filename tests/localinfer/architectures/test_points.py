@@ -116,3 +116,4 @@ def test_activations_of_an_encoder_are_those_of_the_oracle(name: str, file: Call
         assert not trace["blk.0.attn_weights"][:, :N, N:].any()
         assert trace.tokens == [*ids, *ids[:7]]
         assert trace.positions().tolist() == [*range(N), *range(7)]
+        np.testing.assert_array_equal(model.attention(ids).weights[0], trace["blk.0.attn_weights"][:, :N, :N])
