@@ -26,7 +26,7 @@ from localinfer.options import MAX_SCALE
 from quant import FORMATS, ggml
 
 F16, BF16 = ggml.TYPE_NUMBERS["F16"], ggml.TYPE_NUMBERS["BF16"]
-LARGEST_EXPONENT = 15  # of the largest float16: 2^15 * 1.999
+LARGEST_EXPONENT = 15  # values below 2^15 are within the range of float16
 
 
 def open_lora(path: Path, target: Target) -> LoraFile:
@@ -87,10 +87,10 @@ def half_or_floats(tensor: SourceTensor, path: Path) -> NDArray[np.floating[Any]
 
 
 def computed_values(tensor: SourceTensor, path: Path) -> tuple[NDArray[np.floating[Any]], float]:
-    """Return the values of a matrix as they are computed with, and the factor by which these are too small.
+    """Return numbers that are computed with in place of the values of a matrix, and the factor that makes them equal.
 
-    They are those of `half_or_floats`, unless the file has bfloat16. If the values times a power of two are float16
-    numbers, these are returned, which halves what decode reads. Raises the errors of `half_or_floats`.
+    They are those of `half_or_floats`, unless the file has bfloat16: if all values times a power of two are float16
+    numbers, those are returned, which halves what decode reads. Raises the errors of `half_or_floats`.
     """
     values = half_or_floats(tensor, path)
     if tensor.type != BF16:
