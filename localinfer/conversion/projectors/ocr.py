@@ -1,5 +1,5 @@
 """Readers of documents: PaddleOCR-VL (SigLIP with RoPE), dots.ocr (Qwen2-VL's patches), DeepSeek-OCR (Segment Anything
-and CLIP) and HunyuanOCR (convolutions over squares)."""
+and CLIP, or the layers of a language model) and HunyuanOCR (convolutions over squares)."""
 
 from math import isqrt
 
@@ -17,7 +17,8 @@ from localinfer.gguf.source import Field
 
 MAX_PIXELS = 1 << 27
 MAX_COUNT = 1 << 17  # of values, heads, layers and tokens
-CLIP, SAM = "clip-l-14-224", "sam_vit_b"  # objects with sizes
+CLIP, SAM, QWEN2 = "clip-l-14-224", "sam_vit_b", "qwen2-0-5b"  # objects with sizes
+QWEN2_MATRICES = {"q": "q", "k": "k", "v": "v", "o": "out"}
 
 
 def pixel_limits(config: ProjectorConfig) -> Fields:
@@ -53,6 +54,25 @@ def deepseek_sizes(config: ProjectorConfig) -> dict[str, int]:
     names = {"hidden_size": "width", "num_hidden_layers": "layers", "image_size": "image_size"}
     sizes = {new: clip.positive_int(old, MAX_COUNT) for new, old in (*names.items(), ("patch_size", "patch_size"))}
     return sizes | {"num_attention_heads": heads, "intermediate_size": 4 * heads}
+
+
+def deepseek2_sizes(config: ProjectorConfig) -> dict[str, int]:
+    """Return the sizes of the layers behind Segment Anything: those of Qwen2 0.5B, which config.json may lack."""
+    encoder = config.encoder
+    return {
+        "hidden_size": encoder.child("width").child(QWEN2).positive_int("dim", MAX_COUNT),
+        "intermediate_size": encoder.positive_int("intermediate_size", MAX_COUNT, 4864),
+        "num_hidden_layers": encoder.positive_int("layers", MAX_COUNT, 24),
+        "num_attention_heads": encoder.positive_int("num_attention_heads", MAX_COUNT, 14),
+        "patch_size": encoder.positive_int("patch_size", MAX_COUNT, 16),
+    }
+
+
+def deepseek2_fields(config: ProjectorConfig) -> Fields:
+    """Return the fields of DeepSeek-OCR, with fewer tiles, and the number of heads of keys and values."""
+    heads = config.encoder.positive_int("num_key_value_heads", MAX_COUNT, 2)
+    kv = {"clip.vision.attention.head_count_kv": Field.uint32(heads)}
+    return {**deepseek_fields(config), "clip.vision.preproc_max_tiles": Field.uint32(6), **kv}
 
 
 def deepseek_fields(config: ProjectorConfig) -> Fields:
@@ -106,6 +126,28 @@ DEEPSEEK_OCR = ProjectorArchitecture(
     f32_tensors=r"v\.(sam\.(pos_embd|blk\.\d+\.attn\.pos_|neck|net_)|class_embd|position_embd|patch_embd).*",
     sizes=deepseek_sizes,
 )
+DEEPSEEK_OCR2 = ProjectorArchitecture(
+    projector_type="deepseekocr2",
+    fields=deepseek2_fields,
+    prefixes={
+        f"model.{part}": f"model.{part}" for part in ("sam_model.", "qwen2_model.", "projector.", "view_seperator")
+    },
+    names=(
+        *DEEPSEEK_OCR.names,
+        (r"^model\.qwen2_model\.query_(\d+)", r"v.resample_query_\1"),
+        (r"^model\.qwen2_model\.model\.model\.norm", "v.post_ln"),
+        (r"^model\.qwen2_model\.model\.model\.layers\.", "v.blk."),
+        *((rf"^(v\.blk\.\d+)\.self_attn\.{old}_proj", rf"\1.attn_{new}") for old, new in QWEN2_MATRICES.items()),
+        (r"^(v\.blk\.\d+)\.mlp\.(gate|up|down)_proj", r"\1.ffn_\2"),
+        (r"^(v\.blk\.\d+)\.input_layernorm", r"\1.ln1"),
+        (r"^(v\.blk\.\d+)\.post_attention_layernorm", r"\1.ln2"),
+    ),
+    parts=deepseek_parts,
+    f32_tensors=r"v\.sam\.(pos_embd|blk\.\d+\.attn\.pos_|neck|net_).*",
+    sizes=deepseek2_sizes,
+)
+
+
 def hunyuan_sizes(config: ProjectorConfig) -> dict[str, int]:
     """Return the size of the image that the table of position embeddings belongs to."""
     largest = config.encoder.positive_int("max_image_size", MAX_COUNT, 2048)
@@ -144,5 +186,6 @@ BY_CLASS = {
     "PaddleOCRVisionModel": PADDLEOCR,
     "DotsOCRForCausalLM": DOTS_OCR,
     "DeepseekOCRForCausalLM": DEEPSEEK_OCR,
+    "DeepseekOCR2ForCausalLM": DEEPSEEK_OCR2,
     "HunYuanVLForConditionalGeneration": HUNYUAN_VL,
 }

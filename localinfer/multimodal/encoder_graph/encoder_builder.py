@@ -252,11 +252,16 @@ class EncoderBuilder(GraphBuilder):
     def add_windows(self, lengths: NDArray[np.int64]) -> int:
         """Return the `window` of attention in which rows attend to those of their window: lengths of consecutive
         windows, which together are all rows of the queries."""
-        window, starts = int(lengths.max()), np.cumsum(lengths) - lengths
+        starts = np.cumsum(lengths) - lengths
+        oldest, end = (np.repeat(each, lengths).astype(np.int32) for each in (starts, starts + lengths))
+        return self.add_spans(oldest, end - 1)
+
+    def add_spans(self, oldest: Indices, newest: Indices) -> int:
+        """Return the `window` of attention in which each of the rows attends to those from its oldest to its newest."""
+        window = int((newest - oldest).max()) + 1
         while window in self.spans:  # a name; what rows attend to are the spans
             window += 1
-        oldest, end = (np.repeat(each, lengths).astype(np.int32) for each in (starts, starts + lengths))
-        self.spans[window] = oldest, end - 1
+        self.spans[window] = oldest, newest
         return window
 
     def attention(self, h: Buffer, blk: str, spec: AttentionSpec = FULL_ATTENTION) -> Buffer:

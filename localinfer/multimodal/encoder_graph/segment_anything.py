@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer, Rows
 from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
+from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.recording.attention import LayerAttention
 from localinfer.kernels.signatures import RELATIVE_POSITIONS
 from localinfer.multimodal.encoder_graph import positions, row_order
@@ -18,6 +20,7 @@ from localinfer.multimodal.encoder_graph.row_order import Indices
 from localinfer.multimodal.encoder_graph.transformer import add_branch, hidden_units
 from localinfer.multimodal.encoder_graph.zero_rows import with_zero_rows
 
+PREFIX = "clip.vision"
 PATCH, POSITIONS = "v.sam.patch_embd", "v.sam.pos_embd.weight"
 PATCH_SIZE = 16
 EPSILON = 1e-6
@@ -36,6 +39,13 @@ class Area:
     window: int
     rows: Rows
     order: Indices | None = None
+
+
+def n_rows(f: GGUF, grid: tuple[int, int], n: int) -> int:
+    """Return the number of rows of all windows, or `n`, if it is more."""
+    size = Hyperparameters(f, PREFIX).count("window_size", maximum=MAX_WINDOW)
+    height, width = (-(-length // size) * size for length in grid)
+    return max(height * width, n)
 
 
 def padded_windows(grid: tuple[int, int], size: int) -> Indices:

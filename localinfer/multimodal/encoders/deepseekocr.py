@@ -6,10 +6,8 @@ from math import isqrt
 
 import numpy as np
 
-from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
-from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.multimodal.encoder_graph import learned_positions, positions, row_order, segment_anything
 from localinfer.multimodal.encoder_graph.bounds import CLASS
 from localinfer.multimodal.encoder_graph.encoder_builder import PATCH_EMBEDDING, EncoderBuilder
@@ -22,16 +20,9 @@ from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 ARCHITECTURES = ("deepseek2-ocr",)
 CLASS_ROWS = True
-PREFIX = "clip.vision"
 CLIP_EPSILON = 1e-5
+n_rows = segment_anything.n_rows
 NEWLINE, SEPARATOR = "v.image_newline", "v.view_seperator"
-
-
-def n_rows(f: GGUF, grid: tuple[int, int], n: int) -> int:
-    """Return the number of rows of all windows, or of patches and the class row, if there are more of them."""
-    size = Hyperparameters(f, PREFIX).count("window_size", maximum=segment_anything.MAX_WINDOW)
-    height, width = (-(-length // size) * size for length in grid)
-    return max(height * width, n)
 
 
 def build(g: EncoderBuilder) -> Buffer:

@@ -85,6 +85,7 @@ LLAVA: Final = ProcessorKind(_llava)
 KINDS: Final[Mapping[str, ProcessorKind]] = {
     "cogvlm": LLAVA,
     "deepseekocr": ProcessorKind(TilesAndPaddedOverview, 4, tiles=(2, 9)),
+    "deepseekocr2": ProcessorKind(lambda parameters: TilesAndPaddedOverview(parameters, 768), 4, tiles=(2, 6)),
     "dots_ocr": ProcessorKind(SmartResize, 1, SCALE_FACTOR, tokens=None),
     "exaone4_5": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=None),
     "gemma3": ProcessorKind(FixedSize, 4, SCALE_FACTOR, "bilinear"),

@@ -47,6 +47,7 @@ FLATTENED = "libmtmd interpolates the positions of CLIP along the wrong axes; wi
 WHY = {  # differences that are libmtmd's own, so that ours cannot be equal, and what it refuses for such reasons
     "deepseekocr": FLATTENED,
     "deepseekocr-large": FLATTENED,
+    "deepseekocr2": "libmtmd interpolates positions with other weights; with its ones, 2e-4",
     "gemma3nv": "libmtmd adds tensors with the size of the published model",
     **dict.fromkeys(("gemma4v", "gemma4v_unclipped"), "libmtmd has another GELU; with it, 2e-3 and 8e-4"),
     "gemma4a_of_odd_size": "libmtmd pads for convolutions of 5 rows",

@@ -588,6 +588,7 @@ VISION = ("model.vision_embedder.pos_embedding", "model.embed_vision.x.weight", 
         ("gemma4-dense", "Gemma4UnifiedForConditionalGeneration", "text_config", "model.language_model.", VISION),
         ("nemotron_h", "NemotronH_Nano_VL_V2", "llm_config", "language_model.model.", ("vision_model.x", "mlp1.1.x")),
         ("nemotron_h_moe", "NemotronH_Nano_VL_V2", "llm_config", "language_model.model.", ("sound_encoder.x.weight",)),
+        ("deepseek2-ocr", "DeepseekOCR2ForCausalLM", "language_config", "model.", ("model.qwen2_model.x",)),
         ("deepseek3", "KimiVLForConditionalGeneration", "text_config", "language_model.model.", ("vision_tower.x",)),
     ],
 )
@@ -596,7 +597,8 @@ def test_text_models_of_models_that_see(
 ) -> None:
     plain, folder = (reference_models.checkpoint(name, tmp_path / each) for each in ("plain", "sees"))
     config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"architectures": [kind], "model_type": kind, key: config}))
+    text = config.get(key, config)
+    (folder / "config.json").write_text(json.dumps({"architectures": [kind], "model_type": kind, key: text}))
     renamed = {re.sub(r"^model\.(language_model\.)?", prefix, each): tensor for each, tensor in tensors.items()}
     save_file({**renamed, **{each: np.zeros(1, np.float32) for each in others}}, folder / "model.safetensors")
     expected, found = open_checkpoint(plain), open_checkpoint(folder)

@@ -244,6 +244,21 @@ def test_deepseek_ocr_weaves_the_lines_of_tiles(tmp_path: Path) -> None:
     assert np.array_equal(rows_alone.rows, woven.rows[28:])
 
 
+def test_deepseek_ocr_2_puts_the_rows_of_tiles_before_those_of_the_whole_image(tmp_path: Path) -> None:
+    names = [tile_name(row, column) for row in (1, 2) for column in (1, 2)]
+    projector, processor = open_reference("deepseekocr2", tmp_path, names)
+    rows, end = projector.encode(image(1))
+    assert projector.layout(image(1)) == [len(rows), end] == [5 * 144 + 1, "\n"]
+    assert isinstance(rows, MediaEmbeddings)
+    inputs = {each.name: each.patches for each in processor(image(1))}
+    file = open_projector(tmp_path / "mmproj-deepseekocr2.gguf", open_gguf(tmp_path / "model.gguf"))
+    with CompiledEncoder(*file.build(processor.case.grid, Options(threads=2))) as encoder:
+        found = [encoder.run(inputs[name]) for name in (*names, OVERVIEW)]
+    assert np.array_equal(rows.rows, np.concatenate([*(each[:-1] for each in found[:-1]), found[-1]]))
+    assert file.build((48, 48), Options())[1].rows.capacity == 145  # a tile
+    assert file.build((64, 64), Options())[1].rows.capacity == 257  # an image
+
+
 def test_hunyuan_has_places_in_lines(tmp_path: Path) -> None:
     """Other places make other digests, though the rows may be equal."""
     projector, processor = open_reference("hunyuanvl", tmp_path)

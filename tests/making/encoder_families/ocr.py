@@ -1,12 +1,21 @@
 """Encoders of readers of documents whose classes transformers lacks, composed of the parts that it has."""
 
+import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from encoder_families.spec import MEAN, Spec
+from safetensors.torch import save_file
 from transformers.models.clip.modeling_clip import CLIPVisionModel
-from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2SamVisionEncoder
+from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import (
+    DeepseekOcr2SamVisionEncoder,
+    DeepseekOcr2VisionModel,
+)
+
+import localinfer
 
 Tensors = dict[str, torch.Tensor]
 N_TEXT = 64
@@ -119,6 +128,92 @@ def deepseekocr_saved(tensors: Tensors) -> Tensors:
     return found
 
 
+# --- DeepSeek-OCR 2: SAM, and layers of a language model on its rows and queries ---
+
+N_TEXT2 = 32  # 144 rows of this length are written for each image
+NAMES2 = {
+    "tower.sam_encoder.": "sam_model.", "tower.vision_encoder.": "qwen2_model.model.model.",
+    "tower.query_768_resolution": "qwen2_model.query_768", "tower.query_1024_resolution": "qwen2_model.query_1024",
+}  # fmt: skip
+QWEN2 = {
+    "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}, "vocab_size": 1,
+}  # fmt: skip
+
+
+class DeepseekOcr2Vision(transformers.PreTrainedModel):
+    """The encoder of DeepSeek-OCR 2 and its projector."""
+
+    config_class = transformers.PreTrainedConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        vision = {"sam_config": config.sam, "encoder_config": config.qwen2}
+        whole = transformers.DeepseekOcr2Config(vision_config=vision)
+        whole._attn_implementation = "eager"
+        self.tower = DeepseekOcr2VisionModel(whole.vision_config)
+        self.projector = torch.nn.Linear(config.qwen2["hidden_size"], N_TEXT2)
+        self.view_seperator = torch.nn.Parameter(torch.zeros(N_TEXT2))
+        self.post_init()
+
+
+def deepseekocr2() -> Any:
+    sam = SAM | {
+        "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 1, "window_size": 3,
+        "downsample_channels": [16, 32], "mlp_ratio": 1.0,
+    }  # fmt: skip
+    return DeepseekOcr2Vision(transformers.PreTrainedConfig(sam=sam, qwen2=QWEN2))
+
+
+def deepseekocr2_rows(model: Any, pixels: torch.Tensor, _grid: tuple[int, int]) -> torch.Tensor:
+    """Return the projected rows, and that of the end of the image."""
+    return torch.cat([model.projector(model.tower(pixels).last_hidden_state[0]), model.view_seperator[None]])
+
+
+def deepseekocr2_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return config.json with the keys of published ones, and with sizes that those assume."""
+    sam, qwen2 = config["sam"], config["qwen2"]
+    widths = {
+        "qwen2-0-5b": {"dim": qwen2["hidden_size"]},
+        "sam_vit_b": {
+            "width": sam["hidden_size"], "heads": sam["num_attention_heads"], "layers": sam["num_hidden_layers"],
+        },
+    }  # fmt: skip
+    vision = {
+        "image_size": 128, "window_size": sam["window_size"], "width": widths, "layers": qwen2["num_hidden_layers"],
+        "num_attention_heads": qwen2["num_attention_heads"], "intermediate_size": qwen2["intermediate_size"],
+        "num_key_value_heads": qwen2["num_key_value_heads"],
+    }  # fmt: skip
+    return {
+        "architectures": ["DeepseekOCR2ForCausalLM"], "model_type": "deepseek_vl_v2", "vision_config": vision,
+        "language_config": {"hidden_size": N_TEXT2, "num_hidden_layers": 1},
+    }  # fmt: skip
+
+
+def deepseekocr2_saved(tensors: Tensors) -> Tensors:
+    """Return the tensors with the names of published checkpoints."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        for old, new in {**NAMES2, **NAMES, "projector.": "projector.layers."}.items():
+            name = name.replace(old, new)
+        if name.startswith("sam_model."):
+            for old, new in SAM_NORMS.items():
+                name = name.replace(old, new)
+        found[f"model.{name}"] = tensor.contiguous()
+    return found
+
+
+def deepseekocr2_file(model: Any) -> bytes:
+    """Return the file that localinfer converts: llama.cpp's converter knows the number of heads of one model only."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_file(deepseekocr2_saved(model.state_dict()), Path(folder, "model.safetensors"), {"format": "pt"})
+        for name, values in ("config", deepseekocr2_config(model.config.to_dict())), ("preprocessor_config", MEAN):
+            Path(folder, f"{name}.json").write_text(json.dumps(values))
+        out = Path(folder, "mmproj.gguf")
+        localinfer.convert(folder, out, type="F32", mmproj=True)
+        return out.read_bytes()
+
+
 # --- dots.ocr, from the formulas of its published code, in double precision ---
 
 
@@ -223,6 +318,10 @@ DOTS_OCR: dict[str, Any] = {
 }  # fmt: skip
 SPECS = {
     "deepseekocr": Spec(model=deepseekocr, grids=[(8, 8), (10, 10)], **DEEPSEEK_OCR),
+    "deepseekocr2": Spec(
+        model=deepseekocr2, grids=[(5, 5)], architecture="deepseek2-ocr", encode=deepseekocr2_rows, patch=16,
+        preprocessor=MEAN, file=deepseekocr2_file, embedding_length=N_TEXT2,
+    ),
     "deepseekocr-large": Spec(model=deepseekocr_of_other_size, grids=[(16, 16)], **DEEPSEEK_OCR),
     "dots_ocr": Spec(model=dots_ocr, grids=[(6, 6), (4, 10), (2, 2)], **DOTS_OCR),
     "dots_ocr-large": Spec(
