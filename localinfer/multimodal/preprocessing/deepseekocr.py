@@ -54,8 +54,6 @@ class TilesAndPaddedOverview:
             new_height, new_width = side, max(1, round(width / height * side))
         else:
             new_height, new_width = max(1, round(height / width * side)), side
-        color = tuple(int(value * 255) for value in self.parameters.mean)
         resized = resize(pixels, new_height, new_width, self.parameters.filter)
-        return pad(
-            resized, side, side, top=round((side - new_height) / 2), left=round((side - new_width) / 2), color=color
-        )
+        top, left = round((side - new_height) / 2), round((side - new_width) / 2)
+        return pad(resized, side, side, top=top, left=left, color=self.parameters.mean_color)

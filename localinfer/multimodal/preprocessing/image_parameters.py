@@ -40,6 +40,11 @@ class ImageParameters:
         """Pixels per side that become one token."""
         return self.patch_size * self.merge
 
+    @property
+    def mean_color(self) -> tuple[int, ...]:
+        """The mean as a color. A file may have a mean that is none: the nearest color stands for it."""
+        return tuple(min(max(int(value * 255), 0), 255) for value in self.mean)
+
 
 def read_mean_and_std(f: GGUF) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Return the mean and the standard deviation of each channel. Raises LocalInferError."""

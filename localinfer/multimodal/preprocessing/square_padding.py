@@ -30,5 +30,5 @@ class SquarePadding(FixedSize):
         """Return the image in the middle of a square."""
         height, width = pixels.shape[:2]
         side = max(height, width)
-        color = tuple(int(value * 255) for value in self.parameters.mean)
-        return pad(pixels, side, side, top=(side - height) // 2, left=(side - width) // 2, color=color)
+        top, left = (side - height) // 2, (side - width) // 2
+        return pad(pixels, side, side, top=top, left=left, color=self.parameters.mean_color)

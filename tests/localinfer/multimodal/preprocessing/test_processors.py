@@ -154,6 +154,15 @@ def test_a_huge_image_of_idefics3_without_a_longest_edge_becomes_smaller(tmp_pat
     assert 1 + 40 < len(process.grids(12_000, 16_000)) <= 1 + 64
 
 
+@pytest.mark.parametrize("name", ["deepseekocr", "mlp"])
+def test_borders_have_a_color_though_the_mean_is_none(name: str, tmp_path: Path) -> None:
+    process = processor(tmp_path, name, image_mean=[-1.0, 0.5, 2.0])
+    [whole] = process(Image(np.full((8, 2, 3), 9, np.uint8)))
+    border = whole.patches.reshape(len(whole.patches), 3, -1)[0, :, 0]
+    mean, std = np.array(process.parameters.mean), np.array(process.parameters.std)
+    np.testing.assert_allclose(border, (np.array([0, 127, 255]) / 255 - mean) / std, rtol=1e-6)
+
+
 def test_canvases_have_a_limit(tmp_path: Path) -> None:
     process = processor(tmp_path, "internvl", image_size=1456, preproc_min_tiles=64, preproc_max_tiles=64)
     with pytest.raises(LocalInferError, match="an image of 640 x 480 pixels would become 11648 x 11648 pixels"):
