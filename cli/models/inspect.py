@@ -71,6 +71,8 @@ def inspect(path: Path, options: Options, as_json: bool, projector: Path | None 
     """
     f = open_gguf(path)
     memory = estimate_memory(f, options)
+    if is_projector(f):
+        projector = None  # another one that lies beside it
     if as_json:
         screen.write(json.dumps(as_object(f, memory) | projector_object(projector), indent=1) + "\n")
     else:

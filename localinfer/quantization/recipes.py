@@ -89,7 +89,7 @@ UNQUANTIZED = (  # tensors with one of these in their names keep their type: sma
     *(f"time_mix_{name}.weight" for name in ("first", "decay_w1", "decay_w2", "lerp_fused", "g1", "g2")),
     *(f"time_mix_{letter}{number}.weight" for letter in "wva" for number in range(3)),
     *(".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos"),
-    *(".patch_embd", ".patch_merger", "a.rvq.codebook", "mm.a.code_embd"),
+    *(".patch_embd", ".patch_merger", "a.rvq.codebook", "mm.a.code_embd", "mm.input_projection.weight"),
 )
 UNQUANTIZED_NAMES = ("position_embd.weight", "token_types.weight")
 

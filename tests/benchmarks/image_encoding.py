@@ -1,8 +1,9 @@
-"""Measures how long it takes to encode an image with the shapes of published encoders, with random weights in F16.
+"""Measures how long it takes to encode an image with the shapes of published encoders, with random weights.
 
     python tests/benchmarks/image_encoding.py                          # all shapes; 2 GB of files, minutes
     python tests/benchmarks/image_encoding.py smolvlm-500m --rounds 5 --threads 2
     python tests/benchmarks/image_encoding.py --libmtmd                # beside libmtmd, in turns
+    python tests/benchmarks/image_encoding.py --libmtmd --type Q8_0    # quantized
 
 The input is an image of random pixels: gemma3 896 x 896, qwen3-vl-4b 1024 x 1024, and smolvlm-500m 512 x 512, of which
 its processor makes 17 tiles of this size. Prints the median time of a run, the time to build the graph, and the memory
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "shapes"), str(ROOT / "tests/models")]
 
 import image_encoders  # noqa: E402
-from libmtmd_peer import Peer, compare_encoders  # noqa: E402
+from libmtmd_peer import Peer, compare_encoders, quantized  # noqa: E402
 from tiny import tiny_llama  # noqa: E402
 
 from localinfer.gguf.reader import open_gguf  # noqa: E402
@@ -36,15 +37,23 @@ from localinfer.multimodal.projector_file import open_projector  # noqa: E402
 from localinfer.options import Options  # noqa: E402
 
 
-def measure(name: str, folder: Path, rounds: int, threads: int, *, with_peer: bool) -> str:
-    """Return the lines for one shape."""
-    shape, path = image_encoders.SHAPES[name], folder / f"mmproj-{name}.gguf"
+def write_projector(name: str, folder: Path, type: str) -> Path:
+    """Return the file of an encoder, which is written unless it exists."""
+    path = folder / f"mmproj-{name}.gguf"
     if not path.exists():
         image_encoders.write(name, folder)
+    return path if type == "F16" else quantized(path, type)
+
+
+def measure(name: str, path: Path, rounds: int, threads: int, *, with_peer: bool) -> str:
+    """Return the lines for one shape. `path` is the file of the encoder."""
+    shape, folder = image_encoders.SHAPES[name], path.parent
     file = open_projector(path, open_gguf(image_encoders.write_language_model(name, folder)))
     height, width = (count * shape.patch for count in shape.grid)
     image = Image(np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8))
     inputs = [each.patches for each in make_processor(file.f, Options())(image)]
+    if shape.projector == "idefics3":  # in the prompt, as in libmtmd's rows, the overview follows the tiles
+        inputs = [*inputs[1:], inputs[0]]
     begin = time.perf_counter()
     built = file.build(shape.grid, Options(threads=threads))
     build_seconds, seconds = time.perf_counter() - begin, []
@@ -74,6 +83,7 @@ def main() -> None:
     parser.add_argument("shapes", nargs="*", help=f"of {', '.join(image_encoders.SHAPES)}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
+    parser.add_argument("--type", default="F16", help="type of the matrices, such as Q8_0")
     parser.add_argument("--libmtmd", action="store_true", help="compare with libmtmd, in turns")
     parser.add_argument("--folder", type=Path, help="keeps the files for the next time")
     arguments = parser.parse_args()
@@ -81,7 +91,8 @@ def main() -> None:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         for name in arguments.shapes or image_encoders.SHAPES:
-            shown = measure(name, folder, arguments.rounds, arguments.threads, with_peer=arguments.libmtmd)
+            path = write_projector(name, folder, arguments.type)
+            shown = measure(name, path, arguments.rounds, arguments.threads, with_peer=arguments.libmtmd)
             print(shown, flush=True)
 
 

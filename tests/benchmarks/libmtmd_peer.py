@@ -55,6 +55,15 @@ class Peer:
         self._process.wait()
 
 
+def quantized(projector: Path, type: str) -> Path:
+    """Return a file beside a projector file with its matrices in another type, which is written unless it exists."""
+    path = projector.with_name(f"{projector.stem}-{type}.gguf")
+    if not path.exists():
+        command = [sys.executable, "-m", "cli", "quantize", projector, path, type]
+        subprocess.run(command, cwd=ENGINE.parents[2], check=True, capture_output=True)
+    return path
+
+
 def last_error(lines: list[str]) -> str:
     """Return why libmtmd has ended: a failed assertion and the line before it, or the last line."""
     for before, line in pairwise(["", *lines]):

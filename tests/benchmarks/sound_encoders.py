@@ -2,6 +2,7 @@
 
     python tests/benchmarks/sound_encoders.py                       # the shape of Whisper large v3 (1.3 GB, F16)
     python tests/benchmarks/sound_encoders.py --layers 4 --rounds 5
+    python tests/benchmarks/sound_encoders.py --type Q8_0
 
 The weights are random numbers in a projector file of Qwen2-Audio. The preprocessing is not timed. Needs the group
 `test`, and the package llama_cpp with libmtmd.
@@ -18,7 +19,7 @@ import numpy as np
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "models"), str(TESTS / "oracles"), str(TESTS / "harness")]
 
-from libmtmd_peer import Peer, compare_encoders  # noqa: E402
+from libmtmd_peer import Peer, compare_encoders, quantized  # noqa: E402
 from tiny import tiny_qwen2  # noqa: E402
 
 from localinfer.gguf.reader import open_gguf  # noqa: E402
@@ -84,12 +85,15 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--heads", type=int, default=20)
+    parser.add_argument("--type", default="F16", help="type of the matrices, such as Q8_0")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         projector = Path(folder) / "mmproj.gguf"
         write_projector(projector, given.width, given.layers, given.heads)
+        if given.type != "F16":
+            projector = quantized(projector, given.type)
         model = tiny_qwen2(Path(folder) / "model.gguf", n_embd=OUTPUT, n_ff=128, n_head=1, n_head_kv=1)
         compare(model, projector, Path(folder), given.threads, given.rounds)
 

@@ -44,19 +44,15 @@ class EncoderTensors(Tensors):
         return self.values(name, *axis, *shape).reshape(shape)
 
     def transposed(self, name: str, *shape: int) -> Tensor:
-        """Return the transpose of a matrix of floats, which has this shape in the file."""
+        """Return the transpose of a matrix, which has this shape in the file."""
         tensor = self.tensor(name, *shape)
-        if tensor.type_name not in FLOAT_DTYPES:
-            raise self.f.error(f"tensor {name}", f"has type {tensor.type_name}; it must be F32, F16 or BF16")
         return self._once(f"{name} transposed", partial(transpose, tensor))
 
     def padded_columns(self, name: str, n_out: int, n_in: int, padded: int) -> Tensor:
-        """Return a matrix (n_out, n_in) of floats with columns of zeros up to `padded`."""
+        """Return a matrix (n_out, n_in) with columns of zeros up to `padded`."""
         tensor = self.tensor(name, n_out, n_in)
         if n_in == padded:
             return tensor
-        if tensor.type_name not in FLOAT_DTYPES:
-            raise self.f.error(f"tensor {name}", f"has type {tensor.type_name}; it must be F32, F16 or BF16")
         return self._once(f"{name} padded", lambda: pad_columns(tensor, padded))
 
     def columns_by_patch(self, name: str, n_out: int, n: int, size: int) -> Tensor:
@@ -110,15 +106,21 @@ def constant(name: str, values: NDArray[np.float32]) -> Tensor:
 
 
 def transpose(tensor: Tensor) -> Tensor:
-    """Return the transpose of a matrix of floats."""
-    n_out, n_in = tensor.shape
-    values = tensor.data.view(FLOAT_DTYPES[tensor.type_name]).reshape(n_out, n_in)
-    return Tensor(tensor.name, (n_in, n_out), tensor.type, np.ascontiguousarray(values.T).reshape(-1).view(np.uint8), 0)
+    """Return the transpose of a matrix; that of a quantized one is float32."""
+    floats = unquantized(tensor)
+    values = floats.data.view(FLOAT_DTYPES[floats.type_name]).reshape(floats.shape).T
+    return Tensor(tensor.name, values.shape, floats.type, np.ascontiguousarray(values).reshape(-1).view(np.uint8), 0)
 
 
 def pad_columns(tensor: Tensor, padded: int) -> Tensor:
-    """Return a matrix of floats with columns of zeros up to `padded`."""
-    n_out, n_in = tensor.shape
-    values = np.zeros((n_out, padded), FLOAT_DTYPES[tensor.type_name])
-    values[:, :n_in] = tensor.data.view(values.dtype).reshape(n_out, n_in)
-    return Tensor(tensor.name, values.shape, tensor.type, values.reshape(-1).view(np.uint8), 0)
+    """Return a matrix with columns of zeros up to `padded`; a quantized one becomes float32."""
+    floats = unquantized(tensor)
+    n_out, n_in = floats.shape
+    values = np.zeros((n_out, padded), FLOAT_DTYPES[floats.type_name])
+    values[:, :n_in] = floats.data.view(values.dtype).reshape(n_out, n_in)
+    return Tensor(tensor.name, values.shape, floats.type, values.reshape(-1).view(np.uint8), 0)
+
+
+def unquantized(tensor: Tensor) -> Tensor:
+    """Return a tensor of floats as it is, and another one as float32."""
+    return tensor if tensor.type_name in FLOAT_DTYPES else constant(tensor.name, dequantize(tensor))

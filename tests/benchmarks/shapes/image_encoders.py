@@ -86,6 +86,8 @@ def write_language_model(name: str, folder: Path) -> Path:
     numbers = {"embedding_length": shape.text, "n_deepstack_layers": len(shape.deepstack)}
     for key, number in numbers.items():
         writer.add_uint32(f"{shape.architecture}.{key}", number)
+    if shape.architecture == "qwen3vl":
+        writer.add_rope_dimension_sections([24, 20, 20, 0])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
