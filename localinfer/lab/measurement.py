@@ -285,7 +285,7 @@ def measurable_types(plan: QuantizationPlan) -> dict[str, list[str]]:
     for name, tensor in plan.source.tensors.items():
         if is_quantizable(tensor) and len(kinds := candidates_for(tensor, name in plan.importance)) > 1:
             if tensor.type_name not in FLOATS:
-                problem = f"{printable(name, 80)}: is {tensor.type_name}; the source must be {', '.join(FLOATS)}"
+                problem = f"{printable(name, 80)}: is {tensor.type_name}; the source must be F32, F16 or BF16"
                 raise UsageError(f"{printable(str(plan.source.path))}: {problem}")
             found[name] = kinds[:-1]
     return found

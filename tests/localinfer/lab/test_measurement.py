@@ -206,7 +206,7 @@ def test_interrupted_measurement_continues(measured: Measured) -> None:
 
 def test_quantized_source(tmp_path: Path) -> None:
     model = tiny_llama(tmp_path / "q.gguf", n_layer=1)
-    with pytest.raises(UsageError, match=r"q\.gguf: token_embd\.weight: is Q8_0; the source must be F32, F16, BF16"):
+    with pytest.raises(UsageError, match=r"q\.gguf: token_embd\.weight: is Q8_0; the source must be F32, F16 or BF16"):
         measure_sensitivity(plan_of(model), chunks_of(model))
 
 
