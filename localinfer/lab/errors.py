@@ -4,8 +4,10 @@
     errors.add_inputs(x, number=0)      # inputs of its first matrix, float32 (tokens, n)
     errors.of_outputs()[Q6_K]           # 0.0001: one ten-thousandth
 
-All errors are relative powers: sum(|e|^2) / sum(|y|^2) over weights y or outputs y, and their errors e. Before inputs
-are known, the error of the outputs is that of uncorrelated inputs whose mean squares are the importance.
+All errors are relative powers. That of the weights is sum(|e|^2) / sum(|y|^2), over the weights y and their errors e.
+That of the outputs is the mean over tokens of |e|^2 / max(|y|^2, median of |y|^2): in some layers a few tokens have
+outputs a thousand times as large as all others (massive activations; Sun et al., 2024), and would decide alone. Before
+inputs are known, the error of the outputs is that of uncorrelated inputs whose mean squares are the importance.
 """
 
 from collections.abc import Sequence
@@ -61,27 +63,25 @@ class TensorErrors:
 
     def of_outputs(self) -> dict[int, float]:
         """Return the error of the outputs in each type."""
-        known = [sample.relative_errors() for sample in self._samples.values() if sample.signal]
+        known = [sample.relative_errors() for sample in self._samples.values() if sample.n_tokens]
         return dict(zip(self._types, (np.mean(known, axis=0) if known else self._outputs).tolist(), strict=True))
 
 
 class _SampledMatrix:
-    """Rows of a matrix, their errors in each type, and the sums of squares of their outputs."""
+    """Rows of a matrix, their errors in each type, and the errors of their outputs, summed over tokens."""
 
     def __init__(self, x: Floats, decoded: Sequence[Floats]) -> None:
-        self._rows = np.concatenate([x, *(y - x for y in decoded)])
-        self._powers: Powers = np.zeros(1 + len(decoded))
-
-    @property
-    def signal(self) -> float:
-        """The sum of the squares of the exact outputs."""
-        return float(self._powers[0])
+        self._rows, self._types = np.concatenate([x, *(y - x for y in decoded)]), len(decoded)
+        self._errors: Powers = np.zeros(len(decoded))
+        self.n_tokens = 0
 
     def add_inputs(self, x: Floats) -> None:
-        outputs = self._rows @ x.T
-        self._powers += np.square(outputs, dtype=np.float64).reshape(len(self._powers), -1).sum(axis=1)
+        outputs = np.square(self._rows @ x.T, dtype=np.float64).reshape(1 + self._types, -1, len(x)).sum(axis=1)
+        signal = np.maximum(outputs[0], np.median(outputs[0]))
+        if signal.min() > 0:
+            self._errors += (outputs[1:] / signal).sum(axis=1)
+            self.n_tokens += len(x)
 
     def relative_errors(self) -> Powers:
-        errors: Powers = self._powers[1:] / self._powers[0]
+        errors: Powers = self._errors / self.n_tokens
         return errors
-
