@@ -72,6 +72,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "profile": ("cli.measure.profile", "Profile a model by operation and by layer."),
     "imatrix": ("cli.measure.imatrix", "Compute an importance matrix for `quantize --imatrix`."),
     "perplexity": ("cli.measure.perplexity", "Measure the perplexity of a model on a text."),
+    "eval": ("cli.measure.evaluate", "Evaluate a model on a task: HellaSwag, MMLU, GSM8K and others."),
     "lens": ("cli.measure.lens", "Show what each layer of a model would predict (logit lens)."),
     "compare": ("cli.measure.compare", "Compare two models by KL divergence on a text."),
     "warmup": ("cli.machine.warmup", "Compile the kernels of a model ahead of its first run."),

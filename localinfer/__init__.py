@@ -37,17 +37,19 @@ if TYPE_CHECKING:
     )
     from localinfer.generation.pieces import Piece, Stats, ToolCall
     from localinfer.generation.result import GenerationResult, GenerationStream, TokenLogprob
+    from localinfer.harness.run import Evaluation, evaluate
     from localinfer.model import Model, load
     from localinfer.options import Options
     from localinfer.runtime.activations.hooks import RowInfo
     from localinfer.runtime.activations.trace import Trace
 
 __all__ = [
-    "AttentionMap", "AttentionMaps", "ConstraintError", "ContextOverflowError", "GenerationResult",
+    "AttentionMap", "AttentionMaps", "ConstraintError", "ContextOverflowError", "Evaluation", "GenerationResult",
     "GenerationStream", "IncompleteOutputError", "InvalidOutputError", "LocalInferError", "LogitLens", "Message",
     "Model", "ModelNotFoundError", "NotEnoughMemoryError", "Options", "Piece", "Prompt", "RankedDocument",
     "RowInfo", "Stats", "TokenLogprob", "TokenProbabilities", "ToolCall", "Trace", "UnsupportedError", "UsageError",
-    "compare", "control_vector", "convert", "dequantize", "imatrix", "load", "merge_lora", "perplexity", "quantize",
+    "compare", "control_vector", "convert", "dequantize", "evaluate", "imatrix", "load", "merge_lora", "perplexity",
+    "quantize",
 ]  # fmt: skip
 
 _NAMES = {  # the public names of each module
@@ -62,6 +64,7 @@ _NAMES = {  # the public names of each module
     ],
     "generation.pieces": ["Piece", "Stats", "ToolCall"],
     "generation.result": ["GenerationResult", "GenerationStream", "TokenLogprob"],
+    "harness.run": ["Evaluation", "evaluate"],
     "model": ["Model", "load"],
     "options": ["Options"],
     "runtime.activations.hooks": ["RowInfo"],

@@ -51,6 +51,7 @@ NOT_RUN = {  # part of a command line: why it does not run
     "localinfer stop": "needs a server on port 8080; test_running.py runs it",
     "--http": "serves until it is interrupted; tests/cli/mcp/test_serve.py runs it",
     "--ray": "needs a Ray cluster",
+    "localinfer.harness.lm_eval": "needs lm-evaluation-harness and datasets of the hub; test_lm_eval.py uses it",
     "--ssl-cert-file": "needs a certificate; test_https.py makes one",
     "--api-key secret": "refuses the requests of this test; test_clients.py sends the key",
     "ANTHROPIC_BASE_URL": "needs Claude Code; test_anthropic_client.py uses the same API",

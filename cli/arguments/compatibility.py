@@ -284,7 +284,11 @@ REFUSED_BY_COMMAND = {  # command: rows as in REFUSED
     "perplexity": (
         ("use `localinfer compare BASE MODEL`, without a file of logits", "--kl-divergence-base", "--kl-divergence"),
         ("each token is scored once, in chunks of --ctx-size tokens", "--ppl-stride", ""),
-        ("use tests/benchmarks/accuracy, which has tasks", "", "--hellaswag --winogrande --multiple-choice"),
+        (
+            "use `localinfer eval MODEL TASK FILE`, which has --limit",
+            "--hellaswag-tasks --winogrande-tasks --multiple-choice-tasks",
+            "--hellaswag --winogrande --multiple-choice",
+        ),
     ),
     "quantize": (
         ("files are little-endian", "", "--bigendian"),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from localinfer.runtime.batch import Logits
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.sequence_engine import SequenceEngine
 
 Values = NDArray[np.float64]
 Tokens = NDArray[np.int32]
@@ -67,7 +68,7 @@ def score_chunk(engine: Engine, chunk: Tokens) -> Iterator[tuple[Logits, Tokens]
         at += len(logits)
 
 
-def require_finite(engine: Engine, scores: Values) -> None:
+def require_finite(engine: SequenceEngine, scores: Values) -> None:
     """Raise LocalInferError if scores are not finite."""
     if not np.isfinite(scores).all():
         raise engine.file.error("logits", "are not finite numbers")

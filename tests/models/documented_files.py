@@ -7,6 +7,7 @@
 """
 
 import atexit
+import gzip
 import json
 import shutil
 import sys
@@ -47,6 +48,9 @@ TOOLS = [{"name": "get_weather", "parameters": {"type": "object", "properties": 
 MCP_SERVERS = {  # its tools are others; a name of --mcp-allow must only have the right server
     "mcpServers": {"weather": {"command": sys.executable, "args": [str(TESTS / "harness" / "raw_mcp_server.py")]}}
 }
+HELLASWAG = {"activity_label": "Skating", "ctx_a": "A man skates.", "ctx_b": "he", "label": 1, "endings": list("abcd")}
+MATHS = {"question": "1 + 1?", "answer": "#### 2"}
+PROGRAM = {"prompt": "def one():\n    return 1\n", "entry_point": "one", "test": "def check(function):\n    pass\n"}
 REQUESTS = [{"custom_id": "a", "messages": [{"role": "user", "content": "Hello"}]}, {"prompt": "Hi", "temperature": 0}]
 ABOUT_A_PHOTO = {"messages": [{"role": "user", "content": [
     {"type": "image_url", "image_url": {"url": "file://cat.jpg"}}, {"type": "text", "text": "What is this?"},
@@ -190,6 +194,12 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "sentences.txt": partial(text, content="A dog runs.\nAn animal moves.\n"),
     "questions.txt": partial(text, content="Who?\nWhat?\n"),
     "prompts.jsonl": partial(lines, objects=REQUESTS),
+    "hellaswag_val.jsonl": partial(lines, objects=[HELLASWAG] * 3),
+    "test.jsonl": partial(lines, objects=[MATHS]), "train.jsonl": partial(lines, objects=[MATHS] * 5),
+    "anatomy_test.csv": partial(text, content="Why?,1,2,3,4,A\n"),
+    "anatomy_dev.csv": partial(text, content="Why?,1,2,3,4,B\n" * 5),
+    "winogrande.csv": partial(text, content="0,It was _ who won.,he,she,2\n"),
+    "HumanEval.jsonl.gz": lambda path: path.write_bytes(gzip.compress(json.dumps(PROGRAM).encode())),
     "chat.json": partial(values, value=MESSAGES), "tools.json": partial(values, value=TOOLS),
     "recipe.json": partial(values, value={"base": "Q4_K_M", "types": {"ffn_down": "Q5_K"}}),
     "book.json": partial(values, value=SCHEMA), "servers.json": partial(values, value=MCP_SERVERS),

@@ -101,6 +101,8 @@ def main() -> None:
     localinfer.load("q4.gguf", control_vector_scaled=[f"{vector}:0.5"]).close()
     print(localinfer.perplexity("q4.gguf", "text", ctx_size=512).value)
     print(localinfer.compare("f16.gguf", "q4.gguf", "text", max_chunks=4).divergence.mean.value)
+    evaluation = localinfer.evaluate("q4.gguf", "hellaswag", ["hellaswag_val.jsonl"], limit=400, ctx_size=512)
+    print(evaluation.scores["acc_norm"].interval, evaluation.items[0].correct["acc"])
     try:
         with localinfer.load("q4.gguf", options=Options(ctx_size=4096), threads=2, cache_type_k="q8_0") as model:
             generate(model)
