@@ -14,7 +14,7 @@ from localinfer.adapters import open_adapters
 from localinfer.evaluation.perplexity import Mean
 from localinfer.generation.session import Progress
 from localinfer.gguf.dequantize import dequantize
-from localinfer.gguf.reader import open_gguf
+from localinfer.gguf.overrides import open_overridden
 from localinfer.hub import resolve
 from localinfer.machine.resources import default_threads
 from localinfer.options import CHUNK_SIZE, Value, from_environment, from_keywords, merge
@@ -289,7 +289,7 @@ def open_engine(
     """Open a model without a session. Precedence, highest first: keywords, environment, `defaults`, models.toml."""
     environment, named = from_environment(os.environ), resolve.default_options(name)
     options = merge(from_keywords(keywords), environment, defaults, named)
-    f = open_gguf(resolve.find(name))
+    f = open_overridden(resolve.find(name), options)
     return Engine.load(f, options, progress, adapters=open_adapters(f, options))
 
 

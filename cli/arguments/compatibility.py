@@ -243,7 +243,7 @@ NO_EFFECT = (  # "... has no effect: <reason>"
 UNSUPPORTED = (  # "... is not supported: <what happens instead>", where the answer stays the same
     ("the model's own processor decides where the prompt has times", "--video-timestamp-interval", ""),
     ("the package of the extra `video` decodes videos", "--video-ffmpeg-dir", ""),
-    ("weights are not validated at load time; use `localinfer quantize MODEL OUT COPY`", "", "--check-tensors"),
+    ("this command does not read all weights; `localinfer quantize MODEL OUT COPY` checks them", "", "--check-tensors"),
     ("the model runs locally", "--server-base", ""),
     ("use the environment variable HF_TOKEN or `hf auth login`", "-hft --hf-token", ""),
 )
@@ -263,7 +263,7 @@ REFUSED = (
         "",
     ),
     (
-        "RoPE parameters are those of the model file; `localinfer quantize MODEL OUT COPY --override-kv ...` sets them",
+        "this command runs models with the RoPE parameters of their files; `localinfer edit` changes a file",
         (
             "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor "
             "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast"
@@ -272,7 +272,7 @@ REFUSED = (
     ),
     ("attention with grouped positions (self-extend) does not exist here", "-gan --grp-attn-n -gaw --grp-attn-w", ""),
     (
-        "the metadata is that of the model file; use `localinfer quantize MODEL OUT COPY --override-kv ...`",
+        "this command runs models with the metadata of their files; `localinfer edit` changes a file",
         "--override-kv",
         "",
     ),

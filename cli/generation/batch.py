@@ -215,13 +215,14 @@ def model_names(model: str) -> list[str]:
 
 def open_model_file(model: str, given: Layer) -> "tuple[GGUF, Options]":
     """Open the model file and resolve its options."""
-    from localinfer.gguf.reader import open_gguf
+    from localinfer.gguf.overrides import open_overridden
     from localinfer.hub import resolve
     from localinfer.options import from_environment, from_metadata, merge
 
-    f = open_gguf(find_or_fetch(model, screen.Status()))
-    named, proposed = resolve.default_options(model), from_metadata(f.metadata, f.path)
-    options = merge(given, from_environment(os.environ), named, proposed, DEFAULTS)
+    path = find_or_fetch(model, screen.Status())
+    layers = given, from_environment(os.environ), resolve.default_options(model)
+    f = open_overridden(path, merge(*layers, DEFAULTS))
+    options = merge(*layers, from_metadata(f.metadata, f.path), DEFAULTS)
     if options.spec_draft_model:
         find_or_fetch(options.spec_draft_model, screen.Status())
     return f, options

@@ -31,13 +31,14 @@ def warmup_command(
 
     from localinfer import paths
     from localinfer.adapters import open_adapters
-    from localinfer.gguf.reader import open_gguf
+    from localinfer.gguf.overrides import open_overridden
     from localinfer.hub import resolve
     from localinfer.options import from_environment, merge
     from localinfer.runtime.compiled_graph import required_kernels
     from quant.jit import loader
 
-    f, options = open_gguf(path), merge(given, from_environment(os.environ), resolve.default_options(model))
+    options = merge(given, from_environment(os.environ), resolve.default_options(model))
+    f = open_overridden(path, options)
     wanted = required_kernels(f, options, adapters=open_adapters(f, options))
     compiled = 0
 

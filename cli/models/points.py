@@ -19,12 +19,12 @@ Layers = list[int]
 def show_points(path: Path, options: Options, *, as_json: bool) -> None:
     """Print the points of a model. Raises LocalInferError for a damaged file, UnsupportedError for a model that cannot
     run."""
-    from localinfer.gguf.reader import open_gguf
+    from localinfer.gguf.overrides import open_overridden
     from localinfer.graph.recording.model_graph import HookedGraph
     from localinfer.model.points import describe_points
     from localinfer.runtime.compiled_graph import build_graph
 
-    points = describe_points(build_graph(open_gguf(path), options, hooks=HookedGraph(None)))
+    points = describe_points(build_graph(open_overridden(path, options), options, hooks=HookedGraph(None)))
     if as_json:
         found = {name: {"shape": each.shape, "description": each.description} for name, each in points.items()}
         screen.write(json.dumps(found, indent=1) + "\n")

@@ -255,9 +255,10 @@ def parse_type_overrides(options: TypeOptions) -> TypeOverrides:
 
 def parse_metadata(texts: Sequence[str]) -> "dict[str, Field]":
     """Parse --override-kv: metadata that replaces that of the source."""
-    from localinfer.quantization.plan import parse_field
+    from localinfer.gguf.source import Field
+    from localinfer.options.metadata_values import parse_override
 
-    return dict(parse_options("--override-kv", parse_field, texts))
+    return {key: Field.typed(value) for key, value in parse_options("--override-kv", parse_override, texts)}
 
 
 def parse_layers(layers: str | None, text: str | None) -> tuple[tuple[int, ...], LayerSearch | None]:

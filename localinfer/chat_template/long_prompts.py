@@ -87,7 +87,8 @@ def run(f: GGUF, frames: Sequence[bytes], on_wait: OnWait) -> list[bytes]:
         raise LocalInferError(f"cannot start a process for a long prompt: {error.strerror}") from None
     try:
         with ThreadPoolExecutor(1, "long-prompt") as thread:
-            future = thread.submit(exchange, child, [str(f.path.resolve()).encode("utf-8", "surrogateescape"), *frames])
+            model = str(f.path.resolve()).encode("utf-8", "surrogateescape"), json.dumps(dict(f.overrides)).encode()
+            future = thread.submit(exchange, child, [*model, *frames])
             try:
                 while not future.done():
                     wait([future], POLL_SECONDS)

@@ -1,6 +1,7 @@
 """The child process that renders and tokenizes one long prompt. `long_prompts.py` starts it.
 
-It reads frames: their number, the path of the model, the kind of the request, and what belongs to it:
+It reads frames: their number, the path of the model, the overridden metadata (JSON), the kind of the request, and what
+belongs to it:
 
     encode   the keywords of `Tokenizer.encode` (JSON), the text         -> "", the token ids
     build    the template and the conversation (JSON), each message      -> "", the token ids, the text
@@ -21,12 +22,13 @@ from localinfer.chat_template.prompt import build_prompt
 from localinfer.chat_template.template import ChatTemplate
 from localinfer.child_process import read_frame, write_frame
 from localinfer.errors import LocalInferError
+from localinfer.gguf.overrides import override_metadata
 from localinfer.gguf.reader import open_gguf
 
 
-def answer(path: bytes, kind: bytes, head: bytes, *rest: bytes) -> list[bytes]:
+def answer(path: bytes, overrides: bytes, kind: bytes, head: bytes, *rest: bytes) -> list[bytes]:
     """Return the contents of the reply."""
-    f = open_gguf(Path(path.decode("utf-8", "surrogateescape")))
+    f = override_metadata(open_gguf(Path(path.decode("utf-8", "surrogateescape"))), json.loads(overrides))
     tokens = tokenizer.from_gguf(f)
     if kind == b"encode":
         return [bytes_of(tokens.encode(rest[0].decode("utf-8", "surrogatepass"), **json.loads(head)))]

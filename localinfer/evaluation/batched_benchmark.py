@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from localinfer.evaluation.benchmark import random_tokens
-from localinfer.gguf.reader import open_gguf
+from localinfer.gguf.overrides import open_overridden
 from localinfer.options import Options
 from localinfer.runtime import sequence
 from localinfer.runtime.batch import Ids, Segment
@@ -64,7 +64,7 @@ def benchmark_batched(
     on_activity: Callable[[str], None],
     progress: Progress | None = None,
 ) -> Iterator[BatchedResult]:
-    """Run the tests of a model file and yield their results. Raises what `open_gguf` and `Engine.load` raise."""
+    """Run the tests of a model file and yield their results. Raises what `open_overridden` and `Engine.load` raise."""
     n_parallel = max(test.n_parallel for test in tests)
     options = replace(
         options,
@@ -73,7 +73,7 @@ def benchmark_batched(
         ubatch_size=max(options.ubatch_size, n_parallel),  # a step of all sequences is one batch
     )
     on_activity(f"loading {path.name}")
-    engine = Engine.load(open_gguf(path), options, progress)
+    engine = Engine.load(open_overridden(path, options), options, progress)
     try:
         run_test(engine, BatchedTest(WARMUP_TOKENS - 1, 1, 1, is_shared=False))
         for test in tests:

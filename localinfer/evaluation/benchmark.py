@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localinfer.evaluation.roofline import Roofline, evaluation_cost, measure
-from localinfer.gguf.reader import GGUF, open_gguf
+from localinfer.gguf.overrides import open_overridden
+from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.cost import Cost
 from localinfer.options import Options
 from localinfer.runtime import weight_loading
@@ -109,11 +110,11 @@ def benchmark(
     """Run the tests of a model file and yield their results, with one engine per number of threads.
 
     Each test runs once to warm up, then `repetitions` times. `on_activity` receives what happens next, in a few words.
-    Raises what `open_gguf` and `Engine.load` raise.
+    Raises what `open_overridden` and `Engine.load` raise.
     """
     n_ctx = max(test.depth + test.tokens for test in tests)
     on_activity(f"loading {path.name}")
-    f = weight_loading.load_weights(open_gguf(path), replace(options, ctx_size=n_ctx), progress)
+    f = weight_loading.load_weights(open_overridden(path, options), replace(options, ctx_size=n_ctx), progress)
     for n_threads in dict.fromkeys(test.threads for test in tests):
         on_activity(f"loading {path.name}")
         engine = Engine.load(f, replace(options, ctx_size=n_ctx, threads=n_threads), progress)

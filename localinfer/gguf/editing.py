@@ -19,23 +19,17 @@ from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf import file_descriptors
 from localinfer.gguf.atomic_file import raise_write_errors
-from localinfer.gguf.gguf_source import SPLIT_KEYS, all_fields, source_tensor
+from localinfer.gguf.gguf_source import all_fields, source_tensor
 from localinfer.gguf.reader import ARRAY, BOOL, NUMBER_DTYPES, STRING, open_gguf
 from localinfer.gguf.source import Field, Source
 from localinfer.gguf.split_files import Progress, SplitFile, plan_file, write_files
+from localinfer.options.metadata_values import BOOLS, TYPES, decides_positions, parse_as, parse_typed
 
-ALIGNMENT = "general.alignment"
 BLOCK = 4096  # bytes that a disk writes at once
-NUMBER_NAMES = {
-    "u8": "<u1", "i8": "<i1", "u16": "<u2", "i16": "<i2", "u32": "<u4", "i32": "<i4", "f32": "<f4", "u64": "<u8",
-    "i64": "<i8", "f64": "<f8",
-}  # fmt: skip
-TYPES = ("str", "bool", "int", "float", *NUMBER_NAMES)  # `int` is u32 or i32, `float` f32
 TYPES_OF_NEW_KEYS = {  # what a new key has if no type is given
     r"general\..+|tokenizer\.chat_template(\..+)?": "str",
     r"tokenizer\.ggml\.\w+_token_id": "u32",
 }
-BOOLS = {"true": True, "false": False, "1": True, "0": False}
 Changes = Mapping[str, Field | None]  # the new value of a key; None removes it
 
 
@@ -104,7 +98,7 @@ def plan_edit(path: Path, change: Callable[[Mapping[str, Field]], Changes], out:
     before = all_fields(f)
     changes = change(before)
     for key in changes:
-        if key == ALIGNMENT or key in SPLIT_KEYS:
+        if decides_positions(key):
             raise UsageError(f"{printable(key)}: determines where the tensors are, and cannot be changed")
     kept = {key: field for key, field in {**before, **changes}.items() if field is not None}
     tensors = [source_tensor(f, tensor) for tensor in f.tensors.values() if tensor.split_index == 0]
@@ -128,19 +122,13 @@ def parse_value(key: str, text: str, field: Field | None) -> Field:
 
 def parse_new(key: str, text: str) -> Field:
     """Return the value of a new key. Raises ValueError."""
-    kind, colon, value = text.partition(":")
-    if not colon or kind not in TYPES:
-        kind = next((kind for pattern, kind in TYPES_OF_NEW_KEYS.items() if re.fullmatch(pattern, key)), "")
-        value = text
+    kind, colon, _ = text.partition(":")
+    if colon and kind in TYPES:
+        return Field.typed(parse_typed(text))
+    kind = next((kind for pattern, kind in TYPES_OF_NEW_KEYS.items() if re.fullmatch(pattern, key)), "")
     if not kind:
         raise ValueError(f"is a new key: write TYPE:VALUE with TYPE {', '.join(TYPES)}")
-    name = {"int": "i32" if value.startswith("-") else "u32", "float": "f32"}.get(kind, kind)
-    try:
-        if name in NUMBER_NAMES:
-            return parse_number(np.dtype(NUMBER_NAMES[name]), value)
-        return parse_scalar(STRING if name == "str" else BOOL, value)
-    except (ValueError, OverflowError, KeyError):
-        raise ValueError(f"{printable(value, 80)} is no {kind}") from None
+    return Field.typed(parse_as(kind, text))
 
 
 def parse_scalar(type: int, text: str) -> Field:

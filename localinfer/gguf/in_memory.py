@@ -21,6 +21,7 @@ from localinfer.errors import NotEnoughMemoryError
 from localinfer.gguf import file_descriptors
 from localinfer.gguf.huge_pages import allocate_huge_pages
 from localinfer.gguf.mapped_file import MappedFile
+from localinfer.gguf.overrides import override_metadata
 from localinfer.gguf.reader import GGUF, open_gguf
 
 Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in total
@@ -34,7 +35,8 @@ def read_into_memory(f: GGUF, threads: int, progress: Progress | None = None) ->
 
     Raises NotEnoughMemoryError, LocalInferError for a file that changes meanwhile, and the errors of `open_gguf`.
     """
-    return open_gguf(f.path, partial(FileInMemory, reading=_ReadProgress(threads, f.size, progress)))
+    read = open_gguf(f.path, partial(FileInMemory, reading=_ReadProgress(threads, f.size, progress)))
+    return override_metadata(read, f.overrides)
 
 
 @dataclass

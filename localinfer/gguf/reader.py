@@ -17,20 +17,21 @@ The first split holds the model's metadata. Every split has split.no (from 0), s
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.errors import LocalInferError
+from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
 from localinfer.gguf import file_signatures
 from localinfer.gguf.cursor import Cursor, StringArray
 from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.split_names import SPLIT_COUNT, SPLIT_NUMBER, SPLIT_TENSORS_COUNT, split_paths
+from localinfer.options.metadata_values import Scalar
 from quant import ggml
 
 __all__ = ["GGUF", "StringArray", "Tensor", "Value", "open_gguf", "open_split", "read_value"]
@@ -120,7 +121,8 @@ class GGUF:
     """An open, validated model. Its files stay mapped as long as any array made from them is in use.
 
     Header values other than tensors come from the first file. `trailing_bytes` is the number of bytes after the
-    last tensor of each file.
+    last tensor of each file. `overrides` are the values in `metadata` that options set instead of the file
+    (`localinfer.gguf.overrides`).
     """
 
     version: int
@@ -131,6 +133,7 @@ class GGUF:
     data_offset: int
     trailing_bytes: int
     files: tuple[MappedFile, ...]
+    overrides: Mapping[str, Scalar] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -148,7 +151,11 @@ class GGUF:
         return self.files[0].in_memory
 
     def error(self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
-        """Return a one-line error about a key or tensor of this model."""
+        """Return a one-line error about a key or tensor of this model: a UsageError for a key that options set, unless
+        `kind` says more."""
+        if field in self.overrides:
+            problem = f"{problem} (an option sets this key)"
+            kind = UsageError if kind is LocalInferError else kind
         tensor = self.tensors.get(field.removeprefix("tensor "))
         return self.files[tensor.split_index if tensor else 0].error(printable(field, 80), problem, kind)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import ARRAY, BOOL, NUMBER_DTYPES, STRING
+from localinfer.options.metadata_values import TypedValue
 from quant import ggml
 
 __all__ = ["Field", "Source", "SourceTensor"]
@@ -64,6 +65,15 @@ class Field:
         """Encode a number. `dtype` is a numpy dtype such as "<i4". Raises OverflowError if the value does not fit."""
         kind = np.dtype(dtype)
         return cls(NUMBER_TYPES[kind], np.array(value, kind).tobytes())
+
+    @classmethod
+    def typed(cls, given: TypedValue) -> "Field":
+        """Encode a value of the command line in its type."""
+        if isinstance(given.value, str):
+            return cls.text(given.value)
+        if isinstance(given.value, bool):
+            return cls.flag(given.value)
+        return cls.number(given.value, f"<{given.type[0]}{int(given.type[1:]) // 8}")
 
     @classmethod
     def numbers(cls, values: NDArray[Any]) -> "Field":

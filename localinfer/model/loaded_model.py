@@ -15,6 +15,7 @@ from localinfer.errors import UsageError
 from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.session import GenerationSession, Progress
 from localinfer.generation.token_selection import SamplerFunction
+from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.hub import resolve
 from localinfer.hub.projectors import projector_of
@@ -57,10 +58,11 @@ def load(path_or_name: str | Path, *, progress: Progress | None = None, options:
     name = _check_name(path_or_name)
     keyword_options = from_keywords(keywords)
     if options is not None:
-        return LoadedModel(open_gguf(resolve.find(name)), merge(keyword_options, asdict(options)), progress, name)
-    environment, registry_options = from_environment(os.environ), resolve.default_options(name)
-    f = open_gguf(resolve.find(name))
-    merged = merge(keyword_options, environment, registry_options, from_metadata(f.metadata, f.path))
+        merged = merge(keyword_options, asdict(options))
+        return LoadedModel(open_overridden(resolve.find(name), merged), merged, progress, name)
+    layers = keyword_options, from_environment(os.environ), resolve.default_options(name)
+    f = open_overridden(resolve.find(name), merge(*layers))
+    merged = merge(*layers, from_metadata(f.metadata, f.path))
     return LoadedModel(f, merged, progress, name)
 
 

@@ -26,18 +26,23 @@ def rope_of_file(model: Model, keys: Hyperparameters, pairs: str, key_length: in
     """Return the rotary embedding of a file (Su et al., 2021), extended linearly, by YaRN (Peng et al., 2023) or by
     factors in the file, as its metadata says."""
     n = keys.count("rope.dimension_count", key_length)
-    base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
-    scaling_factor, trained = keys.positive("rope.scaling.factor", 1.0), keys.count("context_length")
+    base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "linear")
+    factor_key = "rope.scaling.factor" if keys.has("rope.scaling.factor") else "rope.scale_linear"
+    scaling_factor = 1.0 if kind == "none" else keys.positive(factor_key, 1.0)
+    extrapolation, trained = keys.number("rope.scaling.yarn_ext_factor", kind == "yarn"), keys.count("context_length")
     original = keys.count("rope.scaling.original_context_length", trained)
     frequencies, amplitude = plain_frequencies(base, n), keys.positive("rope.scaling.attn_factor", 1.0)
-    if kind == "linear":
-        frequencies = frequencies / scaling_factor
-    if kind == "yarn":
+    slowed = frequencies / scaling_factor
+    if extrapolation:
         fast, slow = (keys.positive(f"rope.scaling.yarn_beta_{end}", n) for end, n in (("fast", 32.0), ("slow", 1)))
-        frequencies = yarn_frequencies(frequencies, base, scaling_factor, original, fast, slow, options.truncate)
+        mixed = yarn_frequencies(frequencies, base, scaling_factor, original, fast, slow, options.truncate)
+        frequencies = extrapolation * mixed + (1 - extrapolation) * slowed
         multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
         if options.amplified or not multiplier:
-            amplitude *= (0.1 * math.log(scaling_factor) + 1) / (0.1 * multiplier * math.log(scaling_factor) + 1)
+            growth = 0.1 * max(0.0, math.log(scaling_factor))
+            amplitude *= (1 + growth) / (1 + multiplier * growth)
+    else:
+        frequencies = slowed
     is_long = (model.ctx_size or trained) > original
     for name in ("rope_freqs", "rope_factors_long" if is_long else "rope_factors_short"):
         frequencies = frequencies / model.factors.get(name, 1.0)

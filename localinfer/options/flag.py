@@ -1,6 +1,7 @@
 """The specification of one option: its flags, its help text, its default, and the check of its values."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Literal, NamedTuple, TypedDict, TypeVar, Unpack
@@ -25,7 +26,7 @@ class Flag(NamedTuple):
     excluded: float = math.nan
     choices: tuple[str, ...] = ()
     validate: Callable[[str], object] | None = None  # parses a string, and raises ValueError if it is invalid
-    separator: str = ""  # splits the text of a tuple into its items
+    separator: str = ""  # the regular expression that splits the text of a tuple into its items
     negative: str = ""  # the flag that turns a boolean option off, if it is not made of the long name
 
     @property
@@ -50,7 +51,7 @@ class Flag(NamedTuple):
     def parse(self, text: str) -> Value:
         """Convert the text of a command line or environment variable. Raises ValueError if it has another type."""
         if self.value_type is tuple:
-            return tuple(text.split(self.separator)) if self.separator else (text,)
+            return tuple(re.split(self.separator, text)) if self.separator else (text,)
         if self.value_type is bool:
             return parse_bool(text)
         try:
@@ -114,8 +115,8 @@ def option(default: T, *names: str, section: Section, help: str, **rules: Unpack
 def convert(value: object, value_type: type) -> Value | None:
     """Return the value as a `value_type` if that loses no information, otherwise None."""
     if value_type is tuple:
-        if isinstance(value, Mapping):  # token id -> logit bias
-            value = [f"{id}{bias:+}" for id, bias in value.items() if isinstance(bias, (int, float))]
+        if isinstance(value, Mapping):
+            value = [pair_text(key, each) for key, each in value.items()]
         texts = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [None]
         strings = tuple(text for text in texts if isinstance(text, str))
         return strings if len(strings) == len(texts) else None
@@ -126,6 +127,14 @@ def convert(value: object, value_type: type) -> Value | None:
     if isinstance(value, (int, float)) and value_type is float:
         return float(value) if abs(value) < 1e300 else math.inf  # 10**400 has no float
     return None
+
+
+def pair_text(key: object, value: object) -> str | None:
+    """Return the text of a pair of a mapping: of a token id and the bias of its logit, of the number of an adapter and
+    its scale, or of a key of the metadata and its value; None if it is none of them."""
+    if isinstance(key, str):
+        return f"{key}={type(value).__name__}:{value}"
+    return f"{key}{value:+}" if isinstance(value, (int, float)) else None
 
 
 def parse_bool(text: str) -> bool:

@@ -100,6 +100,17 @@ class LoadKeywords(OptionKeywords, total=False):
     ubatch_size: int
     architecture: str
     precision: Literal["auto", "fast", "high"]
+    override_kv: str | Sequence[str] | Mapping[str, bool | int | float | str]
+    check_tensors: bool
+    rope_scaling: Literal["auto", "none", "linear", "yarn"]
+    rope_scale: float
+    rope_freq_base: float
+    rope_freq_scale: float
+    yarn_orig_ctx: int
+    yarn_ext_factor: float
+    yarn_attn_factor: float
+    yarn_beta_slow: float
+    yarn_beta_fast: float
     spec_draft_model: str
     ctx_size_draft: int
     spec_draft_threads: int
@@ -121,3 +132,4 @@ class LoadKeywords(OptionKeywords, total=False):
 
     n_ctx: int  # ctx_size
     n_threads: int  # threads
+    kv_overrides: str | Sequence[str] | Mapping[str, bool | int | float | str]  # override_kv

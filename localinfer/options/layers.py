@@ -12,7 +12,9 @@ from localinfer.options.table import CONSTRAINT_OPTIONS, FLAGS, Options
 Layer = dict[str, Value]
 
 # A layer that sets one option of a group overrides the whole group in weaker layers.
-EXCLUSIVE_OPTIONS = (("samplers", "sampler_seq"), ("mmproj", "mmproj_auto"), CONSTRAINT_OPTIONS)
+EXCLUSIVE_OPTIONS = (
+    ("samplers", "sampler_seq"), ("mmproj", "mmproj_auto"), ("rope_scale", "rope_freq_scale"), CONSTRAINT_OPTIONS,
+)  # fmt: skip
 # Names of the same options in transformers, vLLM, mlx-lm and llama-cpp-python.
 KEYWORD_ALIASES = {
     "max_tokens": "n_predict",
@@ -22,6 +24,7 @@ KEYWORD_ALIASES = {
     "num_beams": "beams",
     "n_ctx": "ctx_size",
     "n_threads": "threads",
+    "kv_overrides": "override_kv",
 }
 METADATA_KEYS = {
     "general.sampling.sequence": "samplers",
@@ -60,6 +63,8 @@ def merge(*layers: Mapping[str, Value]) -> Options:
     n_min, n_max = options.spec_draft_n_min, options.spec_draft_n_max
     if n_min > n_max:
         raise UsageError(f"spec_draft_n_min: {n_min} is larger than spec_draft_n_max, which is {n_max}")
+    if options.rope_scale and options.rope_freq_scale:
+        raise UsageError("rope_freq_scale: sets the same as rope_scale, its inverse")
     least, most = options.image_min_tokens, options.image_max_tokens
     if 0 < most < least:
         raise UsageError(f"image_min_tokens: {least} is larger than image_max_tokens, which is {most}")

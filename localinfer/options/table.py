@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from localinfer.options.flag import Flag, option
+from localinfer.options.metadata_values import OVERRIDE_SEPARATOR, parse_override
 from localinfer.options.syntax import (
     DEFAULT_SAMPLERS,
     SAMPLERS,
@@ -25,6 +26,7 @@ Policy = Literal["stop", "drop-turns", "ring"]
 Precision = Literal["auto", "fast", "high"]
 Think = Literal["auto", "on", "off"]
 ReasoningFormat = Literal["auto", "deepseek", "none"]
+RopeScaling = Literal["auto", "none", "linear", "yarn"]
 CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
 
 INT32_MAX = 2**31 - 1
@@ -94,6 +96,44 @@ class Options:
         "auto", "--precision", section="model", choices=get_args(Precision),
         help="Quantize activations to 8 bits as llama.cpp does (fast), or to 15 bits (high); auto: high for "
         "encoders.")
+
+    override_kv: tuple[str, ...] = option(
+        (), "--override-kv", section="model", separator=OVERRIDE_SEPARATOR, validate=parse_override,
+        help="Override a key of the model's metadata, KEY=TYPE:VALUE with TYPE int, float, bool or str; repeatable, "
+        "and comma-separated.")
+    check_tensors: bool = option(
+        False, "--check-tensors", section="model",
+        help="Read all weights when the model is loaded, and refuse values that are not finite.")
+    rope_scaling: RopeScaling = option(
+        "auto", "--rope-scaling", section="model", choices=get_args(RopeScaling),
+        help="RoPE scaling method (auto: that of the model file, or linear).")
+    rope_scale: float = option(
+        0.0, "--rope-scale", section="model", minimum=0, maximum=1e6,
+        help="Factor by which RoPE scaling extends the context (0: that of the model file).")
+    rope_freq_base: float = option(
+        0.0, "--rope-freq-base", section="model", minimum=0, maximum=1e15,
+        help="RoPE base frequency (0: that of the model file).")
+    rope_freq_scale: float = option(
+        0.0, "--rope-freq-scale", section="model", minimum=0, maximum=1e6,
+        help="RoPE frequency scale, 1/N for --rope-scale N (0: that of the model file).")
+    yarn_orig_ctx: int = option(
+        0, "--yarn-orig-ctx", section="model", minimum=0, maximum=INT32_MAX,
+        help="YaRN: the context size that the model was trained on before it was extended (0: that of the model "
+        "file).")
+    yarn_ext_factor: float = option(
+        -1.0, "--yarn-ext-factor", section="model", minimum=-1, maximum=1e6,
+        help="YaRN: how much fast pairs extrapolate (0: not at all, negative: that of the model file, or 1 for yarn).")
+    yarn_attn_factor: float = option(
+        -1.0, "--yarn-attn-factor", section="model", minimum=-1, maximum=1e6,
+        help="YaRN: factor of the attention magnitude with --yarn-ext-factor 0 (negative: 1).")
+    yarn_beta_slow: float = option(
+        -1.0, "--yarn-beta-slow", section="model", minimum=-1, maximum=1e6,
+        help="YaRN: rotations within the original context below which a pair is slowed (negative: that of the model "
+        "file, or 1).")
+    yarn_beta_fast: float = option(
+        -1.0, "--yarn-beta-fast", section="model", minimum=-1, maximum=1e6,
+        help="YaRN: rotations within the original context above which a pair keeps its frequency (negative: that of "
+        "the model file, or 32).")
 
     temp: float = option(
         0.8, "--temp", section="sampling", minimum=0, maximum=1e6,

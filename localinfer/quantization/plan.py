@@ -306,32 +306,5 @@ def parse_pattern(text: str) -> tuple[re.Pattern[str], str]:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
-def parse_field(text: str) -> tuple[str, Field]:
-    """Parse KEY=TYPE:VALUE, where TYPE is int, float, bool or str. Raises ValueError."""
-    key, equals, typed = text.partition("=")
-    kind, colon, value = typed.partition(":")
-    if key == "general.alignment":
-        raise ValueError(f"{key} determines the positions of the tensors and cannot be changed")
-    if not key or not key.isascii() or not equals or not colon or kind not in FIELD_PARSERS:
-        raise ValueError(f"must be KEY=TYPE:VALUE with TYPE one of {', '.join(FIELD_PARSERS)}, not {text!r}")
-    try:
-        return key, FIELD_PARSERS[kind](value)
-    except (ValueError, OverflowError, KeyError):
-        raise ValueError(f"{value!r} is not a valid {kind}") from None
-
-
-def _parse_int(text: str) -> Field:
-    number = int(text)
-    return Field.uint32(number) if number >= 0 else Field.number(number, "<i4")
-
-
-FIELD_PARSERS = {
-    "int": _parse_int,
-    "float": lambda text: Field.float32(float(text)),
-    "bool": lambda text: Field.flag({"true": True, "false": False}[text.lower()]),
-    "str": Field.text,
-}
-
-
 def _error(source: Source, name: str, problem: str) -> LocalInferError:
     return LocalInferError(f"{printable(str(source.path))}: {printable(name, 80)}: {problem}")

@@ -21,7 +21,7 @@ from localinfer.runtime.row_access.tuning import recheck, tune
 from localinfer.runtime.sequence import common_prefix_length
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.thread_pool import OnOp
-from localinfer.runtime.weight_loading import load_weights, lock_in_memory
+from localinfer.runtime.weight_loading import check_weights, load_weights, lock_in_memory
 from quant.jit.loader import Progress
 
 
@@ -55,6 +55,7 @@ class Engine(SequenceEngine):
         when it is loaded the next time. Raises the errors of `CompiledGraph` and `load_weights`.
         """
         f = load_weights(f, options, progress)
+        check_weights(f, options, progress)
         draft_head = load_weights(draft_head, options, progress) if draft_head else None
         compiled_graph = CompiledGraph(
             f, options, progress, draft_head, at_once=at_once, media=media, adapters=adapters

@@ -49,6 +49,7 @@ Identity = dict[str, object]
 
 MISMATCH_MESSAGES = {  # field of the identity: the error message when it differs
     "localinfer": "was written by a different version",
+    "metadata": "was written with other metadata of the model (override_kv, or the options of RoPE and YaRN)",
     "model": "belongs to another model",
     "architecture": "was written with another architecture file (--architecture)",
     "context": "was written with another context: size, policy or cache types",
@@ -63,6 +64,7 @@ def snapshot_identity(engine: SequenceEngine, options: Options) -> Identity:
     context, graph = engine.compiled_graph.model_graph.context, engine.graph
     architecture = Path(options.architecture).read_bytes() if options.architecture else b""
     adapters = engine.compiled_graph.model_graph.adapters
+    overrides = [[key, value] for f in engine.compiled_graph.files for key, value in sorted(f.overrides.items())]
     return {
         "localinfer": VERSION,
         "model": [item for f in engine.compiled_graph.files for item in (f.size, model_digest(f))],
@@ -77,14 +79,17 @@ def snapshot_identity(engine: SequenceEngine, options: Options) -> Identity:
         ],
         "batch": graph.batch,
         "passes": graph.passes,
+        **({"metadata": overrides} if overrides else {}),
         **({"adapters": [adapters.digest, *engine.sequence.modifiers.scales]} if adapters else {}),
     }
 
 
 def model_digest(f: GGUF) -> str:
-    """Return a digest of the metadata, the tensor table and the first bytes of each tensor. It is fast for any model
-    size."""
+    """Return a digest of the metadata with its overrides, of the tensor table and of the first bytes of each tensor. It
+    is fast for any model size."""
     digest = blake2b(f.files[0].bytes[: f.data_offset].data, digest_size=DIGEST_BYTES)
+    if f.overrides:
+        digest.update(repr(sorted(f.overrides.items())).encode())
     for tensor in f.tensors.values():
         digest.update(repr((tensor.name, tensor.shape, tensor.type, tensor.split_index, tensor.offset)).encode())
         digest.update(tensor.data[:SAMPLE_BYTES].data)

@@ -1,6 +1,7 @@
 """Loading of weights: memory-mapped from the file, or read into the process's own memory.
 
-Importing this module does not import `localinfer.gguf.in_memory`; only `--no-mmap` needs it.
+Importing this module imports neither `localinfer.gguf.in_memory` nor `localinfer.gguf.tensor_check`, which few runs
+need.
 """
 
 import gc
@@ -28,6 +29,14 @@ def load_weights(f: GGUF, options: Options, progress: Progress | None = None) ->
 
     require_memory_for_weights(f, options)
     return read_into_memory(f, options.threads or resources.default_threads(), progress)
+
+
+def check_weights(f: GGUF, options: Options, progress: Progress | None = None) -> None:
+    """Read all weights if `options.check_tensors` is set. Raises LocalInferError for a value that is not finite."""
+    if options.check_tensors:
+        from localinfer.gguf.tensor_check import check_tensors
+
+        check_tensors(f, options.threads or resources.default_threads(), progress)
 
 
 def require_memory_for_weights(f: GGUF, options: Options) -> None:

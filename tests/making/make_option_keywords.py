@@ -24,7 +24,10 @@ from typing import Literal, TypedDict
 
 '''
 LOADING = ("model", "draft", "media", "adapters")  # sections of options that only `load` accepts
-WIDER = dict.fromkeys(("logit_bias", "lora_scales"), "Sequence[str] | Mapping[int, float]")
+WIDER = {
+    **dict.fromkeys(("logit_bias", "lora_scales"), "Sequence[str] | Mapping[int, float]"),
+    "override_kv": "str | Sequence[str] | Mapping[str, bool | int | float | str]",
+}
 
 
 def text() -> str:

@@ -69,5 +69,5 @@ def missing_window_warnings(hparams: Hyperparameters, n_ctx: int) -> list[str]:
         return []
     key = f"{hparams.architecture}.{KEY}"
     what = f"is missing; {published.model} was trained with a sliding window of {published.window} tokens"
-    mend = f"`localinfer quantize MODEL OUT COPY --override-kv {key}=int:{published.window}` adds it"
+    mend = f"--override-kv {key}=int:{published.window} sets it for a run, `localinfer edit` in the file"
     return [str(hparams.f.error(key, f"{what}, and answers degrade beyond it; {mend}"))]

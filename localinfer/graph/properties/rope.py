@@ -72,27 +72,34 @@ def read_rope(
 ) -> Rope:  # fmt: skip
     """Return the rotary embedding of the file, extended for a context of n_ctx tokens.
 
+    YaRN's extrapolation factor mixes its frequencies with those that are all slowed alike: 1 with the scaling type
+    yarn, else 0, unless the file has it.
     Unless `amplified`, the scale of the scores includes YaRN's amplitude if the file has a yarn_log_multiplier.
     """
     n_rot = read_n_rot(hparams, head_size)
     base = hparams.positive("rope.freq_base", BASE)
-    kind = hparams.text("rope.scaling.type", "none")
-    factor = hparams.positive("rope.scaling.factor", 1.0)
+    kind = hparams.text("rope.scaling.type", "linear")
+    if kind not in ("none", "linear", "yarn", "longrope"):
+        raise hparams.unsupported("rope.scaling.type", repr(kind))
+    factor = hparams.positive("rope.scaling.factor", hparams.positive("rope.scale_linear", 1.0))
+    if kind == "none":
+        factor = 1.0
+    extrapolation = hparams.number("rope.scaling.yarn_ext_factor", float(kind == "yarn"))
     original = hparams.count("rope.scaling.original_context_length", hparams.count("context_length"))
     frequencies, amplitude = plain_frequencies(base, n_rot), hparams.positive("rope.scaling.attn_factor", 1.0)
-    if kind == "linear":
-        frequencies = frequencies / factor
-    elif kind == "yarn":
+    slowed = frequencies / factor
+    if extrapolation:
         fast = hparams.positive("rope.scaling.yarn_beta_fast", 32.0)
         slow = hparams.positive("rope.scaling.yarn_beta_slow", 1.0)
         if base <= 1:
             raise hparams.error("rope.freq_base", f"is {base}; YaRN needs more than 1")
-        frequencies = yarn_frequencies(frequencies, factor, base, original, fast, slow, truncate=truncate)
+        mixed = yarn_frequencies(frequencies, factor, base, original, fast, slow, truncate=truncate)
+        frequencies = extrapolation * mixed + (1 - extrapolation) * slowed
         multiplier = hparams.number("rope.scaling.yarn_log_multiplier", 0.0)
         if amplified or not multiplier:
             amplitude *= yarn_amplitude(factor) / yarn_amplitude(factor, multiplier)
-    elif kind not in ("none", "longrope"):
-        raise hparams.unsupported("rope.scaling.type", repr(kind))
+    else:
+        frequencies = slowed
     factors = FACTORS_LONG if n_ctx > original else FACTORS_SHORT
     if factors in tensors.f.tensors:
         tensors.accept(FACTORS_LONG, FACTORS_SHORT)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from localinfer.adapters import open_adapters
 from localinfer.architectures import EAGLE3
+from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub import resolve
 from localinfer.options import Layer, from_environment, from_keywords, from_metadata, merge
@@ -18,9 +19,9 @@ def required_bytes(source: str, given: Layer) -> int:
     """
     from localinfer.runtime.compiled_graph import memory_requirements
 
-    f = open_gguf(resolve.find(source))
-    layers = from_environment(os.environ), resolve.default_options(source), from_metadata(f.metadata, f.path)
-    options = merge(from_keywords(given), *layers)
+    layers = from_keywords(given), from_environment(os.environ), resolve.default_options(source)
+    f = open_overridden(resolve.find(source), merge(*layers))
+    options = merge(*layers, from_metadata(f.metadata, f.path))
     needed, adapters = sum(memory_requirements(f, options).values()), open_adapters(f, options)
     needed += adapters.nbytes if adapters else 0
     if options.spec_draft_model:

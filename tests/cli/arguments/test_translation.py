@@ -200,7 +200,9 @@ def test_own_flags_are_not_listed_as_ignored(name: str) -> None:
 
 MEANT_OTHERWISE = {  # flags of one command; the others ignore or refuse them
     "--override-kv", "--display-prompt", "--truncate", "--lora", "--lora-scaled", "--lora-init-without-apply",
-    "--control-vector", "--control-vector-scaled", "--control-vector-layer-range", "-v",
+    "--control-vector", "--control-vector-scaled", "--control-vector-layer-range", "-v", "--check-tensors",
+    "--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx", "--yarn-ext-factor",
+    "--yarn-attn-factor", "--yarn-beta-slow", "--yarn-beta-fast",
 }  # fmt: skip
 
 

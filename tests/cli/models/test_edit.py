@@ -114,7 +114,7 @@ def test_first_file_of_a_split_model_is_changed(run: Run, model: Path) -> None:
         (["--set", "llama.context_length=-1"], "llama.context_length: -1 is no uint32"),
         (["--set", "llama.context_length=99999999999"], "is no uint32"),
         (["--set", "llama.new_key=5"], "llama.new_key: is a new key: write TYPE:VALUE"),
-        (["--set", "llama.new_key=u8:256"], "llama.new_key: 256 is no u8"),
+        (["--set", "llama.new_key=u8:256"], "llama.new_key: 256 is not a valid u8"),
         (["--set", "tokenizer.ggml.token_type=[1.5]"], "is no JSON array of int32"),
         (["--set", "tokenizer.ggml.token_type=5"], "is no JSON array of int32"),
         (["--set", "tokenizer.ggml.tokens=[1]"], "is no JSON array of string"),

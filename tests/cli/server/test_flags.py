@@ -49,7 +49,7 @@ def test_flag(serve: CommandSpec, name: str, n_values: int) -> None:
 
 def test_what_would_change_answers_is_a_warning(serve: CommandSpec) -> None:
     """Other commands refuse these flags."""
-    line = translate(["-m", "model.gguf", "--rope-scale", "2", "--rope-freq-base", "0"], serve)
+    line = translate(["-m", "model.gguf", "--grp-attn-n", "2", "-gan", "1"], serve)
     assert line.words == ["model.gguf"]
     [warning] = line.warnings
-    assert warning.startswith("--rope-scale is not supported: RoPE parameters are those of the model file")
+    assert warning.startswith("--grp-attn-n is not supported: attention with grouped positions")

@@ -58,6 +58,18 @@ def test_tokens_of_a_long_text(model: Model, children: list[Child], keywords: di
     assert len(children) == 1
 
 
+def test_overridden_metadata(model: Model, children: list[Child]) -> None:
+    changed = not model.tokenizer.add_bos
+    with localinfer.load(
+        model.file.path, threads=1, ctx_size=64, kv_overrides={"tokenizer.ggml.add_bos_token": changed}
+    ) as other:
+        assert other.tokenizer.add_bos == changed
+        ids = other.tokenize(LONG, on_wait=do_nothing)
+    assert ids == other.tokenize(LONG)
+    assert len(children) == 1
+    assert len(ids) - len(model.tokenize(LONG)) == (1 if changed else -1)
+
+
 @pytest.mark.parametrize("messages", CONVERSATIONS)
 @pytest.mark.parametrize("keywords", [
     {}, {"parse_special": True}, {"continue_final_message": True}, {"add_generation_prompt": False},

@@ -15,7 +15,6 @@ from localinfer.quantization.plan import (
     fields_for,
     importance_for,
     make_plan,
-    parse_field,
     parse_pattern,
     parse_type,
     read_traits,
@@ -131,22 +130,3 @@ class TestParsing:
     def test_patterns_may_have_equals_signs(self) -> None:
         pattern, kind = parse_pattern("a=b=q8_0")
         assert (pattern.pattern, kind) == ("a=b", "Q8_0")
-
-    @pytest.mark.parametrize(
-        ("text", "field"),
-        [
-            ("a=int:5", Field.uint32(5)),
-            ("a=int:-5", Field.number(-5, "<i4")),
-            ("a=float:0.1", Field.float32(0.1)),
-            ("a=bool:False", Field.flag(False)),
-            ("a=str:x=y:z", Field.text("x=y:z")),
-            ("a=str:", Field.text("")),
-        ],
-    )
-    def test_fields(self, text: str, field: Field) -> None:
-        assert parse_field(text) == ("a", field)
-
-    @pytest.mark.parametrize("text", ["", "a", "a=5", "=int:5", "a=i:5", "ä=int:5", "a=str:\udcff", "a=float:x"])
-    def test_invalid_fields(self, text: str) -> None:
-        with pytest.raises(ValueError, match=r"must be KEY=TYPE:VALUE|is not a valid (str|float)"):
-            parse_field(text)

@@ -54,7 +54,7 @@ def test_published_models_are_recognized(
     (message,) = warned(tmp_path, architecture, values, name=name)
     assert f"{architecture}.attention.sliding_window: is missing; " in message
     assert f"trained with a sliding window of {window} tokens" in message
-    assert f"--override-kv {architecture}.attention.sliding_window=int:{window}` adds it" in message
+    assert f"--override-kv {architecture}.attention.sliding_window=int:{window} sets it for a run" in message
     assert not warned(tmp_path, architecture, values, window, name)  # the context is not longer
     assert warned(tmp_path, architecture, values, window + 1, name)
 
