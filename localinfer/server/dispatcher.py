@@ -94,7 +94,7 @@ class Dispatcher:
 
         Raises what `lease` raises.
         """
-        served = self.model_cache.resolve(name or requested_model.get())
+        served = await self.resolve(name or requested_model.get())
         self._require_admission(served)
         async with AsyncExitStack() as stack:
             try:
@@ -111,6 +111,13 @@ class Dispatcher:
                 yield served, model
             finally:
                 self.idle_timers.sleep_when_idle(served)
+
+    async def resolve(self, name: str | None) -> ServedModel:
+        """Return the model that a request names: see `ModelCache.resolve`. A list of models that can change is read in
+        a thread."""
+        if self.model_cache.catalog.is_fixed:
+            return self.model_cache.resolve(name)
+        return await asyncio.to_thread(self.model_cache.resolve, name)
 
     def _require_admission(self, served: ServedModel) -> None:
         """Raise APIError unless the request may use the model: one that is not loaded may need permission to be."""
@@ -205,7 +212,7 @@ class Dispatcher:
         """Return the model, which is loaded if needed. This is no use of a loaded model, which `using` is: nothing
         keeps it loaded, and it sleeps as if nobody had asked.
         """
-        served = self.model_cache.resolve(name or requested_model.get())
+        served = await self.resolve(name or requested_model.get())
         if model := self.model_cache.loaded.get(served.name):
             return served, model
         async with self.using(served.name) as (served, model):

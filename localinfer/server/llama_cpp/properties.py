@@ -34,7 +34,7 @@ async def props(request: Request) -> Response:
     name = request.query_params.get("model")
     if not name and not dispatcher.model_cache.catalog.is_single:
         return JSONResponse(router_properties(dispatcher))
-    served = dispatcher.model_cache.resolve(name)
+    served = await dispatcher.resolve(name)
     known = dispatcher.properties.get(served.name)
     if known and dispatcher.models.status(served) == "sleeping":
         return JSONResponse(known | {"is_sleeping": True})

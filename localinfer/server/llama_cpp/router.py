@@ -32,8 +32,8 @@ async def list_models(request: Request) -> Response:
     """
     dispatcher: Dispatcher = request.app.state.dispatcher
     if request.query_params.get("reload"):
-        reload_models(dispatcher.models)
-    served = dispatcher.model_cache.served_models()
+        await reload_models(dispatcher.models)
+    served = await asyncio.to_thread(dispatcher.model_cache.served_models)
     unload_unlisted(dispatcher.models)
     objects = await asyncio.to_thread(lambda: [model_object(each, dispatcher) for each in served])
     data = [each | describe(model, dispatcher) for each, model in zip(objects, served, strict=True)]

@@ -28,8 +28,8 @@ GIB = 2**30
 
 
 class ModelCache:
-    """The loaded models by name. Several threads may call `open`, `media_kinds`, `served_models`, and `resolve` with
-    a name, and nothing else.
+    """The loaded models by name. Several threads may call `open`, `media_kinds`, `served_models`, `find` and `resolve`,
+    and nothing else.
     """
 
     def __init__(self, catalog: Catalog, load: Load) -> None:
@@ -128,8 +128,8 @@ class ModelCache:
                 model.close()
 
     def _most_recent(self) -> ServedModel | None:
-        name = next(reversed(self.loaded), None)
-        return None if name is None else self.find(name)
+        names = list(self.loaded)  # at once: other threads may call this
+        return self.find(names[-1]) if names else None
 
 
 def file_state(path: Path) -> FileState | None:

@@ -1,15 +1,17 @@
 """Changes of the list of models: those that are gone from it, or have other options now, are unloaded."""
 
+import asyncio
+
 from localinfer.server.models.model_events import ALL_MODELS
 from localinfer.server.models.model_queue import ModelQueue
 
 
-def reload_models(models: ModelQueue) -> None:
+async def reload_models(models: ModelQueue) -> None:
     """Read the list of models anew, with the presets. Models that could not be loaded count as not tried yet.
 
     Raises UsageError for a mistake in the presets; the list stays as it was then.
     """
-    models.model_cache.catalog.reload()
+    await asyncio.to_thread(models.model_cache.catalog.reload)
     unload_unlisted(models)
     for state in models.states:
         state.error = None

@@ -36,7 +36,7 @@ async def delete(request: Request) -> Response:
     """`/api/delete`: remove what `localinfer rm` removes, after the model is unloaded."""
     fields, dispatcher = await read_json_object(request), request.app.state.dispatcher
     require_management(dispatcher.model_cache)
-    served = find_model(dispatcher.model_cache, model_name(fields, "model", "name"))
+    served = await asyncio.to_thread(find_model, dispatcher.model_cache, model_name(fields, "model", "name"))
     try:
         removal = await asyncio.to_thread(user_registry.plan_removal, served.source)
     except UsageError:
@@ -51,7 +51,7 @@ async def copy(request: Request) -> Response:
     """`/api/copy`: add a name to models.toml."""
     fields, model_cache = await read_json_object(request), request.app.state.dispatcher.model_cache
     require_management(model_cache)
-    source = find_model(model_cache, model_name(fields, "source")).source
+    source = (await asyncio.to_thread(find_model, model_cache, model_name(fields, "source"))).source
     name = new_name(model_name(fields, "destination"), "destination")
     await asyncio.to_thread(user_registry.add_entry, name, source, default_options(source))
     return Response()
@@ -63,7 +63,7 @@ async def create(request: Request) -> Response:
     require_management(model_cache)
     name = new_name(model_name(fields, "model", "name"), "model")
     source, options = parse_create(fields)
-    served = find_model(model_cache, source, "from")
+    served = await asyncio.to_thread(find_model, model_cache, source, "from")
     type = get(fields, "quantize", str, "")
     if type and not QUANTIZATION.fullmatch(type):
         raise field_error("quantize", "must be a quantization type such as Q4_K_M")

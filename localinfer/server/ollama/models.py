@@ -35,14 +35,16 @@ async def version(_: Request) -> Response:
 async def tags(request: Request) -> Response:
     """`/api/tags`: all models."""
     dispatcher: Dispatcher = request.app.state.dispatcher
-    return JSONResponse({"models": await asyncio.to_thread(describe_models, dispatcher.model_cache.served_models())})
+    served = await asyncio.to_thread(dispatcher.model_cache.served_models)
+    return JSONResponse({"models": await asyncio.to_thread(describe_models, served)})
 
 
 async def running(request: Request) -> Response:
     """`/api/ps`: the loaded models."""
     dispatcher: Dispatcher = request.app.state.dispatcher
     loaded = {name: model.n_ctx for name, model in dispatcher.model_cache.loaded.items()}
-    served = [each for each in dispatcher.model_cache.served_models() if each.name in loaded]
+    listed = await asyncio.to_thread(dispatcher.model_cache.served_models)
+    served = [each for each in listed if each.name in loaded]
     expiry_times = {name: dispatcher.unload_times.get(name, FOREVER).isoformat() for name in loaded}
     models = await asyncio.to_thread(describe_models, served)
     for each in models:
@@ -55,7 +57,7 @@ async def show(request: Request) -> Response:
     """`/api/show`: the metadata of one model."""
     fields = await read_json_object(request)
     dispatcher: Dispatcher = request.app.state.dispatcher
-    served = dispatcher.model_cache.resolve(get(fields, "model", str, "") or get(fields, "name", str, "") or None)
+    served = await dispatcher.resolve(get(fields, "model", str, "") or get(fields, "name", str, "") or None)
     verbose = get(fields, "verbose", bool, False)
     return JSONResponse(await asyncio.to_thread(model_details, served, dispatcher.model_cache, verbose))
 

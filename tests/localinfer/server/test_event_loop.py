@@ -1,20 +1,26 @@
-"""Long responses are encoded beside the event loop, which answers other requests meanwhile."""
+"""Long responses are encoded, and models are found, beside the event loop, which answers other requests meanwhile."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from localinfer.errors import LocalInferError
 from localinfer.server.anthropic import models as anthropic_models
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.http.api_errors import APIError
 from localinfer.server.llama_cpp import embeddings as llama_cpp_embeddings
+from localinfer.server.llama_cpp import lora_adapters, properties, router
 from localinfer.server.models.catalog import Catalog, ServedModel
 from localinfer.server.models.model_cache import ModelCache
+from localinfer.server.ollama import managing
+from localinfer.server.ollama import models as ollama_models
 from localinfer.server.openai import embeddings as openai_embeddings
 from localinfer.server.openai import models as openai_models
 from localinfer.server.requests.request_fields import parse_json
@@ -28,13 +34,13 @@ class Slot:
         return await asyncio.to_thread(work)
 
 
-class Dispatcher:
+class LeasingDispatcher:
     """Leases a model with these embeddings."""
 
     settings = Settings()
     observer = None
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lease(self, _: object) -> AsyncIterator[SimpleNamespace]:
         model = SimpleNamespace(embed=lambda ids, **_: VECTORS[: len(ids)], tokenize=lambda *_, **__: [1], n_vocab=10)
         yield SimpleNamespace(model=model, slot=Slot(), name="model")
@@ -56,14 +62,14 @@ def request(fields: dict[str, Any]) -> Any:
 
         return json.dumps(fields).encode()
 
-    return SimpleNamespace(body=body, app=SimpleNamespace(state=SimpleNamespace(dispatcher=Dispatcher())))
+    return SimpleNamespace(body=body, app=SimpleNamespace(state=SimpleNamespace(dispatcher=LeasingDispatcher())))
 
 
 @pytest.mark.parametrize("format", ["openai", "llama.cpp"])
 def test_embeddings(format: str) -> None:
     fields = {"input": ["Hello"] * len(VECTORS)}
     work = (
-        openai_embeddings.encoded_embeddings(fields, Dispatcher()) if format == "openai"  # type: ignore[arg-type]
+        openai_embeddings.encoded_embeddings(fields, LeasingDispatcher()) if format == "openai"  # type: ignore[arg-type]
         else llama_cpp_embeddings.embeddings(request(fields))
     )  # fmt: skip
     result, seconds, longest = asyncio.run(longest_pause(work))
@@ -104,5 +110,46 @@ def test_directories_are_read_in_other_threads(endpoint: Callable[[Any], Awaitab
         return await endpoint(SimpleNamespace(path_params={"name": "a"}, app=app))
 
     assert b'"id":"a"' in asyncio.run(respond()).body
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+REQUESTS: dict[str, tuple[Callable[[Any], Awaitable[Any]], dict[str, Any]]] = {
+    "/props": (properties.props, {"query_params": {"model": "a"}}),
+    "/lora-adapters": (lora_adapters.list_adapters, {"query_params": {"model": "a"}}),
+    "/models": (router.list_models, {"query_params": {"reload": "1"}, "url": SimpleNamespace(path="/models")}),
+    "/api/show": (ollama_models.show, {"body": b'{"model": "a"}'}),
+    "/api/tags": (ollama_models.tags, {}),
+    "/api/ps": (ollama_models.running, {}),
+    "/api/copy": (managing.copy, {"body": b'{"source": "a", "destination": "a"}'}),
+    "/api/delete": (managing.delete, {"body": b'{"model": "a"}'}),
+    "/api/create": (managing.create, {"body": b'{"model": "new-name", "from": "a"}'}),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_models_are_found_beside_the_event_loop(name: str) -> None:
+    """Names are found in directories, which may be slow. Meanwhile, other requests are answered."""
+    threads, (endpoint, given) = [], REQUESTS[name]
+
+    def list_models() -> list[ServedModel]:
+        threads.append(threading.current_thread())
+        return [ServedModel("a", "a.gguf")]
+
+    def load(_: str) -> Any:
+        raise LocalInferError("there is no file")
+
+    async def body() -> bytes:
+        return bytes(given.get("body", b""))
+
+    async def respond() -> None:
+        model_cache = ModelCache(Catalog(list_models, serves_all=True), load)
+        state = SimpleNamespace(dispatcher=Dispatcher(model_cache, Settings()), downloads=None)
+        request = SimpleNamespace(app=SimpleNamespace(state=state), path_params={}, query_params={}, headers={})
+        vars(request).update(given, body=body)
+        with contextlib.suppress(APIError, LocalInferError, AttributeError):  # there are no model files
+            await endpoint(request)
+
+    asyncio.run(respond())
     assert threads
     assert threading.main_thread() not in threads
