@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.models.loading import fetch_model, fetch_projector
+from cli.models.loading import fetch_model, fetch_projector, find_or_fetch
 from cli.terminal import screen
 from cli.terminal.tables import table
 from localinfer import paths
@@ -62,17 +62,20 @@ def report_verification(name: str, status: screen.Status) -> None:
 
 
 def pull_model(name: str, status: screen.Status) -> Path:
-    """Return the file of a model name, after checking the hub for a newer version."""
+    """Return the file of a model name, after checking the hub for a newer version, and download its projector: the one
+    that the options of its entry in models.toml name, or the one in its repository."""
     from localinfer.hub import resolve
+    from localinfer.hub.model_store import offline_variable
 
-    if resolve.normalize_hub_url(name).startswith("hf:"):
-        path = fetch_model(name, status)
-        fetch_projector(name, status)
-        return path
     try:
-        return resolve.find(name)
+        path = fetch_model(name, status) if resolve.normalize_hub_url(name).startswith("hf:") else resolve.find(name)
     except resolve.NotDownloadedError:
-        return fetch_model(name, status)
+        path = fetch_model(name, status)
+    if projector := resolve.default_options(name).get("mmproj"):
+        find_or_fetch(str(projector), status)
+    elif not offline_variable():
+        fetch_projector(name, status)
+    return path
 
 
 class ModelRow(NamedTuple):

@@ -134,6 +134,26 @@ def test_options_tell_which_projector_is_downloaded(
     assert find_projector(f"hf:{REPO}", path) is None
 
 
+def test_pull_of_names_in_models_toml(
+    repo: dict[str, bytes], hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries have the projector of their repository, or the one that their options name."""
+    hub.repos["owner/encoders"] = {"mmproj-F16.gguf": repo["mmproj-F16.gguf"]}
+    named = "hf:owner/encoders/mmproj-F16.gguf"
+    (tmp_path / "models.toml").write_text(
+        f'[models.plain]\nsource = "hf:{REPO}"\n[models.other]\nsource = "hf:{REPO}:F16"\n'
+        f'options = {{ mmproj = "{named}" }}\n'
+    )
+    monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
+    run("pull", "other")
+    assert resolve.find(named).read_bytes() == repo["mmproj-F16.gguf"]
+    assert find_projector("other", resolve.find("other")) is None  # that of the repository is not downloaded
+    run("pull", "plain")
+    found = find_projector("plain", resolve.find("plain"))
+    assert found is not None
+    assert found.read_bytes() == repo["mmproj-F16.gguf"]
+
+
 def test_repository_without_a_projector(hub: Hub, model_bytes: bytes) -> None:
     hub.repos[REPO] = {"m-Q4_K_M.gguf": model_bytes}
     pull(f"hf:{REPO}")
