@@ -70,17 +70,13 @@ def chat_command(
     model, words = split_model(model, question.question, has_model=resumed is not None)
     if (message := question.read(words)) is None:
         require_terminal(model)
-    if session.no_save:
-        given["prefix_store"] = False
-    if question.system_file is not None:
-        given["system_prompt"] = read_text_file(question.system_file)
+    options = chat_options(given, question, session)
     toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
     require_one_answer(message, tools, output)
     transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
     name = select_model(model, resumed.model if resumed else "", again=choose)
-    options = unescape_options(given, question.escape)
     with (
         with_servers(toolbox, tools, interactive=interactive) as toolbox,
         open_for_chat(name, options, None if output.as_json else message, interactive=interactive) as opened,
@@ -90,11 +86,21 @@ def chat_command(
         resumed = session_state.begin_session(resumed, name, session, interactive=interactive)
         wait_for_servers(toolbox)
         chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
-        if "system_prompt" in given:
+        if "system_prompt" in options:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
         for file in files:
             chat.attach(file, quiet=output.as_json or output.quiet)
         converse(chat, message, interactive=interactive, once=question.single_turn)
+
+
+def chat_options(given: Layer, question: QuestionOptions, session: SessionOptions) -> Layer:
+    """Return the options of the model and its runs, some of which other arguments of the command set."""
+    options = dict(given)
+    if session.no_save:
+        options["prefix_store"] = False
+    if question.system_file is not None:
+        options["system_prompt"] = read_text_file(question.system_file)
+    return unescape_options(options, question.escape)
 
 
 def open_for_chat(name: str, given: Layer, message: str | None, *, interactive: bool) -> OpenModel:

@@ -67,7 +67,7 @@ class Chat:
         self.transcript = transcript
         self.conversation = Conversation(model, session)
         self.conversation.window.on_drop = lambda messages: note_dropped(self.model.n_ctx, messages)
-        self.tools = tools
+        self.tools = tools  # that the model may call
         self.mcp = tools.mcp if tools else None
         self.painter = create_painter(None if output.as_json else output.color_by)
         if self.painter:
@@ -94,10 +94,6 @@ class Chat:
         if self.conversation.session:
             self.conversation.session.set_model(name)
         screen.note_dim(f"{name}: context {self.model.n_ctx:,} tokens")
-
-    def use_tools(self, tools: Toolbox | None) -> None:
-        """Replace the tools that the model may call."""
-        self.tools = tools
 
     def _update_tools(self) -> None:
         """Pass the tools to the model as they are now, and tell what has happened to MCP servers."""

@@ -118,16 +118,21 @@ def generate_command(
         show = None if output.as_json else painter.write if painter else write
         pieces, problem = collect(with_control_tokens(opened, run) if output.special else run, show)
         result = GenerationResult.from_pieces(pieces, stream.stats)
-        if output.as_json:
-            screen.write(as_object(name, result) + "\n")
-        elif opened.options.logprobs:
-            for token in result.logprobs:
-                screen.note_dim(logprobs_line(token))
-        if not output.quiet:
-            screen.note_dim(statistics_line(stream.stats))
-        warn_if_closed(stream.stats)
+        report(name, result, output, has_logprobs=opened.options.logprobs > 0)
         if problem:
             raise problem
+
+
+def report(name: str, result: GenerationResult, output: GenerateOutput, *, has_logprobs: bool) -> None:
+    """Write the JSON object of a result, or the log probabilities of its tokens, and its statistics."""
+    if output.as_json:
+        screen.write(as_object(name, result) + "\n")
+    elif has_logprobs:
+        for token in result.logprobs:
+            screen.note_dim(logprobs_line(token))
+    if not output.quiet:
+        screen.note_dim(statistics_line(result.stats))
+    warn_if_closed(result.stats)
 
 
 def warn_if_closed(stats: "Stats") -> None:

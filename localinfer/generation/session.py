@@ -7,7 +7,7 @@ depends on neither files nor chat templates nor messages.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from itertools import chain, count, islice
+from itertools import chain, islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import ContextOverflowError, LocalInferError, PromptTooLongError, UsageError
+from localinfer.generation.piece_chooser import PieceChooser, RunLimits
 from localinfer.generation.pieces import FinishReason, Piece, Stats, StopStringFilter
 from localinfer.generation.reasoning import ReasoningTracker
 from localinfer.generation.sampling import SamplerChain, SequenceBreakers, resolve_seed
@@ -244,31 +245,17 @@ class GenerationSession:
         selector: TokenSelector,
     ) -> Iterator[Piece]:
         """Yield pieces without texts. At the end, set `stats.finish_reason`."""
-        reasoning = ReasoningTracker(self._tokenizer, prompt, options.reasoning_budget)
-        prefix_pieces = []
-        for id in answer_prefix:
-            reasoning.accept(id)
-            selector.accept(id)
-            prefix_pieces.append(Piece("", id, reasoning.kind))
-        limit = self._limit(options, stats.prompt_tokens)
-        numbers = count(stats.generated_tokens + 1)  # of the pieces, from the first one of an earlier attempt
-
-        def choose(logits: Logits, tokens: Sequence[int]) -> Piece:
-            n_left = limit - next(numbers) if limit and options.close_at_limit else None
-            piece = selector(logits, tokens, reasoning.forced, n_left)
-            reasoning.accept(piece.id)
-            return replace(piece, kind=reasoning.kind) if reasoning.kind != "text" else piece
-
-        def is_last(piece: Piece) -> bool:
-            return piece.id in self._tokenizer.eog or selector.is_complete
-
         n_before = stats.generated_tokens  # by an earlier attempt
-
-        def remaining(count: int) -> int:
-            return self._remaining_tokens(options, stats.prompt_tokens, n_before + count)
-
-        is_synchronous = not selector.runs_in_scheduler_thread
-        loop = SamplingLoop(self._engine, choose, is_last, remaining, is_synchronous=is_synchronous)
+        limits = RunLimits.of(self._engine, options, stats.prompt_tokens)
+        reasoning = ReasoningTracker(self._tokenizer, prompt, options.reasoning_budget)
+        chooser = PieceChooser(
+            selector, reasoning, self._tokenizer.eog, limits, n_before, closes_at_limit=options.close_at_limit
+        )
+        prefix_pieces = chooser.accept(answer_prefix)
+        loop = SamplingLoop(
+            self._engine, chooser.choose, chooser.is_last, lambda count: limits.remaining(n_before + count),
+            is_synchronous=not selector.runs_in_scheduler_thread,
+        )  # fmt: skip
         with self._engine.lock:
             logits = self._prefill([*prompt, *answer_prefix], stats, options)
             with add_generate_seconds(stats):
@@ -292,13 +279,13 @@ class GenerationSession:
                 if stats.generated_tokens == options.n_predict:
                     stats.finish_reason = "length"
                     return
-                if not remaining(stats.generated_tokens - n_before):
+                if not limits.remaining(stats.generated_tokens):
                     stats.finish_reason = "context"
                     return
                 with add_generate_seconds(stats):
                     pieces = loop.next_pieces()
         stats.finish_reason = "length" if selector.is_closing else "stop"
-        stats.closed_at_limit = limit or 0 if selector.is_closing else 0
+        stats.closed_at_limit = limits.maximum or 0 if selector.is_closing else 0
 
     def _speculative_run(self, options: Options, stats: Stats) -> "SpeculativeRun | None":
         """Return the speculative decoding of a run, or None if the options or the model exclude it."""
@@ -314,20 +301,6 @@ class GenerationSession:
 
         self._speculative_decoder = self._speculative_decoder or SpeculativeDecoder(self._engine, self._draft)
         return self._speculative_decoder.new_run(self.tokens, names, options, stats)
-
-    def _remaining_tokens(self, options: Options, prompt_tokens: int, generated_tokens: int) -> int:
-        """Return the number of tokens that may still be generated when all but the last one have been evaluated."""
-        length = prompt_tokens + generated_tokens - 1
-        context = self._engine.n_ctx - length if not self._engine.runner.uses_ring_buffer else self._engine.n_ctx
-        limit = options.n_predict - generated_tokens if options.n_predict > 0 else context
-        return min(context, limit)
-
-    def _limit(self, options: Options, prompt_tokens: int) -> int | None:
-        """Return the maximum number of tokens of a run; None if there is none."""
-        limits = [options.n_predict] if options.n_predict > 0 else []
-        if not self._engine.runner.uses_ring_buffer:
-            limits.append(self._engine.n_ctx - prompt_tokens + 1)  # the last token is not evaluated
-        return min(limits, default=None)
 
     def _beam_search_pieces(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
         """Yield the tokens of the text that beam search finds.

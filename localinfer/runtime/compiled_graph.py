@@ -3,7 +3,7 @@
 It evaluates batches of any sequences. Earlier tokens are in the caches of the sequences.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -28,7 +28,8 @@ from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
 from localinfer.kernels.bpe_signatures import tokenizer_kernels
 from localinfer.machine import resources
 from localinfer.options import Options, Precision, parse_speculation_types
-from localinfer.runtime.thread_pool import POOL_KERNELS, IdleWork, OnOp, ThreadPool
+from localinfer.runtime.idle_work import IdleWork
+from localinfer.runtime.thread_pool import POOL_KERNELS, OnOp, ThreadPool
 from localinfer.runtime.timestamps import TimestampBuffer
 from quant.jit import loader
 from quant.jit.background import load_in_order
@@ -101,9 +102,9 @@ class CompiledGraph:
         addresses = loader.addresses_of(first if self._compilation else [*first, *later])
         self._op_records = self.graph.finalize(addresses)
         self._stop = self.graph.stop.view(np.int64)
-        self._idle_work: list[IdleWork] = []
+        self.idle_work = IdleWork()
         self._thread_pool = ThreadPool(
-            addresses, self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
+            addresses, self._op_records, self._stop, self.graph.scratch_addresses, self.idle_work
         )
 
     # --- hooks ---
@@ -252,19 +253,6 @@ class CompiledGraph:
     def threads_for(self, tokens: int) -> int:
         """Return the number of threads that evaluate a batch of `tokens` tokens."""
         return self.graph.threads if tokens <= MAX_SMALL_BATCH else self.graph.threads_batch
-
-    def add_idle_work(self, pending: Sized, work: Callable[[], None]) -> None:
-        """Register `work` to be called during runs by the thread that waits for them, whenever `pending` is not empty.
-
-        It does not delay a run.
-        """
-        if all(work != other for _, other in self._idle_work):
-            self._idle_work.append((pending, work))
-
-    def run_idle_work(self) -> None:
-        """Call all registered idle work now."""
-        for _, work in self._idle_work:
-            work()
 
     def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:
         """Run the ops `first` to `end - 1` for a batch of `tokens` tokens; see `ThreadPool.run` for `on_op`."""

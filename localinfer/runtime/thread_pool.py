@@ -11,7 +11,7 @@ a short time before they sleep, so that a decode step does not wait for each thr
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, compress, takewhile
 from operator import call
@@ -31,11 +31,11 @@ from localinfer.kernels.layout import (
 )
 from localinfer.machine import resources
 from localinfer.machine.thread_priority import prefer_performance_cores
+from localinfer.runtime.idle_work import IdleWork
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_call import HEADER_WORDS, KernelFunction
 
 OnOp = Callable[[int], None]  # progress callback: receives the number of the current op
-IdleWork = tuple[Sized, Callable[[], None]]  # pending items, and the callback that handles them
 
 SIGNAL_POLL_SECONDS = 0.1  # a signal that arrives just before a wait begins is only seen after it
 THREAD_START_SECONDS = 5e-5  # threads need the GIL to start; idle work that holds it must wait for that
@@ -73,10 +73,10 @@ class ThreadPool:
 
     def __init__(
         self, kernels: Mapping[Kernel, int], op_records: NDArray[np.int64], stop: NDArray[np.int64],
-        scratches: Sequence[int], idle_work: Sequence[IdleWork] = (),
+        scratches: Sequence[int], idle_work: IdleWork | None = None,
     ) -> None:  # fmt: skip
         threads = len(scratches)
-        self._op_records, self._stop, self._idle_work = op_records, stop, idle_work
+        self._op_records, self._stop, self._idle_work = op_records, stop, idle_work or IdleWork()
         self._sync, self._pool = (aligned_words(size(threads)) for size in (sync_bytes, pool_bytes))
         self._asleep = np.ones(threads, np.int64)  # which threads Python wakes; the first thread always
         waits = (
@@ -128,7 +128,7 @@ class ThreadPool:
         # acquired lock is counted.
         try:
             self._started.extend(map(call, signals))
-            if due := [work for pending, work in self._idle_work if len(pending)]:
+            if due := self._idle_work.due():
                 self._finished.extend(takewhile(bool, map(call, self._first_end_wait)))
                 for work in due:
                     work()

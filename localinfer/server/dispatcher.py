@@ -103,7 +103,7 @@ class Dispatcher:
             except TimeoutError:
                 problem = f"the model was not loaded within {self.settings.timeout:.0f} s"
                 raise APIError(503, problem, code="busy") from None
-            model.engine.compiled_graph.add_idle_work(self.slots.bridge.pending, self.slots.bridge.wake)
+            model.engine.compiled_graph.idle_work.add(self.slots.bridge.pending, self.slots.bridge.wake)
             self.idle_timers.cancel(served.name)
             if self.describe and served.name not in self.properties:
                 self.describe(served, model, self)

@@ -20,8 +20,6 @@ class Chat(session_commands.Chat, Protocol):
 
     def reopen(self, name: str, changes: "Layer") -> None: ...
 
-    def use_tools(self, tools: Toolbox | None) -> None: ...
-
 
 def model(chat: Chat, name: str) -> None:
     """Continue the conversation with another model, or list those on this machine."""
@@ -46,15 +44,15 @@ def tools(chat: Chat, argument: str) -> None:
     and `on` brings the latter back.
     """
     if argument == "off":
-        chat.use_tools(None)
+        chat.tools = None
     elif argument == "on" and chat.mcp:
-        chat.use_tools(chat.tools or Toolbox([], mcp=chat.mcp))
+        chat.tools = chat.tools or Toolbox([], mcp=chat.mcp)
     elif argument:
         file = str(Path(argument.strip("\"'")).expanduser())
         box = Toolbox(read_schemas(file), mcp=chat.mcp)
         if chat.tools:
             box.command, box.seconds = chat.tools.command, chat.tools.seconds
-        chat.use_tools(box)
+        chat.tools = box
     schemas = chat.tools.schemas if chat.tools else []
     if not chat.tools or not schemas:
         screen.note_wrapped("the model has no tools; /tools FILE reads their definitions from a JSON file")

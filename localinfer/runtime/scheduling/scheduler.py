@@ -30,6 +30,7 @@ from collections import abc
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.scheduling.draft_head_batcher import DraftHeadBatcher
+from localinfer.runtime.scheduling.expected_sequences import ExpectedSequences
 from localinfer.runtime.scheduling.hook_turns import HookTurns
 from localinfer.runtime.scheduling.pending_prompts import PendingPrompts
 from localinfer.runtime.scheduling.prefix_cache import MIN_SHARED_TOKENS, PrefixCache
@@ -40,8 +41,6 @@ from localinfer.runtime.scheduling.wake_queue import MIN_WOKEN, WakeQueue
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.thread_pool import OnOp
 from quant.jit.loader import Progress
-
-ARRIVAL_TIMEOUT = 0.005  # seconds that a batch waits for the next request of the last batch's sequences
 
 
 class Scheduler:
@@ -54,7 +53,7 @@ class Scheduler:
         self._condition = threading.Condition(runner.page_table_lock)
         self._queue: list[Request] = []  # waiting and running requests in order of arrival
         self._running: list[Request] = []  # the batch that is being computed
-        self._expected: set[Sequence] = set()  # sequences of the last batch, without a new request yet
+        self._expected = ExpectedSequences(self._condition)
         self._wake_queue = WakeQueue(runner.compiled_graph)
         self._direct_sequence: Sequence | None = None  # evaluated directly by its own thread
         self._direct_thread: threading.Thread | None = None  # the thread that evaluates it
@@ -92,7 +91,7 @@ class Scheduler:
                 all_returned = self._wake_queue.mark_returned(engine)
                 is_last = request.state is RequestState.RUNNING and all_returned
             if is_last:
-                self.runner.compiled_graph.run_idle_work()
+                self.runner.compiled_graph.idle_work.run()
             while request.state is not RequestState.FINISHED:
                 if on_op:
                     on_op(len(self.runner.graph.ops) * request.n_done // len(request.ids))
@@ -148,13 +147,7 @@ class Scheduler:
         request.state = RequestState.WAITING
         self._queue.append(request)
         self._pending_prompts.withdraw(request.sequence)
-        self._mark_arrived(request.sequence)
-
-    def _mark_arrived(self, sequence: Sequence) -> None:
-        """Stop waiting for a sequence."""
-        self._expected.discard(sequence)
-        if not self._expected:
-            self._condition.notify_all()
+        self._expected.mark_arrived(request.sequence)
 
     def _starts_early(self, engine: RequestOwner) -> bool:
         """Return whether a decode loop's next step starts before it is requested."""
@@ -162,7 +155,8 @@ class Scheduler:
 
     def _has_other_work(self, sequence: Sequence) -> bool:
         """Return whether other sequences run, have requests, or are expected to have some soon."""
-        return bool(self._running or self._queue or self._direct_sequence or self._expected - {sequence})
+        has_work = self._running or self._queue or self._direct_sequence
+        return bool(has_work) or self._expected.has_others(sequence)
 
     # --- direct evaluation, without the scheduler thread ---
 
@@ -202,7 +196,7 @@ class Scheduler:
 
     def _run_next_batch(self) -> None:
         """Run one batch of queued requests."""
-        self._wait_for_expected()
+        self._expected.wait()
         batch = self._begin_batch()
         try:
             if batch:  # empty if all requests were cancelled
@@ -212,14 +206,6 @@ class Scheduler:
                 request.error = error
         finally:
             self._end_batch()
-
-    def _wait_for_expected(self) -> None:
-        """Wait for new requests of the last batch's sequences as long as they keep arriving."""
-        with self._condition:
-            while missing := len(self._expected):
-                self._condition.wait_for(lambda: not self._expected, ARRIVAL_TIMEOUT)
-                if len(self._expected) == missing:
-                    self._expected.clear()
 
     def _begin_batch(self) -> list[RequestSlice]:
         """Select the next batch, and mark its requests as running."""
@@ -266,7 +252,7 @@ class Scheduler:
         hooks."""
         with self._condition:
             self._pending_prompts.withdraw(engine.sequence)
-            self._mark_arrived(engine.sequence)
+            self._expected.mark_arrived(engine.sequence)
             self._prefix_cache.replace_sequence(engine, self.runner.new_sequence(modifiers))
 
     def reuse_prefix(
@@ -281,7 +267,7 @@ class Scheduler:
         with self._condition:
             engine.is_idle = False
             pending.withdraw(engine.sequence)
-            self._mark_arrived(engine.sequence)
+            self._expected.mark_arrived(engine.sequence)
             if engine.sequence.modifiers.hooks:
                 engine.sequence.reset()
                 return 0

@@ -23,7 +23,7 @@ class WakeQueue:
         self._scheduled: deque[RequestOwner] = deque()  # to be woken once the next batch runs
         self._woken: set[RequestOwner] = set()  # woken, without a new request yet
         self._compiled_graph = compiled_graph
-        compiled_graph.add_idle_work(self._scheduled, self.wake_scheduled)
+        compiled_graph.idle_work.add(self._scheduled, self.wake_scheduled)
 
     def add(self, engine: RequestOwner, *, has_next_step: bool) -> None:
         """Add an engine whose request is finished. `has_next_step` is whether its next step is known."""

@@ -8,6 +8,7 @@ import pytest
 
 from localinfer.runtime.activations.hooks import HookGroup, SequenceHooks
 from localinfer.runtime.decode_loop import StepInput
+from localinfer.runtime.idle_work import IdleWork
 from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.scheduling.hook_turns import HookTurns
 from localinfer.runtime.scheduling.request import Request, RequestState
@@ -134,7 +135,7 @@ def test_a_long_prompt_with_hooks_lets_others_run() -> None:
 
 
 def test_only_some_threads_are_woken_in_each_batch() -> None:
-    queue = WakeQueue(SimpleNamespace(add_idle_work=lambda *_: None))  # type: ignore[arg-type]
+    queue = WakeQueue(SimpleNamespace(idle_work=IdleWork()))  # type: ignore[arg-type]
     ahead, waiting = [Owner() for _ in range(6)], Owner()
     for engine in ahead:
         queue.add(engine, has_next_step=True)

@@ -294,7 +294,7 @@ def test_single_sequence_runs_in_its_own_thread(tmp_path: Path) -> None:
         loop, other_loop = Greedy(first_token(one, PREFIX), 99), Greedy(first_token(other, PREFIX[:7]), 99)
         other.mark_idle()
         threads = set[str]()
-        engine.compiled_graph.add_idle_work([1], lambda: threads.add(threading.current_thread().name))
+        engine.compiled_graph.idle_work.add([1], lambda: threads.add(threading.current_thread().name))
 
         def follow(steps: int) -> set[str]:
             threads.clear()
