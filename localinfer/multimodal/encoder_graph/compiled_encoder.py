@@ -74,12 +74,11 @@ def write_constants(g: EncoderBuilder) -> list[NDArray[np.int32]]:
     ops, which must live as long as the graph."""
     for rows in g.row_counts:
         rows.set(rows.capacity)
-    for region, at, values in g.constants:
-        region.view(np.uint8)[at : at + values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    g.constants.write()
     tables = []
     for (window, *_), ring in g.model.attention.rings.items():
-        n = len(g.spans[window][0]) if window else g.graph.batch
-        oldest, newest = g.spans[window] if window else (np.zeros(n, np.int32), np.full(n, n - 1, np.int32))
+        n = len(g.attention.spans[window][0]) if window else g.graph.batch
+        oldest, newest = g.attention.spans[window] if window else (np.zeros(n, np.int32), np.full(n, n - 1, np.int32))
         positions = ring.positions.view(np.int32)
         positions[:], positions[:n] = EMPTY, np.arange(n)
         ring.entries.view(np.int32)[:n] = np.arange(n)

@@ -8,17 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.ops.buffers import Buffer, Region, Rows
-from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
-from localinfer.graph.properties.rope import Rope
+from localinfer.graph.ops.buffers import Buffer, Rows
+from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.recording import matrix_products
-from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.graph.recording.rope_tables import Angles, RopeTable
 from localinfer.kernels.signatures import ADD, ADD_BIAS, AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS, LAYER_NORM
 from localinfer.multimodal.encoder_graph.bounds import (
     CLASS,
@@ -28,7 +24,9 @@ from localinfer.multimodal.encoder_graph.bounds import (
     check_product,
     check_row_numbers,
 )
+from localinfer.multimodal.encoder_graph.constants import Constants
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors, Floats
+from localinfer.multimodal.encoder_graph.row_attention import RowAttention
 from localinfer.multimodal.encoder_graph.row_order import Indices
 from localinfer.multimodal.preprocessing.image_parameters import MAX_PATCH_SIZE
 
@@ -36,7 +34,6 @@ CHANNELS = 3
 PATCH_EMBEDDING, PATCH_BIAS = "v.patch_embd.weight", "v.patch_embd.bias"
 FRAMES = (PATCH_EMBEDDING, f"{PATCH_EMBEDDING}.1")  # of encoders of pairs of frames: an image is two equal frames
 DEFAULT_EPSILON = 1e-5
-FULL_ATTENTION = AttentionSpec()
 NO_ROWS: Floats = np.zeros((0, 1), np.float32)
 
 
@@ -66,10 +63,10 @@ class EncoderBuilder(GraphBuilder):
         self.n_frames, self.class_rows = n_frames, class_rows
         self.graph, self.grid, self.heads = model.graph, grid, heads
         self.n_patches = grid[0] * grid[1]
-        self.constants: list[tuple[Region, int, NDArray[np.generic]]] = []  # with offsets in bytes
+        self.constants = Constants(model.graph)
+        self.attention = RowAttention(model, heads, self.constants)
         self.row_counts: list[Rows] = [model.graph.tokens]
         self.input: PatchInput | None = None
-        self.spans: dict[int, tuple[Indices, Indices]] = {}  # of each window: oldest and newest position of a row
 
     # --- sizes ---
 
@@ -146,12 +143,6 @@ class EncoderBuilder(GraphBuilder):
         """Return the numbers of the rows of patches, behind the class rows."""
         return np.arange(self.graph.batch - self.n_patches, self.graph.batch, dtype=np.int32)
 
-    def constant(self, values: NDArray[np.generic]) -> Region:
-        """Return memory with these contents."""
-        region = self.graph.region(values.nbytes)
-        self.constants.append((region, 0, values))
-        return region
-
     # --- matrices ---
 
     def product(
@@ -204,7 +195,7 @@ class EncoderBuilder(GraphBuilder):
         y = out or self.graph.buffer(width * x.n, self.rows(count))
         check_gathered(self.f, y, count, width * x.n)
         rows = self.rows(count * width)
-        self.graph.op("gather", GATHER_ROWS, rows, x=x, numbers=self.constant(numbers), n=x.n, y=y)
+        self.graph.op("gather", GATHER_ROWS, rows, x=x, numbers=self.constants.region(numbers), n=x.n, y=y)
         return y
 
     def average(self, x: Buffer, numbers: Indices) -> Buffer:
@@ -213,7 +204,7 @@ class EncoderBuilder(GraphBuilder):
         count, width = numbers.shape
         y = self.graph.buffer(x.n, self.rows(count))
         self.graph.op(
-            "average", AVERAGE_ROWS, y.rows, x=x, numbers=self.constant(numbers), count=width, n=x.n, y=y
+            "average", AVERAGE_ROWS, y.rows, x=x, numbers=self.constants.region(numbers), count=width, n=x.n, y=y
         )  # fmt: skip
         return y
 
@@ -225,72 +216,8 @@ class EncoderBuilder(GraphBuilder):
     def add_constant(self, x: Buffer, values: Floats) -> None:
         """Add these values to x, a row for each row of x. Raises LocalInferError unless there are as many."""
         check_positions(self.f, len(values), x.rows.capacity)
-        branch = self.constant(values)
+        branch = self.constants.region(values)
         self.graph.op("add_constant", ADD, x.rows, chunks=(0, 8), branch=branch, factor=1.0, n=x.n, x=x)
-
-    def constant_rows(self, values: Floats, rows: Rows | None = None) -> Buffer:
-        """Return rows with these contents: one for each row of the graph, or `rows`. Call it outside of layers."""
-        y = self.graph.buffer(values.shape[1], rows)
-        self.constants.append((y.floats, 0, values))
-        return y
-
-    def set_row(self, y: Buffer, number: int, values: Floats) -> None:
-        """Let a row of y, which no op writes, have these contents. The buffer must belong to no layer."""
-        self.constants.append((y.floats, 4 * y.n * number, values))
-
-    # --- attention ---
-
-    def rotation(self, pairs: str, angles: NDArray[np.float64]) -> Rope:
-        """Return a rotary embedding with the angles of each row, (rows, pairs). Raises LocalInferError unless all rows
-        have angles."""
-        check_positions(self.f, len(angles), self.graph.batch)
-        rope = Rope(pairs, np.zeros(angles.shape[1]))
-        table = np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
-        self.model.attention.rope_tables[rope, False] = RopeTable(rope, Angles(rope), self.constant(table), None)
-        return rope
-
-    def add_windows(self, lengths: NDArray[np.int64]) -> int:
-        """Return the `window` of attention in which rows attend to those of their window: lengths of consecutive
-        windows, which together are all rows of the queries."""
-        starts = np.cumsum(lengths) - lengths
-        oldest, end = (np.repeat(each, lengths).astype(np.int32) for each in (starts, starts + lengths))
-        return self.add_spans(oldest, end - 1)
-
-    def add_spans(self, oldest: Indices, newest: Indices) -> int:
-        """Return the `window` of attention in which each of the rows attends to those from its oldest to its newest."""
-        window = int((newest - oldest).max()) + 1
-        while window in self.spans:  # a name; what rows attend to are the spans
-            window += 1
-        self.spans[window] = oldest, newest
-        return window
-
-    def attention(self, h: Buffer, blk: str, spec: AttentionSpec = FULL_ATTENTION) -> Buffer:
-        """Return the input of attn_out: bidirectional attention of all rows of h, or of those in a window."""
-        heads = self.heads
-        q_n, k_n, v_n = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
-        if self.tensors.has(f"{blk}attn_qkv.weight"):
-            q, k, v = self.slices(h, f"{blk}attn_qkv", q_n, k_n, v_n)
-        else:
-            q = self.matmul(h, f"{blk}attn_q", q_n, barrier=False)
-            k = self.matmul(h, f"{blk}attn_k", k_n, barrier=False)
-            v = self.matmul(h, f"{blk}attn_v", v_n)
-        return self.attend_to_rows(blk, q, k, v, spec)
-
-    def attend_to_rows(self, blk: str, q: Buffer, k: Buffer, v: Buffer, spec: AttentionSpec) -> Buffer:
-        """Return the input of attn_out, given the queries, keys and values of all rows. Heads of queries and keys have
-        norms if the file has them."""
-        heads, norms = self.heads, NO_NORMS
-        if self.tensors.has(f"{blk}attn_q_norm.weight"):
-            names = [f"{blk}attn_{name}_norm.weight" for name in "qk"]
-            norms = HeadNorms("before_rope", *(self.tensors.vector(name, heads.key) for name in names))
-        return self.attend_rows(LayerAttention(blk, heads, spec, norms), q, k, v)
-
-    def attend_rows(self, layer: LayerAttention, q: Buffer, k: Buffer, v: Buffer) -> Buffer:
-        """Return what rows of queries get from those of keys and values: from all rows of the graph, or from those of
-        their window. Raises LocalInferError unless it has as many rows."""
-        window = layer.spec.window
-        check_positions(self.f, len(self.spans[window][0]) if window else self.graph.batch, q.rows.capacity)
-        return self.model.attention.attend(layer, q, k, v)
 
 
 def read_class_rows(tensors: EncoderTensors, n: int) -> Floats:

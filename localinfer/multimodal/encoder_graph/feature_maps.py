@@ -101,7 +101,7 @@ class FeatureMaps:
         flat = np.ascontiguousarray(numbers.reshape(-1), np.int32)
         check_row_numbers(self._g.f, of.x, flat)
         y = self.buffer(of.x.n, size)
-        self._gather(of.x, self._g.constant(flat), y, y.rows)
+        self._gather(of.x, self._g.constants.region(flat), y, y.rows)
         return y
 
     def average(self, of: FeatureMap, size: Size) -> Buffer:
@@ -110,9 +110,9 @@ class FeatureMaps:
         numbers = np.arange(prod(of.size), dtype=np.int32).reshape(size[0], rows, size[1], columns)
         flat = np.ascontiguousarray(numbers.transpose(0, 2, 1, 3).reshape(-1, rows * columns))
         check_row_numbers(self._g.f, of.x, flat)
-        y = self.buffer(of.x.n, size)
+        y, table = self.buffer(of.x.n, size), self._g.constants.region(flat)
         self._g.graph.op(
-            "average", AVERAGE_ROWS, y.rows, x=of.x, numbers=self._g.constant(flat), count=rows * columns, n=y.n, y=y
+            "average", AVERAGE_ROWS, y.rows, x=of.x, numbers=table, count=rows * columns, n=y.n, y=y
         )  # fmt: skip
         return y
 
@@ -146,7 +146,8 @@ class FeatureMaps:
         key = size, width, stride, zero_row
         if key not in self._tables:
             numbers = squares(size, width, stride, self._padding)
-            self._tables[key] = self._g.constant(np.where(numbers < 0, prod(size), numbers) if zero_row else numbers)
+            numbers = np.where(numbers < 0, prod(size), numbers) if zero_row else numbers
+            self._tables[key] = self._g.constants.region(numbers)
         return self._tables[key]
 
 

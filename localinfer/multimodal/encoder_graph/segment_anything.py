@@ -64,10 +64,11 @@ def encode(g: EncoderBuilder) -> Buffer:
     if n % count or n // count % 16 or n // count > MAX_HEAD_SIZE:
         raise g.hparams.error("sam.head_count", f"is {count}; heads of {n} values must have a multiple of 16")
     x, heads = embed(g, n), AttentionHeads(count, count, n // count, n // count)
-    full = Area(g.grid, g.add_windows(np.array([g.n_patches])), x.rows)
+    full = Area(g.grid, g.attention.add_windows(np.array([g.n_patches])), x.rows)
     size = g.hparams.count("window_size", maximum=MAX_WINDOW)
     order = padded_windows(g.grid, size)
-    local = Area((size, size), g.add_windows(np.full(len(order), size**2)), g.rows(order.size), order.reshape(-1))
+    window = g.attention.add_windows(np.full(len(order), size**2))
+    local = Area((size, size), window, g.rows(order.size), order.reshape(-1))
     padded = g.rows(g.n_patches + 1)
     for number in range(g.hparams.count("sam.block_count", maximum=1 << 8)):
         with g.graph.reuse_buffers():
@@ -122,12 +123,13 @@ def attend(g: EncoderBuilder, h: Buffer, blk: str, area: Area, heads: AttentionH
     g.graph.op(
         f"{blk}relative_positions", RELATIVE_POSITIONS, h.rows, chunks=(1, 8), q=q, k=k, heads=heads.count,
         size=heads.key, height=height, width=width, dim=dim, factor=1 / scale,
-        by_row=g.constant(distances(g, f"{blk}attn.pos_h.weight", height, heads.key)),
-        by_column=g.constant(distances(g, f"{blk}attn.pos_w.weight", width, heads.key)), q_out=q_out, k_out=k_out,
+        by_row=g.constants.region(distances(g, f"{blk}attn.pos_h.weight", height, heads.key)),
+        by_column=g.constants.region(distances(g, f"{blk}attn.pos_w.weight", width, heads.key)),
+        q_out=q_out, k_out=k_out,
     )  # fmt: skip
     longer = AttentionHeads(heads.count, heads.count, dim, heads.value)
     spec = AttentionSpec(window=area.window, scale=scale)
-    return g.attend_rows(LayerAttention(blk, longer, spec), q_out, k_out, v)
+    return g.attention.attend_layer(LayerAttention(blk, longer, spec), q_out, k_out, v)
 
 
 def distances(g: EncoderBuilder, name: str, length: int, size: int) -> Floats:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
-from localinfer.multimodal.encoder_graph.encoder_builder import FULL_ATTENTION, EncoderBuilder
+from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.matrices import (
     matrix_of,
     n_rows_of,
@@ -14,6 +14,7 @@ from localinfer.multimodal.encoder_graph.matrices import (
     product_of_padded,
 )
 
+FULL_ATTENTION = AttentionSpec()
 OnLayer = Callable[[int, Buffer], None]  # receives the residual stream after a layer
 
 
@@ -35,11 +36,24 @@ def transform(
     for number, blk in enumerate(g.layers(n_layers)):
         window = windows[number] if windows else 0
         h = g.norm(x, f"{blk}ln1")
-        attended = g.attention(h, blk, replace(spec, window=window) if window else spec)
+        attended = attend(g, h, blk, replace(spec, window=window) if window else spec)
         add_branch(g, x, attended, f"{blk}attn_out", f"{blk}ls1.weight")
         layer_network(g, x, blk, act)
         if on_layer:
             on_layer(number, x)
+
+
+def attend(g: EncoderBuilder, h: Buffer, blk: str, spec: AttentionSpec) -> Buffer:
+    """Return the input of attn_out: bidirectional attention of all rows of h, or of those in a window."""
+    heads = g.heads
+    q_n, k_n, v_n = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
+    if g.tensors.has(f"{blk}attn_qkv.weight"):
+        q, k, v = g.slices(h, f"{blk}attn_qkv", q_n, k_n, v_n)
+    else:
+        q = g.matmul(h, f"{blk}attn_q", q_n, barrier=False)
+        k = g.matmul(h, f"{blk}attn_k", k_n, barrier=False)
+        v = g.matmul(h, f"{blk}attn_v", v_n)
+    return g.attention.attend(blk, q, k, v, spec)
 
 
 def add_branch(

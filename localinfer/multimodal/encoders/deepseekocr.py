@@ -40,7 +40,7 @@ def build(g: EncoderBuilder) -> Buffer:
     output = g.graph.buffer(n_out, g.rows(count + 2))
     g.product(both, g.tensors.tensor(f"{name}.weight", n_out, both.n), bias=g.tensors.bias(name, n_out), out=output)
     for number, ending in enumerate((NEWLINE, SEPARATOR)):
-        g.set_row(output, count + number, g.tensors.single(ending, n_out))
+        g.constants.set_rows(output, count + number, g.tensors.single(ending, n_out))
     return output
 
 
@@ -60,7 +60,7 @@ def understand(g: EncoderBuilder, seen: Buffer) -> Buffer:
     x = g.gather(x, np.roll(row_order.consecutive((count + 1,)), 1))
     g.add_constant(x, initial)
     x = g.norm(x, "v.pre_ln")
-    window = g.add_windows(np.array([count + 1]))
+    window = g.attention.add_windows(np.array([count + 1]))
     transform(g, x, "gelu_quick", AttentionSpec(), windows=[window] * g.block_count)
     return g.gather(x, row_order.consecutive((count,)) + 1, out=g.graph.buffer(n, seen.rows))
 

@@ -60,15 +60,15 @@ def build(g: EncoderBuilder) -> Buffer:
     total = x.rows.capacity
     angles = np.zeros((g.graph.batch, g.heads.key // 2))
     angles[:total] = np.arange(total)[:, None] * positions.frequencies(g.heads.key, BASE)
-    spec = AttentionSpec(g.rotation("halves", angles))
+    spec = AttentionSpec(g.attention.rotation("halves", angles))
     rows = np.arange(total, dtype=np.int32)
-    window = g.add_spans(np.zeros(total, np.int32), np.maximum(rows, count - 1))
+    window = g.attention.add_spans(np.zeros(total, np.int32), np.maximum(rows, count - 1))
     transform(g, x, "silu", spec, windows=[window] * g.block_count)
     found = g.gather(g.norm(x, "v.post_ln"), rows[count:])
     name, n_out = "mm.model.fc", n_rows_of(g, "mm.model.fc")
     output = g.graph.buffer(n_out, g.rows(total - count + 1))
     g.product(found, g.tensors.tensor(f"{name}.weight", n_out, x.n), bias=g.tensors.bias(name, n_out), out=output)
-    g.set_row(output, total - count, g.tensors.single(SEPARATOR, n_out))
+    g.constants.set_rows(output, total - count, g.tensors.single(SEPARATOR, n_out))
     return output
 
 
@@ -80,7 +80,7 @@ def with_queries(g: EncoderBuilder, seen: Buffer) -> tuple[Buffer, int]:
     total = g.rows(count + len(queries))
     entered = g.gather(seen, consecutive((count,)), out=g.graph.buffer(n, total))
     for number, row in enumerate(queries, count):
-        g.set_row(entered, number, row)
+        g.constants.set_rows(entered, number, row)
     return g.gather(entered, consecutive((total.capacity,)), out=g.graph.buffer(n, total)), count
 
 

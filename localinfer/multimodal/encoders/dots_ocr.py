@@ -17,6 +17,6 @@ def build(g: EncoderBuilder) -> Buffer:
     squares = row_order.blocks(g.grid, g.merge_size("projector.scale_factor"))
     x = g.norm(g.embed_patches(order=squares), "v.pre_ln")
     angles = positions.half_and_half_angles(g.grid, g.heads.key)[squares.reshape(-1)]
-    transform(g, x, activation(g), AttentionSpec(g.rotation("halves", angles)))
+    transform(g, x, activation(g), AttentionSpec(g.attention.rotation("halves", angles)))
     x = g.default_layer_norm(g.norm(x, "mm.post_norm"), "mm.input_norm", MERGER_EPSILON)
     return two_layers(g, g.gather(x, row_order.consecutive(squares.shape)), "mm.0", "mm.2", "gelu_erf")

@@ -146,7 +146,7 @@ def attend(g: EncoderBuilder, maps: FeatureMaps, x: FeatureMap, blk: str) -> Buf
     keys = g.graph.buffer(-(-(n_keys + LANES) // LANES) * LANES, maps.rows(size))
     g.graph.op("transpose", TRANSPOSE, k.rows, chunks=(1, 8), x=k, n=size, first=0, y=keys, y_n=keys.n)
     rows = maps.rows(count * (q.n // size))
-    oldest, newest = (g.constant(np.full(rows.capacity, row, np.int32)) for row in (0, n_keys - 1))
+    oldest, newest = (g.constants.region(np.full(rows.capacity, row, np.int32)) for row in (0, n_keys - 1))
     y = g.graph.buffer(q.n, q.rows)
     g.graph.need_scratch(8 * size + 4 * (n_keys + 2 * LANES))
     g.graph.op(

@@ -19,6 +19,6 @@ def build(g: EncoderBuilder) -> Buffer:
     g.input = PatchInput(patches, 0, consecutive((g.n_patches,)), patches, np.zeros((0, patches.n), np.float32))
     x = g.matmul(g.default_layer_norm(patches, "v.patch_norm.1"), "v.patch_embd", n)
     x = g.default_layer_norm(x, "v.patch_norm.2")
-    g.add(x, g.constant_rows(gemma4v.position_rows(g)))
+    g.add(x, g.constants.rows(gemma4v.position_rows(g)))
     x = g.default_layer_norm(x, "v.patch_norm.3")
     return g.matmul(g.norm_groups(x, n), "mm.input_projection", g.output_length)

@@ -38,7 +38,7 @@ def build(g: EncoderBuilder) -> Buffer:
     vertical, horizontal = positions.grid_positions(g.grid)
     each = positions.frequencies(g.heads.key // 2, BASE)
     angles = np.concatenate([horizontal[:, None] * each, vertical[:, None] * each], 1)
-    spec = AttentionSpec(g.rotation("quarters", angles), scale=1.0)
+    spec = AttentionSpec(g.attention.rotation("quarters", angles), scale=1.0)
     for blk in g.layers():
         attended = attend(g, g.norm(x, f"{blk}ln1"), blk, spec)
         g.add_norm(x, clipped_product(g, attended, f"{blk}attn_out", x.n), f"{blk}attn_post_norm")
@@ -56,7 +56,7 @@ def attend(g: EncoderBuilder, h: Buffer, blk: str, spec: AttentionSpec) -> Buffe
     q = clipped_product(g, h, f"{blk}attn_q", heads.count * heads.key)
     k = clipped_product(g, h, f"{blk}attn_k", heads.count_kv * heads.key)
     v = clipped_product(g, h, f"{blk}attn_v", heads.count_kv * heads.value)
-    return g.attend_to_rows(blk, q, k, g.norm_groups(v, heads.value), spec)
+    return g.attention.attend(blk, q, k, g.norm_groups(v, heads.value), spec)
 
 
 def position_rows(g: EncoderBuilder) -> Floats:

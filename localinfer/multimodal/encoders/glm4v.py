@@ -28,10 +28,10 @@ def build(g: EncoderBuilder) -> Buffer:
         x = g.norm(x, "v.norm_embd")
     if learned_positions.has_positions(g):
         learned = positions.resample(learned_positions.of_square_grid(g), g.grid, "cubic")
-        g.add(x, g.constant_rows(learned[squares.reshape(-1)]))
+        g.add(x, g.constants.rows(learned[squares.reshape(-1)]))
     angles = positions.half_and_half_angles(g.grid, g.heads.key)[squares.reshape(-1)]
     act = activation(g)
-    transform(g, x, act, AttentionSpec(g.rotation("halves", angles)))
+    transform(g, x, act, AttentionSpec(g.attention.rotation("halves", angles)))
     x = g.gather(g.norm(x, "v.post_ln"), row_order.consecutive(squares.shape))
     n_out = n_rows_of(g, "mm.patch_merger")
     weight = g.tensors.columns_by_patch("mm.patch_merger.weight", n_out, n, size)

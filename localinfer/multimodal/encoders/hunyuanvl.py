@@ -37,7 +37,7 @@ def build(g: EncoderBuilder) -> Buffer:
     count = len(squares)
     ended = g.graph.buffer(n_line, g.rows(count + 1))
     g.product(x, weight, bias=g.tensors.bias("mm.2", n_line), out=ended)
-    g.set_row(ended, count, g.tensors.values(NEWLINE, n_line))
+    g.constants.set_rows(ended, count, g.tensors.values(NEWLINE, n_line))
     cells = row_order.consecutive((g.grid[0] // size, g.grid[1] // size))
     numbers = np.pad(cells, ((0, 0), (0, 1)), constant_values=count)
     return enclosed(g, g.gather(ended, numbers.reshape(-1)))
@@ -50,7 +50,7 @@ def enclosed(g: EncoderBuilder, lines: Buffer) -> Buffer:
     weight = g.tensors.tensor(f"{name}.weight", n, lines.n)
     g.product(lines, weight, bias=g.tensors.bias(name, n), out=rows)
     for number, ending in enumerate((BEGIN, END)):
-        g.set_row(rows, count + number, g.tensors.values(ending, n))
+        g.constants.set_rows(rows, count + number, g.tensors.values(ending, n))
     order = np.array([count, *range(count), count + 1], np.int32)
     return g.norm_groups(g.gather(rows, order), n, "mm.post_norm.weight")
 

@@ -23,7 +23,7 @@ def build(g: EncoderBuilder) -> Buffer:
     each = positions.frequencies(g.heads.key // 2)
     angles = np.concatenate([(columns[:, None] + 1) * each, (rows[:, None] + 1) * each], 1)
     angles = np.pad(angles, ((0, g.graph.batch - g.n_patches), (0, 0)))  # the class row is not rotated
-    transform(g, x, activation(g, "gelu_erf"), AttentionSpec(g.rotation("interleaved", angles)))
+    transform(g, x, activation(g, "gelu_erf"), AttentionSpec(g.attention.rotation("interleaved", angles)))
     x = g.gather(g.norm(x, "v.post_ln"), row_order.blocks(g.grid, size))
     x = g.gate(two_layers(g, x, "mm.model.mlp.1", "mm.model.mlp.2", "gelu_erf"), None, "gelu_erf")
     return g.matmul(x, "mm.model.fc", g.output_length)

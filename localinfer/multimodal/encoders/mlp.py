@@ -46,7 +46,7 @@ def build(g: EncoderBuilder) -> Buffer:
         return two_layers(g, x, "mm.0", "mm.2", "gelu_erf")
     n_out = n_rows_of(g, "mm.2")
     rows = g.graph.buffer(n_out, g.rows(g.n_patches + 1))
-    g.set_row(rows, g.n_patches, g.tensors.values(newline, n_out))
+    g.constants.set_rows(rows, g.n_patches, g.tensors.values(newline, n_out))
     return two_layers(g, x, "mm.0", "mm.2", "gelu_erf", n_out=n_out, out=rows)
 
 

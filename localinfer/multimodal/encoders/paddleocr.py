@@ -18,7 +18,7 @@ def build(g: EncoderBuilder) -> Buffer:
     g.use_layer_norm()
     x = g.embed_patches(positions.resample(learned_positions.of_square_grid(g), g.grid, "linear"))
     angles = positions.half_and_half_angles(g.grid, g.heads.key)
-    transform(g, x, activation(g), AttentionSpec(g.rotation("halves", angles)))
+    transform(g, x, activation(g), AttentionSpec(g.attention.rotation("halves", angles)))
     x = g.default_layer_norm(g.norm(x, "v.post_ln"), "mm.input_norm")
     x = g.gather(x, row_order.blocks(g.grid, g.merge_size("spatial_merge_size", MERGE)))
     return two_layers(g, x, "mm.1", "mm.2", "gelu_erf")

@@ -20,7 +20,8 @@ def build(g: EncoderBuilder) -> Buffer:
     """A transformer; squares of patches become one row if the file has a patch merger."""
     size = g.merge_size("spatial_merge_size", 1)
     x = g.norm(g.embed_patches(), "v.pre_ln")
-    transform(g, x, activation(g, "gelu_erf"), AttentionSpec(g.rotation("interleaved", alternating_angles(g))))
+    rope = g.attention.rotation("interleaved", alternating_angles(g))
+    transform(g, x, activation(g, "gelu_erf"), AttentionSpec(rope))
     if g.tensors.has("mm.patch_merger.weight"):
         x = g.gather(g.norm(x, "mm.input_norm"), row_order.blocks(g.grid, size))
         n = x.n // size**2
@@ -44,7 +45,7 @@ def with_breaks(g: EncoderBuilder, x: Buffer, grid: tuple[int, int]) -> Buffer:
     n, count = g.output_length, rows * columns
     projected = g.graph.buffer(n, g.rows(count + 1))
     two_layers(g, x, "mm.1", "mm.2", "gelu_erf", n_out=n, out=projected)
-    g.set_row(projected, count, g.tensors.values(BREAK, n))
+    g.constants.set_rows(projected, count, g.tensors.values(BREAK, n))
     numbers = np.full((rows, columns + 1), count)
     numbers[:, :columns] = np.arange(count).reshape(rows, columns)
     return g.gather(projected, numbers.reshape(-1)[:-1])

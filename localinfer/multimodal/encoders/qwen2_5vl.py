@@ -24,10 +24,10 @@ def build(g: EncoderBuilder) -> Buffer:
     squares, size = row_order.blocks(g.grid, merge), g.hparams.count("window_size", WINDOW)
     per_window = max(1, size // g.patch_size // merge)
     order, lengths = row_order.windows((g.grid[0] // merge, g.grid[1] // merge), per_window)
-    squares, window = squares[order], g.add_windows(lengths * merge**2)
+    squares, window = squares[order], g.attention.add_windows(lengths * merge**2)
     x = g.embed_patches(order=squares, convolutions=FRAMES)
     angles = positions.half_and_half_angles(g.grid, g.heads.key)[squares.reshape(-1)]
     windows = [0 if (number + 1) % every == 0 else window for number in range(g.block_count)]
-    transform(g, x, activation(g), AttentionSpec(g.rotation("halves", angles)), windows=windows)
+    transform(g, x, activation(g), AttentionSpec(g.attention.rotation("halves", angles)), windows=windows)
     rows = row_order.consecutive(squares.shape)[row_order.inverse(order)]
     return two_layers(g, g.gather(g.norm(x, "v.post_ln"), rows), "mm.0", "mm.2", "gelu_erf")

@@ -23,6 +23,6 @@ def build(g: EncoderBuilder) -> Buffer:
     squares = row_order.blocks(g.grid, g.merge_size("spatial_merge_size", 2))
     x = g.embed_patches(order=squares, convolutions=FRAMES)
     angles = positions.half_and_half_angles(g.grid, g.heads.key)[squares.reshape(-1)]
-    transform(g, x, activation(g), AttentionSpec(g.rotation("halves", angles)))
+    transform(g, x, activation(g), AttentionSpec(g.attention.rotation("halves", angles)))
     x = g.gather(g.norm(x, "v.post_ln"), row_order.consecutive(squares.shape))
     return two_layers(g, x, "mm.0", "mm.2", "gelu_erf")

@@ -40,7 +40,7 @@ def build(g: EncoderBuilder) -> Buffer:
             added = two_layers(g, merged, f"{name}.fc1", f"{name}.fc2", "gelu_erf", n_out=n)
             g.copy_columns(added, output, n * (1 + deepstack.index(number)))
 
-    transform(g, x, activation(g), AttentionSpec(g.rotation("halves", angles)), on_layer=project)
+    transform(g, x, activation(g), AttentionSpec(g.attention.rotation("halves", angles)), on_layer=project)
     x = g.gather(g.norm(x, "v.post_ln"), rows)
     g.copy_columns(two_layers(g, x, "mm.0", "mm.2", "gelu_erf", n_out=n), output, 0)
     return output

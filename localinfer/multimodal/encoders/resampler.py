@@ -44,7 +44,7 @@ def build(g: EncoderBuilder) -> Buffer:
     spec, n_more = AttentionSpec(), g.graph.batch - g.n_patches
     if n_more:
         spec, n = AttentionSpec(window=g.n_patches), g.graph.batch
-        g.spans[spec.window] = np.zeros(n, np.int32), np.full(n, g.n_patches - 1, np.int32)
+        g.attention.spans[spec.window] = np.zeros(n, np.int32), np.full(n, g.n_patches - 1, np.int32)
     x = g.embed_patches(np.pad(nearest_positions(g), ((0, n_more), (0, 0))))
     transform(g, x, activation(g), spec)
     return resample(g, g.norm(x, "v.post_ln"), spec)
@@ -63,9 +63,9 @@ def resample(g: EncoderBuilder, x: Buffer, spec: AttentionSpec) -> Buffer:
     heads = AttentionHeads(n // HEAD_SIZE, n // HEAD_SIZE, HEAD_SIZE, HEAD_SIZE)
     g.tensors.accept("resampler.pos_embed_k", "resampler.pos_embed")  # the positions of a grid of 70 x 70 patches
     values = g.norm(g.matmul(x, "resampler.kv", n), "resampler.ln_kv")
-    keys = g.constant_rows(np.pad(sinusoidal_positions(g, n), ((0, g.graph.batch - g.n_patches), (0, 0))))
+    keys = g.constants.rows(np.pad(sinusoidal_positions(g, n), ((0, g.graph.batch - g.n_patches), (0, 0))))
     g.add(keys, values)
-    q = g.constant_rows(g.tensors.values(QUERIES, n_queries, n), g.rows(n_queries))
+    q = g.constants.rows(g.tensors.values(QUERIES, n_queries, n), g.rows(n_queries))
     q_all = g.graph.buffer(n)  # only its first rows are queries
     weight, bias = g.tensors.tensor("resampler.attn.q.weight", n, n), g.tensors.bias("resampler.attn.q", n)
     g.product(g.norm(q, "resampler.ln_q"), weight, bias=bias, out=q_all)

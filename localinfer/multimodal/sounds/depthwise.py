@@ -27,7 +27,7 @@ def make_taps(g: EncoderBuilder, numbers: Indices, n_inputs: int) -> Taps:
     """Return the table `numbers`, which layers may share, in memory of the graph. Raises LocalInferError for numbers of
     rows that the input does not have."""
     check_taps(g.f, numbers, n_inputs)
-    return Taps(g.constant(numbers), g.rows(len(numbers)), numbers.shape[1], n_inputs)
+    return Taps(g.constants.region(numbers), g.rows(len(numbers)), numbers.shape[1], n_inputs)
 
 
 def convolve(g: EncoderBuilder, x: Buffer, weight: Tensor, bias: Tensor | None, taps: Taps) -> Buffer:

@@ -45,7 +45,7 @@ def initial_queries(g: SoundBuilder, n_windows: int, n_queries: int) -> Buffer:
     n = tensor.shape[-1] if tensor else 0
     queries = g.tensors.values(QUERIES, 1, n_queries, n)[0]
     constant = g.graph.buffer(n, g.rows(n_windows * n_queries))
-    g.constants.append((constant.floats, 0, np.tile(queries, (n_windows, 1))))
+    g.constants.set_rows(constant, 0, np.tile(queries, (n_windows, 1)))
     return g.default_layer_norm(constant, NORM, EPSILON)
 
 

@@ -69,7 +69,7 @@ class SpanAttention:
         not exist, UnsupportedError for a head size that kernels cannot process."""
         check_head_size(g.f, heads, LANES)
         check_spans(g.f, spans.oldest, spans.newest, spans.n_rows)
-        constants = g.constant(spans.oldest), g.constant(spans.newest)
+        constants = g.constants.region(spans.oldest), g.constants.region(spans.newest)
         n = heads.count * heads.key
         return cls(g, heads, spans, *constants, g.rows(n), g.rows(n))
 
@@ -119,7 +119,7 @@ class SpanAttention:
             self._transpose(vectors, columns, LANES)
             return columns, stride
         assert vectors.shape == (spans.n_vectors, self.heads.key)
-        return g.constant(np.pad(vectors.T, ((0, 0), (LANES, stride - LANES - spans.n_vectors)))), stride
+        return g.constants.region(np.pad(vectors.T, ((0, 0), (LANES, stride - LANES - spans.n_vectors)))), stride
 
     def _transpose(self, x: Buffer, y: Buffer, first: int) -> None:
         """Write the transpose of x to y, in the columns from `first` on."""

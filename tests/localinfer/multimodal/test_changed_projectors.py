@@ -73,7 +73,7 @@ def changed_shapes(f: GGUF, kind: str) -> Iterator[GGUF]:
 
 def memory_of_attention(given: dict[str, Any], count: int, g: EncoderBuilder) -> dict[str, int]:
     """Return the bytes that the attention of `count` rows reads and writes."""
-    contents = {id(region): values for region, _, values in g.constants}
+    contents = {id(region): values for region, _, values in g.constants.recorded}
     oldest, newest = (contents[id(given[key])].astype(np.int64) for key in ("oldest", "newest"))
     assert len(oldest) == len(newest) == count
     n, begin, end = given["heads"] * given["size"], oldest // 16 * 16, newest // 16 * 16 + 16  # that are scored at once

@@ -92,7 +92,7 @@ def distance_rows(g: SoundBuilder) -> Buffer:
     angles = distances[:, None] * frequencies(g.embedding_length)
     values = np.stack([np.sin(angles), np.cos(angles)], 2).reshape(len(angles), -1).astype(np.float32)
     y = g.graph.buffer(g.embedding_length, g.rows(len(values)))
-    g.constants.append((y.floats, 0, values))
+    g.constants.set_rows(y, 0, values)
     return y
 
 

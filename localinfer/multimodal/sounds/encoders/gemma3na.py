@@ -56,7 +56,7 @@ def build(g: SoundBuilder) -> Buffer:
     seen = g.norm(g.gather(x, kept), "mm.a.soft_emb_norm")
     count = len(kept)
     rows = g.gather(seen, consecutive((count,)), out=g.graph.buffer(x.n, g.rows(count + 1)))
-    g.set_row(rows, count, silence(g))
+    g.constants.set_rows(rows, count, silence(g))
     projected = g.matmul(rows, "mm.a.input_projection", g.output_length)
     order = np.minimum(consecutive((max(N_ROWS, count),)), count)
     return g.gather(g.norm_groups(projected, projected.n), order)

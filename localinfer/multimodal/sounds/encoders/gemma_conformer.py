@@ -95,7 +95,7 @@ def position_rows(g: SoundBuilder) -> Buffer:
     angles = np.arange(MAX_DISTANCE, -1, -1)[:, None] * frequencies
     values: Floats = np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
     y = g.graph.buffer(g.embedding_length, g.rows(len(values)))
-    g.constants.append((y.floats, 0, values))
+    g.constants.set_rows(y, 0, values)
     return y
 
 

@@ -19,6 +19,6 @@ prepare, arrange = neighbours, enclose("<|audio_bos|>", "<|audio_eos|>")
 def build(g: SoundBuilder) -> Buffer:
     """Whisper, whose rows attend to those of their chunk, average pooling, a norm and a matrix."""
     counts = [g.framing.positions(length) for length in g.lengths]
-    x = whisper.encode(g, window=g.add_windows(np.array(counts)))
+    x = whisper.encode(g, window=g.attention.add_windows(np.array(counts)))
     pooled = g.average_pairs(x, [x.rows.capacity])
     return g.matmul(g.norm(pooled, "a.post_ln"), "mm.a.fc", g.output_length)
