@@ -74,6 +74,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "perplexity": ("cli.measure.perplexity", "Measure the perplexity of a model on a text."),
     "eval": ("cli.measure.evaluate", "Evaluate a model on a task: HellaSwag, MMLU, GSM8K and others."),
     "lens": ("cli.measure.lens", "Show what each layer of a model would predict (logit lens)."),
+    "verify": ("cli.models.verify", "Check that this machine computes a model correctly, operation by operation."),
     "compare": ("cli.measure.compare", "Compare two models by KL divergence on a text."),
     "warmup": ("cli.machine.warmup", "Compile the kernels of a model ahead of its first run."),
     "tune": ("cli.machine.tune", "Measure how this machine reads the weights of a model fastest."),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         merge_lora,
         perplexity,
         quantize,
+        verify,
     )
     from localinfer.generation.pieces import Piece, Stats, ToolCall
     from localinfer.generation.result import GenerationResult, GenerationStream, TokenLogprob
@@ -49,7 +50,7 @@ __all__ = [
     "Model", "ModelNotFoundError", "NotEnoughMemoryError", "Options", "Piece", "Prompt", "RankedDocument",
     "RowInfo", "Stats", "TokenLogprob", "TokenProbabilities", "ToolCall", "Trace", "UnsupportedError", "UsageError",
     "compare", "control_vector", "convert", "dequantize", "evaluate", "imatrix", "load", "merge_lora", "perplexity",
-    "quantize",
+    "quantize", "verify",
 ]  # fmt: skip
 
 _NAMES = {  # the public names of each module
@@ -61,6 +62,7 @@ _NAMES = {  # the public names of each module
     "evaluation.views.token_probabilities": ["TokenProbabilities"],
     "file_operations": [
         "compare", "control_vector", "convert", "dequantize", "imatrix", "merge_lora", "perplexity", "quantize",
+        "verify",
     ],
     "generation.pieces": ["Piece", "Stats", "ToolCall"],
     "generation.result": ["GenerationResult", "GenerationStream", "TokenLogprob"],

@@ -1,4 +1,4 @@
-"""Functions that make and measure model files: convert, quantize, imatrix, perplexity, compare, dequantize.
+"""Functions that make and measure model files: convert, quantize, imatrix, perplexity, compare, dequantize, verify.
 
 They do what the commands of the same names do, without drawing anything.
 """
@@ -26,11 +26,12 @@ from localinfer.tokenizer.chunks import Chunks, split_text
 if TYPE_CHECKING:
     from localinfer.adapters.control_vector_making import Method
     from localinfer.evaluation.compare import Summary
+    from localinfer.evaluation.verification.verification import Verification
     from localinfer.gguf.imatrix_file import Imatrix
     from localinfer.gguf.source import Source
 
 __all__ = [
-    "compare", "control_vector", "convert", "dequantize", "imatrix", "merge_lora", "perplexity", "quantize",
+    "compare", "control_vector", "convert", "dequantize", "imatrix", "merge_lora", "perplexity", "quantize", "verify",
 ]  # fmt: skip
 
 Effort = Literal["fast", "normal", "max"]
@@ -277,6 +278,7 @@ def open_source(
     return prune_layers(merge_adapters(source, adapters), pruned)
 
 
+VERIFIED_CONTEXT = 256  # tokens
 NOT_DECODING = MappingProxyType({"ctx_size": CHUNK_SIZE, "tune": False})  # only decode steps are tuned
 
 
@@ -291,6 +293,31 @@ def open_engine(
     options = merge(from_keywords(keywords), environment, defaults, named)
     f = open_overridden(resolve.find(name), options)
     return Engine.load(f, options, progress, adapters=open_adapters(f, options))
+
+
+def verify(
+    model: str | Path, text: str | None = None, *, n_tokens: int = 32, **options: Unpack[LoadKeywords]
+) -> "Verification":
+    """Check that this machine computes a model correctly, operation by operation
+    (`localinfer.evaluation.verification`).
+
+    The first tokens of a text are evaluated, at most `n_tokens`. `checks` of the result has the error of each operation
+    beside the error that is allowed, `first_wrong` is the first one that is wrong, or None. Raises UsageError for a
+    text without tokens or a quantized KV cache, and what `localinfer.load` raises.
+    """
+    return verify_model(resolve.find(model), options, text, n_tokens)
+
+
+def verify_model(
+    path: Path, keywords: LoadKeywords, text: str | None = None, n_tokens: int = 32, progress: Progress | None = None,
+    on_operation: Callable[[int, int], None] | None = None,
+) -> "Verification":  # fmt: skip
+    """Verify a model file, and show the progress. See `verify`."""
+    from localinfer.evaluation.verification import verification
+
+    defaults: Mapping[str, Value] = {"ctx_size": max(n_tokens, VERIFIED_CONTEXT)}
+    options = merge(from_keywords(keywords), from_environment(os.environ), defaults, resolve.default_options(path))
+    return verification.verify(open_overridden(path, options), options, text, n_tokens, progress, on_operation)
 
 
 class CalibrationData(NamedTuple):

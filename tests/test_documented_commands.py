@@ -49,6 +49,7 @@ NOT_RUN = {  # part of a command line: why it does not run
     ".venv/bin/python -m sphinx": "needs the environment that CONTRIBUTING.md sets up; test_docs.py builds the site",
     "localinfer ps": "needs a server on port 8080; test_running.py runs it",
     "localinfer stop": "needs a server on port 8080; test_running.py runs it",
+    "--against": "needs torch and transformers; tests/cli/models/test_verify.py runs it where they are installed",
     "--http": "serves until it is interrupted; tests/cli/mcp/test_serve.py runs it",
     "--ray": "needs a Ray cluster",
     "localinfer.harness.lm_eval": "needs lm-evaluation-harness and datasets of the hub; test_lm_eval.py uses it",

@@ -311,7 +311,11 @@ class CrossLayerOperations(ABC, Generic[X]):
 
 
 class AltUpStreams(ABC, Generic[X]):
-    """The residual streams of alternating updates (AltUp)."""
+    """The residual streams of alternating updates (AltUp): all `streams`, and the `predicted` ones of the layer, both
+    [token][stream][n_embd]."""
+
+    streams: X
+    predicted: X
 
     @abstractmethod
     def predict(self, blk: Block) -> X:

@@ -1,10 +1,28 @@
-"""Alternating updates (AltUp; Baykal et al., 2023): the residual streams of Gemma 3n."""
+"""Activations that several layers use, and alternating updates (AltUp; Baykal et al., 2023): the residual streams of
+Gemma 3n."""
 
 import numpy as np
 
-from localinfer.graph.builder import AltUpStreams, Block, Builder
+from localinfer.graph.builder import AltUpStreams, Block, Builder, CrossLayerOperations
 from localinfer.naive.formulas import Floats, match_rms
 from localinfer.naive.weights import Model
+
+
+class NumpyCrossLayer(CrossLayerOperations[Floats]):
+    """Activations that several layers use beside the residual stream, or instead of it: `has_streams`."""
+
+    def __init__(self, g: Builder[Floats], model: Model, n_tokens: int) -> None:
+        self.g, self.model, self.n_tokens, self.has_streams = g, model, n_tokens, False
+
+    def buffer(self, n: int) -> Floats:
+        return np.zeros((self.n_tokens, n), self.model.dtype)
+
+    def copy(self, x: Floats, to: Floats) -> None:
+        to[:] = x
+
+    def altup(self, x: Floats, count: int) -> "NumpyAltUp":
+        self.has_streams = True
+        return NumpyAltUp(self.g, self.model, x, count)
 
 
 class NumpyAltUp(AltUpStreams[Floats]):
@@ -12,7 +30,8 @@ class NumpyAltUp(AltUpStreams[Floats]):
 
     def __init__(self, g: Builder[Floats], model: Model, x: Floats, count: int) -> None:
         self.g, self.model, self.count = g, model, count
-        self.streams = np.stack([x, *(match_rms(x @ matrix.T, x) for matrix in self.model["altup_proj"])], axis=1)
+        others = (match_rms(self.model.expert("altup_proj", number, x), x) for number in range(count - 1))
+        self.streams = np.stack([x, *others], axis=1)
         self.predicted = self.streams
 
     def predict(self, blk: Block) -> Floats:
@@ -29,9 +48,9 @@ class NumpyAltUp(AltUpStreams[Floats]):
         self.streams[:, 1:] += branch[:, None]
 
     def merge(self) -> Floats:
-        first, matrices = self.streams[:, 0], self.model["altup_unembd_proj"]
-        others = (match_rms(self.streams[:, 1 + number] @ m.T, first) for number, m in enumerate(matrices))
-        return sum(others, first) / self.count
+        first, name = self.streams[:, 0], "altup_unembd_proj"
+        others = (self.model.expert(name, number, self.streams[:, 1 + number]) for number in range(self.count - 1))
+        return sum((match_rms(each, first) for each in others), first) / self.count
 
     def modalities(self, blk: Block, x: Floats) -> Floats:
         """Return the router's coefficients in [-1, 1], one per stream."""

@@ -2,7 +2,7 @@
 and which experts it chooses."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,11 @@ Positions = NDArray[np.integer[Any]]
 def split_heads(x: Floats, n: int) -> Floats:
     """Reshape (n_tokens, n * head_size) -> (n, n_tokens, head_size)."""
     return x.reshape(x.shape[0], n, -1).transpose(1, 0, 2)
+
+
+def join_heads(x: Floats) -> Floats:
+    """Reshape (n, n_tokens, head_size) -> (n_tokens, n * head_size)."""
+    return x.transpose(1, 0, 2).reshape(x.shape[1], -1).copy()
 
 
 def visible(position: Positions, window: int, sinks: int = 0) -> NDArray[np.bool_]:
@@ -173,30 +178,48 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 # --- mixtures of experts ---
 
 
-def choose_experts(scores: Floats, bias: Floats, router: Router) -> tuple[NDArray[np.int64], Floats]:
-    """Return the experts of each token, (n_tokens, used), in the order of choice, and their weights. The bias only
-    affects the choice. With groups, experts outside the best groups are excluded."""
-    probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
-    ids, weights = np.zeros((len(scores), router.used), np.int64), np.zeros((len(scores), router.used), scores.dtype)
-    for token, p in enumerate(probabilities):
-        by_group = (p + bias).reshape(router.groups, -1)
+def route(scores: Floats, bias: Floats, router: Router) -> tuple[NDArray[np.int64], Floats]:
+    """Return the experts of each token, and their weights: (n_tokens, used). The bias only affects the choice."""
+    p = expert_probabilities(scores, router)
+    ids = choose_experts(p + bias, router)
+    return ids, expert_weights(p, ids, router)
+
+
+def expert_probabilities(scores: Floats, router: Router) -> Floats:
+    """Return the probabilities of the experts, or for some routers their scores: (n_tokens, experts)."""
+    return {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
+
+
+def choose_experts(p: Floats, router: Router) -> NDArray[np.int64]:
+    """Return the experts with the largest values, (n_tokens, used), in the order of choice. Experts outside the best
+    groups are excluded."""
+    ids = np.zeros((len(p), router.used), np.int64)
+    for token, row in enumerate(p):
+        by_group = row.reshape(router.groups, -1).copy()
         sums = np.sort(by_group, axis=1)[:, -router.best_per_group :].sum(axis=1)
-        excluded = np.argsort(-sums, kind="stable")[router.groups_used :]
-        by_group[excluded] = -np.inf
-        chosen = np.argsort(-by_group.ravel(), kind="stable")[: router.used]
-        of_token = softmax(p[chosen]) if router.gating == "softmax_of_chosen" else p[chosen]
-        if router.gating == "sparse_mixer":
-            of_token = np.array([sparse_mixer_weight(p, [*chosen[:rank]], id) for rank, id in enumerate(chosen)])
-        ids[token], weights[token] = chosen, router.scale * of_token / (of_token.sum() if router.normed else 1)
-    return ids, weights
+        by_group[np.argsort(-sums, kind="stable")[router.groups_used :]] = -np.inf
+        ids[token] = np.argsort(-by_group.ravel(), kind="stable")[: router.used]
+    return ids
 
 
-def sparse_mixer_weight(logits: Floats, taken: Sequence[int], chosen: int) -> float:
-    """Return the softmax weight of a logit among those that are not taken and within 0.02 of the larger magnitude."""
-    largest = logits[chosen]
+def expert_weights(p: Floats, ids: NDArray[np.int64], router: Router) -> Floats:
+    """Return the weights of the chosen experts, (n_tokens, used), from their probabilities."""
+    weights = np.take_along_axis(p, ids, axis=1)
+    if router.gating == "softmax_of_chosen":
+        weights = softmax(weights)
+    if router.gating == "sparse_mixer":
+        weights = np.array([[sparse_mixer_weight(row, chosen, rank) for rank in range(router.used)]
+                            for row, chosen in zip(p, ids, strict=True)], p.dtype)  # fmt: skip
+    return router.scale * weights / (weights.sum(axis=1, keepdims=True) if router.normed else 1)
+
+
+def sparse_mixer_weight(logits: Floats, chosen: NDArray[np.int64], rank: int) -> float:
+    """Return the softmax weight of the expert chosen at this rank among those that were not chosen before it, and whose
+    logits are within 0.02 of the larger magnitude."""
+    largest = logits[chosen[rank]]
     near = [
         number
         for number, logit in enumerate(logits)
-        if number not in taken and largest - logit <= 0.02 * max(abs(logit), largest)
+        if number not in chosen[:rank] and largest - logit <= 0.02 * max(abs(logit), largest)
     ]
     return float(1 / np.exp(logits[near] - largest).sum())

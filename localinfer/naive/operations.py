@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from localinfer.graph.builder import (
     BlockFunction,
     Builder,
-    CrossLayerOperations,
     EmbeddingOperations,
     ExpertOperations,
     HeadInputs,
@@ -29,17 +28,18 @@ from localinfer.graph.properties.model_properties import Block, ModelProperties
 from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
 from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.router import Router
-from localinfer.naive.altup import NumpyAltUp
+from localinfer.naive.altup import NumpyCrossLayer
 from localinfer.naive.formulas import (
     ACTIVATIONS,
     Floats,
     Positions,
-    choose_experts,
     gated_activation,
+    join_heads,
     layer_norm,
     relu,
     rms_norm,
     rotate,
+    route,
     sigmoid,
     soft_cap,
     softmax,
@@ -73,7 +73,7 @@ class NumpyBuilder(Builder[Floats]):
         self.output = NumpyOutput(self)
         self.causal = self.hparams.flag("attention.causal", self.hparams.architecture not in BIDIRECTIONAL)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
-        self.residual: Floats | None = None  # None: there are several residual streams
+        self.residual: Floats | None = None
         self.points: dict[str, Floats] = {}  # a copy of the activations at each point
 
     @cached_property
@@ -85,12 +85,12 @@ class NumpyBuilder(Builder[Floats]):
         return NumpyExperts(self)
 
     @cached_property
-    def cross_layer(self) -> "NumpyCrossLayer":
-        return NumpyCrossLayer(self)
+    def cross_layer(self) -> NumpyCrossLayer:
+        return NumpyCrossLayer(self, self.model, self.n_tokens)
 
     def blocks(self) -> Iterator[Block]:
         for number, heads in enumerate(self.attention_heads):
-            blk, x = Block(number, heads), self.residual
+            blk, x = Block(number, heads), None if self.cross_layer.has_streams else self.residual
             if x is not None:
                 self.point(x, f"{blk}resid_pre")
             yield blk
@@ -112,11 +112,8 @@ class NumpyBuilder(Builder[Floats]):
         if in_place:
             x[:] = self.norm(x, name)
             return x
-        if self.uses_layer_norm:
-            y = layer_norm(x, self.model[name], self.eps) + self.model.bias(name)
-        else:
-            y = rms_norm(x, self.model[name], self.eps)
-        self.point(y, name)
+        normalise = layer_norm if self.uses_layer_norm else rms_norm
+        self.point(y := normalise(x, self.model[name], self.eps) + self.model.bias(name), name)
         return y
 
     def norm_groups(
@@ -202,21 +199,21 @@ class NumpyBuilder(Builder[Floats]):
                 x = layer_norm(x, model[f"{blk}attn_{name}_norm"][:, None], self.eps)
             x = x if rope is None else rotate(x, at, rope)
             if rope is not None and rope.temperature and name == "q":
-                x = x * temperature_at(rope.temperature, at[:, 0])[:, None]
+                x = x * temperature_at(rope.temperature, at[:, 0]).astype(x.dtype)[:, None]
             if spec.head_norm == "unweighted":
-                x = rms_norm(x, np.ones(1), self.eps)
+                x = rms_norm(x, np.ones(1, x.dtype), self.eps)
             return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if spec.head_norm == "after_rope" else x
 
         if k is not None:
             has_anchors, sinks = model.anchored and spec.head_norm == "none", 0 if window else model.sinks
             anchors = key_anchors(model, blk, rope, position, sinks) if has_anchors else 0.0
             k = normed_and_rotated(split_heads(k, blk.heads.count_kv), "k", rotary)
-            k = self.point_of_heads(k, f"{blk}attn_k_rope")
+            k = self.named_heads(k, f"{blk}attn_k_rope")
             self.kv_cache[blk.number] = self.store_in_cache(blk, k, v, anchors)
         k, v = self.kv_cache[blk.number if kv_source is None else kv_source]
         group = blk.heads.group  # query heads per KV head
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
-        rotated = self.point_of_heads(normed_and_rotated(q, "q", rotary), f"{blk}attn_q_rope")
+        rotated = self.named_heads(normed_and_rotated(q, "q", rotary), f"{blk}attn_q_rope")
         scores = rotated @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
         if window == 0 and model.n_ctx:
             window, near = model.n_ctx - model.sinks, np.minimum(rotary, model.n_ctx - 1)
@@ -234,14 +231,12 @@ class NumpyBuilder(Builder[Floats]):
             scores, v = np.concatenate([scores, sink_scores], axis=2), np.pad(v, ((0, 0), (0, 1), (0, 0)))
         weights = softmax(scores)
         self.points[f"{blk}attn_weights"] = weights[..., : len(position)]
-        y = (weights @ v).transpose(1, 0, 2).reshape(len(position), -1)
-        self.point(y, f"{blk}attn_heads")
+        self.point(y := join_heads(weights @ v), f"{blk}attn_heads")
         return y
 
-    def point_of_heads(self, heads: Floats, name: str) -> Floats:
+    def named_heads(self, heads: Floats, name: str) -> Floats:
         """Name a point, and return its activations, (heads, n_tokens, size)."""
-        x = heads.transpose(1, 0, 2).reshape(self.n_tokens, -1).copy()
-        self.point(x, name)
+        self.point(x := join_heads(heads), name)
         return split_heads(x, len(heads))
 
     def store_in_cache(self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float) -> tuple[Floats, Floats]:
@@ -267,7 +262,7 @@ class NumpyOutput(OutputOperations[Floats]):
         return self.final
 
     def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
-        self.final_states(x, norm)
+        self.final = self.final_states(x, norm)
         self.scale, self.cap = scale, cap
 
     def compute_logits(self) -> Floats:
@@ -409,13 +404,18 @@ class NumpyExperts(ExpertOperations[Floats]):
     ) -> Floats:  # fmt: skip
         routed = h if router_input is None else router_input
         scores, y = self.g.matmul(routed, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
-        ids, weights = choose_experts(scores, np.ravel(self.model.bias(f"{blk}exp_probs_b")), router)
-        self.g.points.update({f"{blk}ffn_expert_ids": ids.astype(float), f"{blk}ffn_expert_weights": weights})
+        ids, weights = self.choose(scores, blk, router)
         x = h[:, None] * weights[:, :, None] if router.weighs_inputs else np.repeat(h[:, None], router.used, axis=1)
         outputs = self.products(self.hidden(x, blk, ids, activation, gated=gated), f"{blk}ffn_down_exps", ids)
         y += (outputs if router.weighs_inputs else outputs * weights[:, :, None]).sum(axis=1)
         self.g.point(y, f"{blk}ffn_experts")
         return y
+
+    def choose(self, scores: Floats, blk: Block, router: Router) -> tuple[NDArray[np.int64], Floats]:
+        """Return the experts of each token, and their weights."""
+        ids, weights = route(scores, np.ravel(self.model.bias(f"{blk}exp_probs_b")), router)
+        self.g.points.update({f"{blk}ffn_expert_ids": ids.astype(float), f"{blk}ffn_expert_weights": weights})
+        return ids, weights
 
     def sigmoid_gate(self, y: Floats, h: Floats, name: str) -> None:
         y *= sigmoid(h @ self.model[name].reshape(-1, 1))
@@ -440,20 +440,3 @@ class NumpyExperts(ExpertOperations[Floats]):
         """Multiply x, (tokens, used, n_in), with the matrices of the experts `ids`: (tokens, used, n_out)."""
         rows = zip(x.reshape(-1, 1, x.shape[2]), ids.ravel().tolist(), strict=True)
         return np.concatenate([self.model.expert(name, id, row) for row, id in rows]).reshape(*ids.shape, -1)
-
-
-class NumpyCrossLayer(CrossLayerOperations[Floats]):
-    """Activations that several layers use."""
-
-    def __init__(self, g: NumpyBuilder) -> None:
-        self.g = g
-
-    def buffer(self, n: int) -> Floats:
-        return np.zeros((self.g.n_tokens, n), self.g.model.dtype)
-
-    def copy(self, x: Floats, to: Floats) -> None:
-        to[:] = x
-
-    def altup(self, x: Floats, count: int) -> NumpyAltUp:
-        self.g.residual = None
-        return NumpyAltUp(self.g, self.g.model, x, count)

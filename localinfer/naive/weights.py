@@ -10,12 +10,16 @@ from localinfer.gguf.reader import GGUF
 from localinfer.naive.formulas import Floats
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
-LARGE, CHUNK = 1 << 27, 1 << 23  # values of a matrix that is decoded in chunks, and of a chunk
 ROPE_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 
 
 class Model:
-    """A file's weights as plain matrices, decoded at first use and then cached, and what changes the computation."""
+    """A file's weights as plain matrices, decoded at first use and then cached, and what changes the computation.
+
+    Matrices with more than `whole` values are not cached: `chunk` values of them are decoded at a time.
+    """
+
+    whole, chunk = 1 << 27, 1 << 23
 
     def __init__(self, file: GGUF, dtype: DTypeLike = np.float64) -> None:
         self.file, self.dtype = file, np.dtype(dtype)
@@ -73,10 +77,9 @@ class Model:
         return np.concatenate([*self.products(name, x)], axis=1)
 
     def products(self, name: str, x: Floats) -> Iterator[Floats]:
-        """Yield the product with a matrix: all of it, or, if it is large, with as many rows at a time as CHUNK values
-        hold. They are not cached then."""
+        """Yield the product with a matrix: all of it, or with a part of a large matrix after the other."""
         n_out, n_in = self.file.tensors[f"{name}.weight"].shape
-        n_rows = n_out if n_out * n_in <= LARGE else max(1, CHUNK // n_in)
+        n_rows = n_out if n_out * n_in <= self.whole else max(1, self.chunk // n_in)
         change = self.changed("output" if name == "token_embd" else name, x)  # its own adapters change the lookup
         for first in range(0, n_out, n_rows):
             rows = slice(first, first + n_rows)

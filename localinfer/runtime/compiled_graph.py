@@ -339,7 +339,12 @@ def build_graph(
     if draft_head and uses_draft_head and causal:
         build_with_draft_head(model, build_model, draft_head)
     else:
-        build_model(GraphBuilder(model))
+        builder = GraphBuilder(model)
+        if hooks and hooks.log:
+            hooks.log.attach(builder, graph)
+        build_model(builder)
+        if hooks and hooks.log:
+            hooks.log.separate_ops(graph)
     model.reject_unused()
     return model
 

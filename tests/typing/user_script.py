@@ -103,6 +103,7 @@ def main() -> None:
     print(localinfer.compare("f16.gguf", "q4.gguf", "text", max_chunks=4).divergence.mean.value)
     evaluation = localinfer.evaluate("q4.gguf", "hellaswag", ["hellaswag_val.jsonl"], limit=400, ctx_size=512)
     print(evaluation.scores["acc_norm"].interval, evaluation.items[0].correct["acc"])
+    print([check.ratio for check in localinfer.verify("q4.gguf", "text", n_tokens=16, precision="high").checks])
     try:
         with localinfer.load("q4.gguf", options=Options(ctx_size=4096), threads=2, cache_type_k="q8_0") as model:
             generate(model)

@@ -19,29 +19,29 @@ class AltUpRecorder(AltUpStreams[Buffer]):
     def __init__(self, g: Builder[Buffer], graph: ComputeGraph, x: Buffer, count: int) -> None:
         self._g, self._graph, self._count, self._n = g, graph, count, x.n
         matrices = g.tensors.tensor("altup_proj.weight", count - 1, x.n, x.n)
-        self._streams, self._predicted = self._graph.buffer(count * x.n), self._graph.buffer(count * x.n)
-        self._copy(x, self._streams)
+        self.streams, self.predicted = self._graph.buffer(count * x.n), self._graph.buffer(count * x.n)
+        self._copy(x, self.streams)
         for number in range(1, count):
             with self._graph.reuse_buffers():
                 y = self._match_rms(matrix_products.matmul(self._graph, x, matrix_slice(matrices, number - 1)), x)
-                self._copy(y, self._streams, y_first=number * x.n)
+                self._copy(y, self.streams, y_first=number * x.n)
 
     def predict(self, blk: Block) -> Buffer:
         first = self._graph.buffer(self._n)
-        self._copy(self._streams, first)
+        self._copy(self.streams, first)
         m, weight = self._modalities(blk, first), f"{blk}altup_predict_coef.weight"
         self._graph.need_scratch(4 * self._count**2)
         self._graph.op(
-            f"{blk}predict", PREDICT, first.rows, chunks=(0, 8), x=self._streams, m=m, count=self._count, n=self._n,
-            predicted=self._predicted, weight=self._g.tensors.floats(weight, self._count**2, self._count), first=first,
+            f"{blk}predict", PREDICT, first.rows, chunks=(0, 8), x=self.streams, m=m, count=self._count, n=self._n,
+            predicted=self.predicted, weight=self._g.tensors.floats(weight, self._count**2, self._count), first=first,
         )  # fmt: skip
         return first
 
     def correct(self, blk: Block, y: Buffer) -> Buffer:
         first, m, weight = self._graph.buffer(self._n), self._modalities(blk, y), f"{blk}altup_correct_coef.weight"
         self._graph.op(
-            f"{blk}correct", CORRECT, y.rows, chunks=(0, 8), y=y, predicted=self._predicted, m=m, count=self._count,
-            n=self._n, x=self._streams, weight=self._g.tensors.floats(weight, self._count, self._count), first=first,
+            f"{blk}correct", CORRECT, y.rows, chunks=(0, 8), y=y, predicted=self.predicted, m=m, count=self._count,
+            n=self._n, x=self.streams, weight=self._g.tensors.floats(weight, self._count, self._count), first=first,
             scale=self._g.tensors.vector(f"{blk}altup_correct_scale.weight", self._n),
         )  # fmt: skip
         return first
@@ -55,18 +55,18 @@ class AltUpRecorder(AltUpStreams[Buffer]):
             branch=branch,
             count=self._count,
             n=self._n,
-            x=self._streams,
+            x=self.streams,
         )
 
     def merge(self) -> Buffer:
         n, first, y = self._n, self._graph.buffer(self._n), self._graph.buffer(self._n)
         matrices = self._g.tensors.tensor("altup_unembd_proj.weight", self._count - 1, n, n)
-        self._copy(self._streams, first)
-        self._copy(self._streams, y)
+        self._copy(self.streams, first)
+        self._copy(self.streams, y)
         for number in range(1, self._count):
             with self._graph.reuse_buffers():
                 other = self._graph.buffer(n)
-                self._copy(self._streams, other, x_first=number * n)
+                self._copy(self.streams, other, x_first=number * n)
                 product = matrix_products.matmul(self._graph, other, matrix_slice(matrices, number - 1))
                 self._g.add(y, self._match_rms(product, first))
         self._g.scale(y, 1 / self._count)

@@ -18,16 +18,18 @@ from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.draft_head import DraftHead, DraftHeadStates
 from localinfer.graph.recording.media_input import MediaInput
+from localinfer.graph.recording.operation_log import OperationLog
 from localinfer.graph.recording.points import PointRecorder
 from localinfer.kernels.signatures import COPY
 
 
 class HookedGraph(NamedTuple):
-    """What distinguishes a graph with hooks: the points that it is cut at (None: all), and the model's graph without
-    hooks, whose caches it uses."""
+    """What distinguishes a graph with hooks: the points that it is cut at (None: all), the model's graph without
+    hooks, whose caches it uses, and the log of its operations. A graph with a log can stop after each operation."""
 
     points: Collection[str] | None
     caches_of: "ModelGraph | None" = None
+    log: OperationLog | None = None
 
 
 class ModelGraph(ModelProperties):

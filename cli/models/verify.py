@@ -1,0 +1,159 @@
+"""The command `localinfer verify`: each operation of a model, as this machine computes it, against float64."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from cli.arguments.flags import JsonOption, ModelArgument, PromptOption, PromptSource, with_options
+from cli.models.loading import find_or_fetch, missing_model_first
+from cli.terminal import screen
+from cli.terminal.tables import table
+from localinfer.errors import LocalInferError, UsageError
+from localinfer.options import Layer
+
+if TYPE_CHECKING:
+    from localinfer.evaluation.verification.verification import Verification
+    from localinfer.evaluation.verification.verifier import OperationCheck
+    from localinfer.options.keywords import LoadKeywords
+
+OPTIONS = ("architecture", "override_kv", "threads", "precision", "ctx_size", "cache_type_k", "cache_type_v")
+N_TOKENS, CONTEXT = 32, 256
+
+
+@with_options(names=OPTIONS, defaults={"ctx_size": CONTEXT})
+def verify_command(
+    model: ModelArgument,
+    given: Layer,
+    prompt: PromptOption = None,
+    *,
+    source: PromptSource,
+    n_tokens: Annotated[int, typer.Option("-n", "--tokens", metavar="N", min=4, help="Tokens to evaluate.")] = N_TOKENS,
+    every: Annotated[bool, typer.Option("--all", help="Show every operation, not the worst one of each kind.")] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="CHECKPOINT",
+            help="Compare hidden states and logits with this checkpoint directory in transformers instead.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Check that this machine computes a model correctly, operation by operation.
+
+    The kernels evaluate the first tokens of a text. Each operation (a norm, a product with a matrix, attention, ...) is
+    then computed again in float64 from the same inputs, without kernels. The table shows the difference beside what
+    rounding allows. The exit code is 1 if an operation is wrong; the first one is named.
+
+    \b
+    Examples:
+      localinfer verify smollm2
+      localinfer verify model.gguf --precision high --all
+      localinfer verify model-f32.gguf --against checkpoint/
+    """
+    with missing_model_first(model):
+        text = source.read_optional_prompt(prompt or ())
+    if not (text or prompt or source.files):  # an empty stdin, as scripts have it
+        text = None
+    status, start = screen.Status(), time.monotonic()
+    path = find_or_fetch(model, status)
+    if against is not None:
+        checks = compare_with_checkpoint(path, given, against, text, n_tokens, status)
+        facts: dict[str, object] = {"against": str(against)}
+    else:
+        found = verify(path, given, text, n_tokens, status)
+        checks = found.checks
+        facts = {"batches": [*found.batches], "precision": found.precision,
+                 "weights_not_finite": [*found.weights_not_finite]}  # fmt: skip
+    status.erase()
+    if as_json:
+        screen.write(json.dumps(as_object(model, checks, facts), indent=1) + "\n")
+    else:
+        screen.write("\n".join([*as_text(checks, every=every or against is not None)][2:]) + "\n")
+    if against is None:
+        found.require_correct(screen.one_line(model))
+    else:
+        require_agreement(model, checks)
+    if not as_json:
+        screen.note(f"{len(checks)} checks, all within what is allowed ({screen.clock(time.monotonic() - start)})")
+
+
+def verify(path: Path, given: Layer, text: str | None, n_tokens: int, status: screen.Status) -> "Verification":
+    """Verify a model, and show the progress."""
+    from cli.models import sigbus_handler
+    from localinfer.file_operations import verify_model
+
+    start = time.monotonic()
+
+    def on_operation(done: int, total: int) -> None:
+        status.show(f"{done} of {total} operations, {screen.time_left(done, total, time.monotonic() - start)}")
+
+    sigbus_handler.install(screen.one_line(str(path)))
+    return verify_model(path, cast("LoadKeywords", given), text, n_tokens, status, on_operation)
+
+
+def compare_with_checkpoint(
+    path: Path, given: Layer, checkpoint: Path, text: str | None, n_tokens: int, status: screen.Status
+) -> "Sequence[OperationCheck]":
+    """Compare a model with its checkpoint in transformers."""
+    import localinfer
+    from localinfer.evaluation.verification import checkpoint as against
+    from localinfer.evaluation.verification.verification import first_tokens
+    from localinfer.gguf.reader import open_gguf
+
+    if not checkpoint.is_dir():
+        raise UsageError(f"--against: {checkpoint} is not a directory")
+    against.require_packages()
+    f = open_gguf(path)
+    against.allowed_difference(f)
+    tokens = first_tokens(f, text, n_tokens)
+    keywords = cast("LoadKeywords", {"precision": "high", "cache_type_k": "f32", "cache_type_v": "f32", **given})
+    with localinfer.load(path, progress=status, **keywords) as model:
+        names = [name for name in model.points() if name == "logits" or name.endswith(".resid_post")]
+        with model.capture(*names) as trace:
+            model.logits(tokens)
+    n_layers = f.get(f"{f.get('general.architecture', str)}.block_count", int)
+    with status.busy("running transformers"):
+        return [*against.compare_with_checkpoint(f, checkpoint, tokens, trace, n_layers)]
+
+
+def require_agreement(model: str, checks: "Sequence[OperationCheck]") -> None:
+    """Raise LocalInferError with the first layer that differs from transformers, if there is one."""
+    if wrong := next((check for check in checks if not check.is_ok), None):
+        what = f"differs from transformers by {wrong.error:.1e} of the largest value; {wrong.allowed:.0e} is allowed"
+        raise LocalInferError(f"{screen.one_line(model)}: {wrong.name}: {what}")
+
+
+# ---- output ------------------------------------------------------------------------------------------------
+
+
+def as_text(checks: "Sequence[OperationCheck]", *, every: bool) -> Iterator[str]:
+    """Yield a table of all checks, or of the worst one of each operation and tensor type."""
+    groups: dict[tuple[str, str], list[OperationCheck]] = {}
+    for number, check in enumerate(checks):
+        groups.setdefault((check.operation, check.type) if not every else (str(number), ""), []).append(check)
+    rows = [("operation", "type", "checks", "worst", "shape", "error", "allowed", "")]
+    for group in groups.values():
+        worst = max(group, key=lambda check: check.ratio)
+        wrong = sum(not check.is_ok for check in group)
+        verdict = "ok" if not wrong else "wrong" if len(group) == 1 else f"{wrong} wrong"
+        shape = " x ".join(map(str, worst.shape))
+        figures = f"{worst.error:.1e}", f"{worst.allowed:.1e}", verdict
+        rows.append((worst.operation, worst.type, str(len(group)), screen.one_line(worst.name), shape, *figures))
+    yield from table("", "<<><<>><", rows)
+
+
+def finite(error: float) -> float | None:
+    """Return an error as JSON has it: None for a result that is NaN or infinite."""
+    return error if math.isfinite(error) else None
+
+
+def as_object(model: str, checks: "Sequence[OperationCheck]", facts: dict[str, object]) -> dict[str, Any]:
+    """Return the checks as a JSON object."""
+    listed = [{**asdict(check), "error": finite(check.error), "ok": check.is_ok} for check in checks]
+    return {"model": model, "ok": all(check.is_ok for check in checks), **facts, "checks": listed}

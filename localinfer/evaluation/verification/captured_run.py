@@ -1,0 +1,215 @@
+"""Runs a model's graph operation by operation, and records the results of each.
+
+The first tokens are evaluated together, as a prompt is, and the last ones one and two at a time, as they are generated:
+these are different kernels. The results of all batches are then joined, row by row.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.evaluation.verification.rounded_inputs import rounded_inputs
+from localinfer.gguf.reader import GGUF
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.recording.attention import LayerAttention
+from localinfer.graph.recording.model_graph import HookedGraph
+from localinfer.graph.recording.operation_log import LoggedOperation, OperationLog
+from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
+from localinfer.options import Options
+from localinfer.runtime.batch import Segment
+from localinfer.runtime.compiled_graph import CompiledGraph
+from localinfer.runtime.cuts import run_in_parts
+from localinfer.runtime.model_runner import ModelRunner
+from localinfer.runtime.row_access.tuning import tune
+from quant.jit.loader import Progress
+
+Floats = NDArray[np.float32]
+
+STEPS = 1, 2  # tokens of the last batches
+MAX_BATCH = 512
+POINTS = "attn_q_rope", "ffn_expert_ids", "ffn_expert_weights"  # results within operations
+CACHE_DTYPES: dict[str, type[np.floating]] = {"f32": np.float32, "f16": np.float16}
+
+
+@dataclass(eq=False)
+class CapturedOperation:
+    """What an operation computed, with a row for each token: its results, the arguments that it changed, by number, and
+    the residual streams if there are several. `rounded` are the inputs of its matrices, as the kernels have rounded
+    them, by the name of the matrix: float64."""
+
+    path: str
+    results: list[Floats] = field(default_factory=list)
+    changed: dict[int, Floats] = field(default_factory=dict)
+    streams: list[Floats] = field(default_factory=list)
+    rounded: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    inner: "list[CapturedOperation]" = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class CapturedRun:
+    """The operations of a run, the points within them, and the keys and values that the caches hold, by layer: (heads,
+    tokens, size)."""
+
+    tokens: Sequence[int]
+    operations: list[CapturedOperation]
+    points: dict[str, NDArray[np.float32] | NDArray[np.int32]]
+    keys: dict[int, NDArray[np.floating]]
+    values: dict[int, NDArray[np.floating]]
+    passes: int  # of products with quantized weights: see `ComputeGraph`
+    n_ctx: int
+
+
+class CaptureGraph:
+    """The graph of a model that can stop after each operation. Raises the errors of `CompiledGraph`."""
+
+    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+        n_blocks = f.get(f"{f.get('general.architecture', str)}.block_count", int)
+        self.log, names = OperationLog(), [f"blk.{number}.{kind}" for number in range(n_blocks) for kind in POINTS]
+        # One sequence, whose caches hold all tokens, in batches that have logits for each token.
+        options = replace(options, ctx_policy="stop", parallel=1, batch_size=MAX_BATCH, ubatch_size=MAX_BATCH)
+        self.compiled = CompiledGraph(f, options, progress, hooks=HookedGraph(names, log=self.log))
+        self._runner = ModelRunner(self.compiled, uses_ring_buffer=False)
+        if options.tune:
+            tune(self._runner, may_measure=False)  # rows are read as in other runs
+        self._layers = {layer.name: layer for layer, _ in self.compiled.model_graph.attention.layers.values()}
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether tokens attend to those before them only; otherwise, a text is one batch."""
+        return self.compiled.model_graph.context.causal
+
+    @property
+    def nbytes_per_token(self) -> int:
+        """The memory of what is recorded for a token, in bytes."""
+        buffers = (x for each in self.walk() for x in (*each.results, *each.changed.values(), *each.streams))
+        return sum(4 * x.n for x in buffers)
+
+    def batches(self, count: int) -> list[int]:
+        """Return the sizes of the batches in which `count` tokens are evaluated."""
+        if not self.is_causal:
+            return [count]
+        steps = [size for size in STEPS if count > sum(STEPS)]
+        rest, most = count - sum(steps), self.compiled.graph.outputs
+        return [most] * (rest // most) + ([rest % most] if rest % most else []) + steps
+
+    def run(self, tokens: Sequence[int]) -> CapturedRun:
+        """Evaluate tokens from position 0 on."""
+        sequence, first, parts = self._runner.new_sequence(), 0, []
+        for count in self.batches(len(tokens)):
+            ids = np.array(tokens[first : first + count], np.int32)
+            if self.is_causal:
+                self._runner.prepare([Segment(sequence, ids)])
+            else:
+                sequence.pack([count])
+                self.compiled.set_inputs(ids, np.arange(count))
+            self.compiled.select_output_rows(np.arange(count, dtype=np.int32))
+            parts.append(self._run_batch(count))
+            if self.is_causal:
+                sequence.commit(ids.tolist())
+            first += count
+        sequence.reset()
+        return join(tokens, parts)
+
+    def _run_batch(self, count: int) -> CapturedRun:
+        """Run a batch of `count` tokens, whose inputs are set."""
+        run = CapturedRun((), [], {}, {}, {}, self.compiled.graph.passes, self.compiled.n_ctx)
+        captured = {operation: CapturedOperation(operation.path) for operation in self.walk()}
+        for operation, result in captured.items():
+            result.inner = [captured[each] for each in operation.inner]
+        run.operations = [captured[each] for each in self.log.operations]
+        at: dict[int, list[Callable[[], None]]] = {}
+        for point in self.compiled.model_graph.points.points.values():
+            at.setdefault(point.op, []).append(
+                lambda point=point: run.points.update({point.name: point.read(slice(0, count))})  # type: ignore[misc]
+            )
+        for operation, result in captured.items():
+            at.setdefault(operation.end_op, []).append(
+                lambda operation=operation, result=result: self._capture(operation, result, count)  # type: ignore[misc]
+            )
+        for layer in self._layers.values():
+            if layer.kv_source is None:
+                end = next(n for n, op in enumerate(self.compiled.graph.ops) if op.name == f"{layer.name}append") + 1
+                at.setdefault(end, []).append(lambda layer=layer: self._capture_cache(layer, run, count))  # type: ignore[misc]
+        cuts, end = sorted(at), max(each.end_op for each in self.log.operations)
+        for cut in run_in_parts(lambda start, stop: self.compiled.run(start, stop, count), cuts, 0, end):
+            for capture in at[cut]:
+                capture()
+        return run
+
+    def walk(self) -> Iterator[LoggedOperation]:
+        """Yield all operations, those within others first."""
+        for operation in self.log.operations:
+            yield from operation.walk()
+
+    def _capture(self, operation: LoggedOperation, result: CapturedOperation, count: int) -> None:
+        """Record the results of an operation, which has just run."""
+        result.results = [rows(x, count) for x in operation.results]
+        result.changed = {number: rows(x, count) for number, x in operation.changed.items()}
+        result.streams = [rows(x, count) for x in operation.streams]
+        for op in () if operation.inner else self.compiled.graph.ops[operation.first_op : operation.end_op]:
+            result.rounded.update(rounded_inputs(op, count, self.compiled.graph.passes))
+
+    def _capture_cache(self, layer: LayerAttention, run: CapturedRun, count: int) -> None:
+        """Record the keys and values of the batch, as the cache holds them. `localinfer.kernels.attention.cache_types`
+        describes their layout."""
+        attention, heads = self.compiled.model_graph.attention, layer.heads
+        cache = attention.caches[layer.name]
+        ring = next(ring for ring in attention.rings.values() if any(each is cache for each in ring.layers))
+        page, entry = np.divmod(ring.entries.view(np.int32)[:count], PAGE_SIZE)
+        panel, lane = np.divmod(entry, PANEL_KEYS)
+        number, n_pages = int(layer.name.split(".")[1]), len(ring.pages)
+        keys = cache.k.view(CACHE_DTYPES[cache.types["k_type"]])
+        panels = keys.reshape(heads.count_kv, n_pages, PAGE_SIZE // PANEL_KEYS, heads.key_dim, PANEL_KEYS)
+        run.keys[number] = panels[:, page, panel, : heads.key, lane].swapaxes(0, 1).copy()
+        if cache.v.nbytes:
+            values = cache.v.view(CACHE_DTYPES[cache.types["v_type"]])
+            entries = values.reshape(heads.count_kv, n_pages, PAGE_SIZE, heads.value_dim)
+            run.values[number] = entries[:, page, entry, : heads.value].copy()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._runner.close()
+
+
+@contextmanager
+def capture_graph(f: GGUF, options: Options, progress: Progress | None = None) -> Iterator[CaptureGraph]:
+    """Open the graph of a model, and close it at the end."""
+    graph = CaptureGraph(f, options, progress)
+    try:
+        yield graph
+    finally:
+        graph.close()
+
+
+def rows(x: Buffer, count: int) -> Floats:
+    """Return a copy of the first rows of a buffer."""
+    return x.floats.view(np.float32)[: count * x.n].reshape(count, x.n).copy()
+
+
+def join(tokens: Sequence[int], parts: Sequence[CapturedRun]) -> CapturedRun:
+    """Return the runs of batches that follow each other as one."""
+
+    def joined(operations: Sequence[CapturedOperation]) -> CapturedOperation:
+        first = operations[0]
+        return CapturedOperation(
+            first.path,
+            [np.concatenate(each) for each in zip(*(one.results for one in operations), strict=True)],
+            {number: np.concatenate([one.changed[number] for one in operations]) for number in first.changed},
+            [np.concatenate(each) for each in zip(*(one.streams for one in operations), strict=True)],
+            {name: np.concatenate([one.rounded[name] for one in operations]) for name in first.rounded},
+            [joined(each) for each in zip(*(one.inner for one in operations), strict=True)],
+        )
+
+    first = parts[0]
+    return CapturedRun(
+        tokens,
+        [joined(each) for each in zip(*(part.operations for part in parts), strict=True)],
+        {name: np.concatenate([part.points[name] for part in parts]) for name in first.points},
+        {layer: np.concatenate([part.keys[layer] for part in parts], axis=1) for layer in first.keys},
+        {layer: np.concatenate([part.values[layer] for part in parts], axis=1) for layer in first.values},
+        first.passes,
+        first.n_ctx,
+    )

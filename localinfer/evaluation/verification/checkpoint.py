@@ -1,0 +1,92 @@
+"""Compares a model with its checkpoint in `transformers`: the hidden states after each layer, and the logits.
+
+That a converted model computes what its authors' code computes is what an architecture file and a conversion promise.
+The kernels of this machine compute it from the model file; torch computes it from the checkpoint, in 32-bit floats.
+"""
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.evaluation.verification.verifier import OperationCheck
+from localinfer.gguf.reader import GGUF
+
+# The difference that is allowed, relative to the largest value of a row, by the widest rounding of weights in the file.
+ALLOWED = {"F32": 1e-4, "BF16": 2e-2, "F16": 4e-3}
+PACKAGES = "torch", "transformers"
+
+Floats = NDArray[np.floating[Any]]
+
+
+def require_packages() -> None:
+    """Raise UnsupportedError unless torch and transformers are installed."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UnsupportedError(f"--against: {' and '.join(missing)} must be installed: pip install torch transformers")
+
+
+def allowed_difference(f: GGUF) -> float:
+    """Return the difference that the rounding of a file's weights allows. Raises UsageError for quantized weights."""
+    types = {tensor.type_name for tensor in f.tensors.values()}
+    if not types <= ALLOWED.keys():
+        other = ", ".join(sorted(types - ALLOWED.keys()))
+        raise UsageError(f"--against: {f.path.name} has tensors in {other}; convert the checkpoint to F32, BF16 or F16")
+    return max(ALLOWED[name] for name in types)
+
+
+def compute_hidden_states(checkpoint: Path, tokens: Sequence[int], n_layers: int) -> tuple[Sequence[Floats], Floats]:
+    """Return what a checkpoint computes in transformers: the outputs of its layers, (tokens, n), and the logits,
+    (tokens, n_vocab).
+
+    Raises LocalInferError with the message of transformers if it cannot load the checkpoint, or if it has another
+    number of layers.
+    """
+    import torch  # type: ignore[import-not-found, unused-ignore] # optional
+    import transformers  # type: ignore[import-not-found, unused-ignore]
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise LocalInferError(f"{checkpoint}: transformers: {error}") from None
+    lists = (each for each in model.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == n_layers)
+    if (layers := next(lists, None)) is None:
+        raise LocalInferError(f"{checkpoint}: has other layers than the model, which has {n_layers}")
+    outputs: list[Floats] = []
+
+    def keep(_module: Any, _inputs: Any, output: Any) -> None:
+        outputs.append((output[0] if isinstance(output, tuple) else output).squeeze(0).numpy())
+
+    for layer in layers:
+        layer.register_forward_hook(keep)
+    with torch.no_grad():
+        logits = model(torch.tensor([list(tokens)]), use_cache=False).logits
+    return outputs, logits[0].numpy()
+
+
+def compare_with_checkpoint(
+    f: GGUF, checkpoint: Path, tokens: Sequence[int], activations: Mapping[str, Floats], n_layers: int
+) -> Iterator[OperationCheck]:
+    """Yield a check of the output of each layer and of the logits. `activations` are those of the model, by point:
+    "blk.N.resid_post", unless it has several residual streams, and "logits"."""
+    allowed = allowed_difference(f)
+    states, logits = compute_hidden_states(checkpoint, tokens, n_layers)
+    for number, expected in enumerate(states):
+        if (name := f"blk.{number}.resid_post") in activations:
+            yield check(name, activations[name], expected, allowed)
+    yield check("logits", activations["logits"], logits, allowed)
+
+
+def check(name: str, actual: Floats, expected: Floats, allowed: float) -> OperationCheck:
+    """Return the check of activations, (tokens, n). Logits may have more columns than the model has tokens."""
+    n = min(actual.shape[1], expected.shape[1])
+    size = np.abs(expected[:, :n]).max(axis=1, keepdims=True)
+    error = np.abs(actual[:, :n].astype(np.float64) - expected[:, :n]) / np.where(size > 0, size, 1)
+    largest = float(np.where(np.isfinite(error), error, np.inf).max())
+    return OperationCheck(name, "transformers", "", actual.shape, largest, allowed)

@@ -1,0 +1,49 @@
+"""Names of operations in the results of a verification."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from localinfer.graph.builder import Block
+
+KINDS = {  # of the operations whose kind is not the last part of their path
+    "add_norm": "norm", "add_vector": "add", "attend": "attention", "gate": "activation", "matmul": "product",
+    "norm_groups": "norm", "slices": "product", "soft_cap": "soft cap",
+    "embeddings.add_positions": "embedding", "embeddings.add_token_types": "embedding",
+    "embeddings.per_layer": "embedding", "embeddings.tokens": "embedding",
+    "per_head.join": "copy", "per_head.matmul": "product", "per_head.split": "copy", "per_head.split_halves": "copy",
+    "output.final_states": "output rows",
+    "recurrent.convolve": "convolution", "recurrent.lerps": "lerp", "recurrent.recur": "recurrence",
+    "recurrent.selective_scan": "selective scan", "recurrent.time_mix": "time mixing", "recurrent.token_shift": "copy",
+    "experts.apply": "experts", "experts.sigmoid_gate": "activation",
+    "altup.add_to_inactive": "streams", "altup.correct": "streams", "altup.merge": "streams",
+    "altup.predict": "streams", "cross_layer.altup": "streams",
+}  # fmt: skip
+NAMED_BY_TENSOR = {"norm", "add_norm", "matmul", "slices", "per_head.matmul", "recurrent.convolve", "recurrent.lerps"}
+POINTS = {  # the names of results that no tensor names, as points have them
+    "attend": "attn_heads", "embeddings.tokens": "token_embd", "experts.apply": "ffn_experts",
+    "recurrent.recur": "ssm_heads", "recurrent.selective_scan": "ssm_heads", "recurrent.time_mix": "time_mix_heads",
+}  # fmt: skip
+
+
+def kind_of(path: str) -> str:
+    """Return the kind of an operation in a few words."""
+    return KINDS.get(path, path.rpartition(".")[2])
+
+
+class OperationNames:
+    """Names operations by their tensor, or by the layer and what they compute."""
+
+    def __init__(self) -> None:
+        self._layer = ""  # the prefix of the operations before
+
+    def name(self, path: str, arguments: Sequence[Any]) -> str:
+        """Return the name of the next operation."""
+        texts = [each for each in arguments if isinstance(each, str)]
+        tensor = texts[0] if path in NAMED_BY_TENSOR else next((each for each in texts if "." in each), "")
+        if blocks := [str(each) for each in arguments if isinstance(each, Block)]:
+            self._layer = blocks[0]
+        elif tensor.startswith("blk."):
+            self._layer = f"blk.{tensor.split('.')[1]}."
+        elif path.startswith(("embeddings.", "output.")):
+            self._layer = ""
+        return tensor.removesuffix(".weight") or f"{self._layer}{POINTS.get(path, path.rpartition('.')[2])}"

@@ -1,0 +1,31 @@
+"""Wrong bits in what kernels compute, planted while the executor runs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region
+from localinfer.runtime.compiled_graph import CompiledGraph
+
+
+def flip_a_bit(monkeypatch: pytest.MonkeyPatch, name: str, *, rounded: bool = False) -> None:
+    """Flip a bit of the largest of the first eight numbers that an op writes, whenever it has run: the leading bit of
+    its mantissa, or of a byte of rounded activations."""
+    run = CompiledGraph.run
+    kind = ConvertedActivations if rounded else (Buffer, Region)
+
+    def run_with_error(self: CompiledGraph, first: int, end: int, *arguments: Any) -> None:
+        run(self, first, end, *arguments)
+        for op in self.graph.ops[first:end]:
+            if op.name == name:
+                written = next(each for each in reversed(op.writes) if isinstance(each, kind))
+                region = written if isinstance(written, Region) else getattr(written, "floats", None) or written.region
+                if rounded:
+                    region.view(np.uint8)[3] ^= 64
+                elif op.name.endswith("append"):
+                    op.writes[0].view(np.uint16)[np.argmax(np.abs(op.writes[0].view(np.float16)[:16]))] ^= 1 << 9
+                else:
+                    region.view(np.uint32)[np.argmax(np.abs(region.view(np.float32)[:8]))] ^= 1 << 22
+
+    monkeypatch.setattr(CompiledGraph, "run", run_with_error)

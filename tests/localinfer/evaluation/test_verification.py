@@ -1,0 +1,133 @@
+"""Verification passes for every kind of model and weight, and names the operation in which a bit is wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import numpy as np
+import pytest
+import reference_models
+from flipped_bits import flip_a_bit
+from tiny import tiny_llama, tiny_qwen3moe
+
+import quant
+from localinfer import LocalInferError, UsageError, file_operations
+from localinfer.evaluation.verification.verification import Verification
+from localinfer.evaluation.verification.verifier import MARGIN, tolerance
+
+TEXT = "Hello and the other one, which is longer than a small batch"
+MODELS = reference_models.NAMES + reference_models.ENCODERS
+EXACT = {"threads": 1, "precision": "high", "cache_type_k": "f32", "cache_type_v": "f32"}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the file of a model, created once: of a reference model in F32, or a tiny one in Q8_0."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def made(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        if not path.exists() and name in TINY:
+            TINY[name](path)
+        elif not path.exists():
+            checkpoints.as_type(reference_models.checkpoint(name, folder), path, "F32")
+        return path
+
+    return made
+
+
+def all_formats(path: Path) -> Path:
+    """Write a llama in which each matrix has another type."""
+    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    matrices = [f"blk.{layer}.{name}.weight" for layer in range(4) for name in names]
+    types = (*quant.FLOAT_TYPES, *quant.BLOCK_TYPES)
+    assert len(types) <= len(matrices)
+    return tiny_llama(path, n_layer=4, **dict(zip(matrices, types, strict=False)))
+
+
+TINY: dict[str, Callable[[Path], Path]] = {"formats": all_formats, "llama": tiny_llama, "qwen3moe": tiny_qwen3moe}
+
+
+def verify(path: Path, **options: Any) -> Verification:
+    return file_operations.verify(path, TEXT, n_tokens=options.pop("n_tokens", 20), **options)
+
+
+def failures(found: Verification) -> list[str]:
+    return [f"{check.name}: {check.error:.1e} > {check.allowed:.1e}" for check in found.checks if not check.is_ok]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_architecture_is_computed_correctly(name: str, file: Callable[[str], Path]) -> None:
+    found = verify(file(name), **EXACT)
+    assert not failures(found)
+    assert not found.weights_not_finite
+    assert found.batches == ([20, 3] if name in reference_models.ENCODERS else [17, 1, 2])
+    assert {check.operation for check in found.checks} >= {"embedding", "norm", "product"}
+
+
+@pytest.mark.parametrize("precision", ["fast", "high"])
+def test_every_tensor_type_is_computed_correctly(precision: Any, file: Callable[[str], Path]) -> None:
+    found = verify(file("formats"), threads=2, precision=precision)
+    assert not failures(found)
+    assert found.precision == precision
+    types = {check.type for check in found.checks if check.operation == "product"}
+    assert types == {*quant.FLOAT_TYPES, *quant.BLOCK_TYPES}
+    # Half of what is allowed is for other orders of sums on other CPUs.
+    sums = [check for check in found.checks if check.operation in ("product", "norm", "attention")]
+    assert max(check.ratio for check in sums) < 0.5
+
+
+PLANTED = {  # model, the op after which a bit of its output is flipped, the operation that is named
+    "embedding": ("llama", "token_embd", "token_embd"),
+    "norm": ("llama", "blk.1.attn_norm", "blk.1.attn_norm"),
+    "product": ("llama", "blk.1.attn_q.weight", "blk.1.attn_q"),
+    "product that is added": ("llama", "blk.0.ffn_down.weight", "blk.0.ffn_down"),
+    "rope": ("llama", "blk.1.rope", "blk.1.attn_q_rope"),
+    "cache": ("llama", "blk.1.append", "blk.1.attn_k_cache"),
+    "attention": ("llama", "blk.1.attention", "blk.1.attn_heads"),
+    "activation": ("llama", "blk.1.gated", "blk.1.gate"),
+    "output layer": ("llama", "token_embd.weight", "token_embd"),
+    "router": ("qwen3moe", "blk.1.experts.route", "blk.1.ffn_expert_weights"),
+    "experts": ("qwen3moe", "blk.0.experts.combine", "blk.0.ffn_experts"),
+    "convolution": ("mamba", "blk.1.ssm_conv1d", "blk.1.ssm_conv1d"),
+    "selective scan": ("mamba", "blk.1.scan", "blk.1.ssm_heads"),
+    "delta rule": ("qwen35", "blk.0.recur", "blk.0.ssm_heads"),
+    "time mixing": ("rwkv7", "blk.1.time_mix.finish", "blk.1.time_mix_heads"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_wrong_bit_is_named(kind: str, file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, op, expected = PLANTED[kind]
+    flip_a_bit(monkeypatch, op)
+    options = {"threads": 1} if model in TINY else EXACT
+    found = verify(file(model), n_tokens=8, **options)
+    assert found.first_wrong is not None
+    assert found.first_wrong.name == expected
+    with pytest.raises(LocalInferError, match=rf"^model: {expected} \("):
+        found.require_correct("model")
+
+
+def test_wrongly_rounded_activations_are_named(file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    flip_a_bit(monkeypatch, "blk.1.ffn_norm", rounded=True)
+    found = verify(file("llama"), n_tokens=8, threads=1)
+    assert found.first_wrong is not None
+    assert found.first_wrong.name == "blk.1.ffn_gate.quantized"
+
+
+def test_what_is_allowed_depends_on_32_bit_floats_and_on_ties() -> None:
+    values = np.array([[1.0, 2.0], [100.0, 50.0]])
+    single = values + np.array([[1e-7, 0], [1e-5, 0]])
+    allowed = tolerance(values, single, values)
+    np.testing.assert_allclose(allowed, [[MARGIN * 1.5e-7 + 2 * 2.0**-20] * 2, [MARGIN * 1e-5 + 100 * 2.0**-20] * 2])
+    with_ties = tolerance(values, single, values + np.array([[0, 1e-3], [0, 0]]))
+    assert (with_ties[0] > allowed[0] + 1e-3).all()
+    assert (with_ties[1] == allowed[1]).all()
+
+
+def test_quantized_caches_and_empty_texts_are_refused(file: Callable[[str], Path]) -> None:
+    with pytest.raises(UsageError, match=r"^cache_type_v: q8_0 cannot be verified, only f32 and f16"):
+        verify(file("llama"), cache_type_v="q8_0")
+    with pytest.raises(UsageError, match=r"^the text has no tokens"):
+        file_operations.verify(file("llama"), "")
