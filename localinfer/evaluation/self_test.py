@@ -24,14 +24,13 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from localinfer import naive
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.machine import resources
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 from quant.jit.loader import Progress
-
-Floats = NDArray[np.float64]
 
 N_LAYER, N_EMBD, N_FF, N_HEAD, N_HEAD_KV, HEAD_DIM, N_VOCAB = 2, 256, 512, 4, 2, 64, 512
 N_PROMPT, N_STEPS = 40, 4  # tokens that are evaluated together, and then one by one
@@ -100,7 +99,7 @@ class SelfTest:
 
     def error(self) -> float:
         """Return the norm of the difference between logits and float64, relative to the norm of the logits."""
-        expected = forward(self.file, token_ids())
+        expected = naive.forward(naive.Model(self.file), token_ids())
         return float(np.linalg.norm(self.tested.logits - expected) / np.linalg.norm(expected))
 
     def has_equal_bits(self) -> bool:
@@ -236,62 +235,3 @@ def random_rows(rng: np.random.Generator, kind: str, n_out: int, n_in: int, size
     set_scales(2.0**-10)
     set_scales(2.0**-10 * size / float(gguf.dequantize(blocks, number_of(kind)).std()))
     return blocks.reshape(n_out, -1)
-
-
-# --- the same in float64 ---
-
-
-def forward(f: GGUF, ids: Sequence[int]) -> Floats:
-    """Return the logits of a `llama` model after each token, float64 (len(ids), n_vocab). Nothing is rounded."""
-    weights = {
-        name.removesuffix(".weight"): gguf.dequantize(
-            tensor.data.reshape(tensor.shape[0], -1), GGMLQuantizationType(tensor.type)
-        ).astype(np.float64)
-        for name, tensor in f.tensors.items()
-        if len(tensor.shape) == 2
-    }
-    norms = {
-        name.removesuffix(".weight"): tensor.data.view(np.float32).astype(np.float64)
-        for name, tensor in f.tensors.items()
-        if len(tensor.shape) == 1
-    }
-    x = weights["token_embd"][np.asarray(ids)]
-    for layer in range(N_LAYER):
-        blk = f"blk.{layer}."
-        h = rms_norm(x, norms[blk + "attn_norm"])
-        q, k, v = (split_heads(h @ weights[f"{blk}attn_{name}"].T) for name in "qkv")
-        x = x + attention(rotate(q), rotate(k), v) @ weights[blk + "attn_output"].T
-        h = rms_norm(x, norms[blk + "ffn_norm"])
-        gate, up = h @ weights[blk + "ffn_gate"].T, h @ weights[blk + "ffn_up"].T
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ weights[blk + "ffn_down"].T
-    logits: Floats = rms_norm(x, norms["output_norm"]) @ weights["output"].T
-    return logits
-
-
-def rms_norm(x: Floats, weight: Floats) -> Floats:
-    """Return x divided by its root mean square, times the weight."""
-    normal: Floats = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + RMS_EPS) * weight
-    return normal
-
-
-def split_heads(x: Floats) -> Floats:
-    """Return (tokens, heads * HEAD_DIM) as (heads, tokens, HEAD_DIM)."""
-    return x.reshape(len(x), -1, HEAD_DIM).transpose(1, 0, 2)
-
-
-def rotate(x: Floats) -> Floats:
-    """Apply RoPE to the pairs (0, 1), (2, 3), ... of heads (heads, tokens, HEAD_DIM) at positions 0, 1, ..."""
-    angles = np.arange(x.shape[1])[:, None] * ROPE_BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-    pairs = (x[..., ::2] + 1j * x[..., 1::2]) * (np.cos(angles) + 1j * np.sin(angles))
-    rotated: Floats = np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
-    return rotated
-
-
-def attention(q: Floats, k: Floats, v: Floats) -> Floats:
-    """Return causal attention, (tokens, N_HEAD * HEAD_DIM), for q, k and v (heads, tokens, HEAD_DIM)."""
-    k, v = (np.repeat(each, N_HEAD // N_HEAD_KV, axis=0) for each in (k, v))
-    scores = q @ k.transpose(0, 2, 1) / np.sqrt(HEAD_DIM)
-    scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    y: Floats = weights / weights.sum(axis=-1, keepdims=True) @ v
-    return y.transpose(1, 0, 2).reshape(y.shape[1], -1)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localinfer import naive
 from localinfer.errors import LocalInferError
 from localinfer.evaluation import self_test
 from localinfer.evaluation.self_test import MAX_ERROR, SelfTest
@@ -38,12 +37,6 @@ def test_this_machine_passes(test: SelfTest) -> None:
     assert (found.n_compiled, found.is_equal) == (0, True)
 
 
-def test_reference_agrees_with_the_oracle(test: SelfTest) -> None:
-    ids = self_test.token_ids()
-    expected = naive.forward(naive.Model(test.file), ids)
-    np.testing.assert_allclose(self_test.forward(test.file, ids), expected, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["blk.0.attn_q", "blk.1.attn_v", "blk.0.ffn_up", "blk.1.ffn_down"])
 def test_wrong_rows_are_found(test: SelfTest, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a kernel returned 0 for one row of sixteen."""
@@ -51,8 +44,7 @@ def test_wrong_rows_are_found(test: SelfTest, name: str, monkeypatch: pytest.Mon
     data = tensor.data.copy().reshape(tensor.shape[0], -1)
     data[::16] = 0
     monkeypatch.setitem(test.file.tensors, tensor.name, replace(tensor, data=data.reshape(-1)))
-    expected = self_test.forward(test.file, self_test.token_ids())
-    assert np.linalg.norm(test.tested.logits - expected) / np.linalg.norm(expected) > MAX_ERROR
+    assert test.error() > MAX_ERROR
 
 
 def test_different_bits_are_found(test: SelfTest) -> None:
