@@ -88,10 +88,13 @@ def verify(path: Path, given: Layer, text: str | None, n_tokens: int, status: sc
     from cli.models import sigbus_handler
     from localinfer.file_operations import verify_model
 
-    start = time.monotonic()
+    start = 0.0
 
     def on_operation(done: int, total: int) -> None:
-        status.show(f"{done} of {total} operations, {screen.time_left(done, total, time.monotonic() - start)}")
+        nonlocal start
+        start = start or time.monotonic()
+        left = f", {screen.time_left(done, total, time.monotonic() - start)}" if 100 * done > total else ""
+        status.show(f"checking operations: {100 * done / max(total, 1):.0f} %{left}")
 
     sigbus_handler.install(screen.one_line(str(path)))
     return verify_model(path, cast("LoadKeywords", given), text, n_tokens, status, on_operation)

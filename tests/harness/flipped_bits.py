@@ -1,4 +1,4 @@
-"""Wrong bits in what kernels compute, planted while the executor runs."""
+"""Wrong bits in what kernels compute and in their arguments, planted in the executor."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region
+from localinfer.kernels.signatures import KernelSignature
 from localinfer.runtime.compiled_graph import CompiledGraph
+from quant.jit.kernel_call import HEADER_WORDS
 
 
 def flip_a_bit(monkeypatch: pytest.MonkeyPatch, name: str, *, rounded: bool = False) -> None:
@@ -29,3 +31,17 @@ def flip_a_bit(monkeypatch: pytest.MonkeyPatch, name: str, *, rounded: bool = Fa
                     region.view(np.uint32)[np.argmax(np.abs(region.view(np.float32)[:8]))] ^= 1 << 22
 
     monkeypatch.setattr(CompiledGraph, "run", run_with_error)
+
+
+def flip_a_bit_of_an_argument(
+    monkeypatch: pytest.MonkeyPatch, name: str, argument: tuple[KernelSignature, str], bit: int
+) -> None:
+    """Flip a bit of an argument that an op's kernel gets, which is an integer or a 64-bit float."""
+    create, (signature, parameter) = CompiledGraph.__init__, argument
+
+    def create_with_error(self: CompiledGraph, *arguments: Any, **keywords: Any) -> None:
+        create(self, *arguments, **keywords)
+        number = next(number for number, op in enumerate(self.graph.ops) if op.name == name)
+        self._op_records[number, HEADER_WORDS + signature.parameters.index(parameter)] ^= 1 << bit
+
+    monkeypatch.setattr(CompiledGraph, "__init__", create_with_error)

@@ -38,9 +38,10 @@ CACHE_DTYPES: dict[str, type[np.floating]] = {"f32": np.float32, "f16": np.float
 class CapturedOperation:
     """What an operation computed, with a row for each token: its results, the arguments that it changed, by number, and
     the residual streams if there are several. `rounded` are the inputs of its matrices, as the kernels have rounded
-    them, by the name of the matrix: float64."""
+    them, by the name of the matrix: float64. `work` is the number of multiplications for a token, for the progress."""
 
     path: str
+    work: int
     results: list[Floats] = field(default_factory=list)
     changed: dict[int, Floats] = field(default_factory=dict)
     streams: list[Floats] = field(default_factory=list)
@@ -74,6 +75,7 @@ class CaptureGraph:
         self._runner = ModelRunner(self.compiled, uses_ring_buffer=False)
         if options.tune:
             tune(self._runner, may_measure=False)  # rows are read as in other runs
+        self._macs = np.array([cost.macs for cost in self.compiled.graph.op_costs(1, 0, 1)])  # by op
         self._layers = {layer.name: layer for layer, _ in self.compiled.model_graph.attention.layers.values()}
 
     @property
@@ -116,7 +118,7 @@ class CaptureGraph:
     def _run_batch(self, count: int) -> CapturedRun:
         """Run a batch of `count` tokens, whose inputs are set."""
         run = CapturedRun((), [], {}, {}, {}, self.compiled.graph.passes, self.compiled.n_ctx)
-        captured = {operation: CapturedOperation(operation.path) for operation in self.walk()}
+        captured = {operation: CapturedOperation(operation.path, self.work(operation)) for operation in self.walk()}
         for operation, result in captured.items():
             result.inner = [captured[each] for each in operation.inner]
         run.operations = [captured[each] for each in self.log.operations]
@@ -138,6 +140,11 @@ class CaptureGraph:
             for capture in at[cut]:
                 capture()
         return run
+
+    def work(self, operation: LoggedOperation) -> int:
+        """Return the multiplications that an operation takes for a token, without those of the operations in it."""
+        inner = sum(self._macs[each.first_op : each.end_op].sum() for each in operation.inner)
+        return int(self._macs[operation.first_op : operation.end_op].sum() - inner)
 
     def walk(self) -> Iterator[LoggedOperation]:
         """Yield all operations, those within others first."""
@@ -196,6 +203,7 @@ def join(tokens: Sequence[int], parts: Sequence[CapturedRun]) -> CapturedRun:
         first = operations[0]
         return CapturedOperation(
             first.path,
+            first.work,
             [np.concatenate(each) for each in zip(*(one.results for one in operations), strict=True)],
             {number: np.concatenate([one.changed[number] for one in operations]) for number in first.changed},
             [np.concatenate(each) for each in zip(*(one.streams for one in operations), strict=True)],

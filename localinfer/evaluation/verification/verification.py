@@ -20,7 +20,7 @@ TEXT = (
 N_TOKENS, N_SHORT = 32, 3  # tokens of a text; an encoder evaluates so few tokens with other kernels
 CAPTURED_COPIES = 3  # of the results of operations: of the batches, joined, and of the largest operation in float64
 
-OnOperation = Callable[[int, int], None]  # checked operations, and all of them
+OnOperation = Callable[[int, int], None]  # the work that is done, and all of it
 
 
 class Verification(NamedTuple):
@@ -61,12 +61,12 @@ def verify(
         require_memory(f, graph, len(tokens))
         texts = [tokens] if graph.is_causal else [tokens, tokens[:N_SHORT]]
         checks, not_finite, done = list[OperationCheck](), dict[str, None](), 0
-        total = len(texts) * sum(1 for _ in graph.walk())
+        total = len(texts) * sum(map(graph.work, graph.walk()))
         for each in texts:
 
-            def count() -> None:
+            def count(work: int) -> None:
                 nonlocal done
-                done += 1
+                done += work
                 if on_operation:
                     on_operation(done, total)
 

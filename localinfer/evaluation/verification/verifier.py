@@ -73,10 +73,10 @@ class OperationCheck:
 class Verifier:
     """Checks the operations of a run of a model: `checks` are those found so far.
 
-    `on_operation` is called after each operation, which may have several checks.
+    `on_operation` is called with the work of each operation that is checked.
     """
 
-    def __init__(self, f: GGUF, run: CapturedRun, on_operation: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, f: GGUF, run: CapturedRun, on_operation: Callable[[int], None]) -> None:
         self.run, self.passes, self._on_operation = run, run.passes, on_operation
         self.checks: list[OperationCheck] = []
         passes = run.passes
@@ -129,7 +129,7 @@ class Verifier:
             values[:] = actual.reshape(values.shape)
         for builder in (self._exact, *self._variants):
             builder.load_streams(captured)
-        self._on_operation()
+        self._on_operation(captured.work)
         self._depth -= 1
         if not self._depth:
             for model in self._models:

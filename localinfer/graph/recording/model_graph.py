@@ -1,7 +1,7 @@
 """The compute graph of a model, with what the runtime uses of it: inputs, outputs, caches, ranges of ops."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.draft_head import DraftHead, DraftHeadStates
 from localinfer.graph.recording.media_input import MediaInput
-from localinfer.graph.recording.operation_log import OperationLog
 from localinfer.graph.recording.points import PointRecorder
 from localinfer.kernels.signatures import COPY
+
+if TYPE_CHECKING:  # a log is made when a model is verified
+    from localinfer.graph.recording.operation_log import OperationLog
 
 
 class HookedGraph(NamedTuple):
@@ -29,7 +31,7 @@ class HookedGraph(NamedTuple):
 
     points: Collection[str] | None
     caches_of: "ModelGraph | None" = None
-    log: OperationLog | None = None
+    log: "OperationLog | None" = None
 
 
 class ModelGraph(ModelProperties):

@@ -8,13 +8,14 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
-from flipped_bits import flip_a_bit
+from flipped_bits import flip_a_bit, flip_a_bit_of_an_argument
 from tiny import tiny_llama, tiny_qwen3moe
 
 import quant
 from localinfer import LocalInferError, UsageError, file_operations
 from localinfer.evaluation.verification.verification import Verification
 from localinfer.evaluation.verification.verifier import MARGIN, tolerance
+from localinfer.kernels.signatures import ATTENTION, RMS_NORM, ROPE, KernelSignature
 
 TEXT = "Hello and the other one, which is longer than a small batch"
 MODELS = reference_models.NAMES + reference_models.ENCODERS
@@ -107,6 +108,21 @@ def test_a_wrong_bit_is_named(kind: str, file: Callable[[str], Path], monkeypatc
     assert found.first_wrong.name == expected
     with pytest.raises(LocalInferError, match=rf"^model: {expected} \("):
         found.require_correct("model")
+
+
+@pytest.mark.parametrize(("op", "argument", "bit", "expected"), [
+    ("blk.1.attention", (ATTENTION, "scale"), 42, "blk.1.attn_heads"),  # of the 52 bits of the mantissa
+    ("blk.1.ffn_norm", (RMS_NORM, "eps"), 55, "blk.1.ffn_norm"),  # of the exponent
+    ("blk.0.rope", (ROPE, "n_rot"), 6, "blk.0.attn_q_rope"),  # 0 instead of 64
+])  # fmt: skip
+def test_a_kernel_with_a_wrong_argument_is_named(
+    op: str, argument: tuple[KernelSignature, str], bit: int, expected: str, file: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    flip_a_bit_of_an_argument(monkeypatch, op, argument, bit)
+    found = verify(file("llama"), n_tokens=8, threads=1)
+    assert found.first_wrong is not None
+    assert found.first_wrong.name == expected
 
 
 def test_wrongly_rounded_activations_are_named(file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
