@@ -90,7 +90,7 @@ def eval_command(
         bool, typer.Option("--run-code", help="Allow humaneval to execute the programs that the model writes.")
     ] = False,
 ) -> None:
-    """Evaluate a model on a task: HellaSwag, WinoGrande, ARC, MMLU, GSM8K, HumanEval.
+    """Evaluate a model on a task: HellaSwag, MMLU, GSM8K and others.
 
     FILE is a file of the dataset (JSON Lines or CSV), or one of llama-perplexity --hellaswag, --winogrande or
     --multiple-choice. Prompts and scores are those of lm-evaluation-harness and of llama.cpp. Each score has its
@@ -106,7 +106,7 @@ def eval_command(
     \b
     Examples:
       localinfer eval smollm2 hellaswag hellaswag_val.jsonl --limit 400
-      localinfer eval model.gguf mmlu data/test/*.csv --num-fewshot 5 --fewshot-file data/dev/anatomy_dev.csv
+      localinfer eval model.gguf mmlu anatomy_test.csv --num-fewshot 5 --fewshot-file anatomy_dev.csv
       localinfer eval model.gguf gsm8k test.jsonl --fewshot-file train.jsonl -o results.jsonl
     """
     from localinfer.evaluation.tasks.items import read_items
