@@ -47,4 +47,4 @@ def run_builder(model: Model, tokens: Sequence[int], types: Sequence[int] = ()) 
 def output(model: Model, x: Floats) -> Iterator[Floats]:
     """Yield the products of hidden states with the output matrix, some vocabulary entries at a time: (n_tokens,
     entries). They are logits before a bias, scaling and soft-capping."""
-    yield from model.products(model.output_matrix, x)
+    yield from model.partial_products(model.output_matrix, x)

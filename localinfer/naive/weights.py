@@ -74,9 +74,9 @@ class Model:
 
     def matmul(self, name: str, x: Floats) -> Floats:
         """Multiply (n, n_in) -> (n, n_out)."""
-        return np.concatenate([*self.products(name, x)], axis=1)
+        return np.concatenate([*self.partial_products(name, x)], axis=1)
 
-    def products(self, name: str, x: Floats) -> Iterator[Floats]:
+    def partial_products(self, name: str, x: Floats) -> Iterator[Floats]:
         """Yield the product with a matrix: all of it, or with a part of a large matrix after the other."""
         n_out, n_in = self.file.tensors[f"{name}.weight"].shape
         n_rows = n_out if n_out * n_in <= self.whole else max(1, self.chunk // n_in)
