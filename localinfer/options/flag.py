@@ -131,8 +131,9 @@ def convert(value: object, value_type: type) -> Value | None:
 
 def pair_text(key: object, value: object) -> str | None:
     """Return the text of a pair of a mapping: of a token id and the bias of its logit, of the number of an adapter and
-    its scale, or of a key of the metadata and its value; None if it is none of them."""
-    if isinstance(key, str):
+    its scale, or of a key of the metadata and its value; None if it is none of them. In JSON and TOML, numbers are
+    texts when they are keys."""
+    if isinstance(key, str) and not key.isdecimal():
         return f"{key}={type(value).__name__}:{value}"
     return f"{key}{value:+}" if isinstance(value, (int, float)) else None
 
