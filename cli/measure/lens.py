@@ -136,7 +136,7 @@ def probability_rows(found: "TokenProbabilities") -> Iterator[Sequence[str]]:
             yield cell(token), "", "", "", ""
             continue
         predictions = [
-            f"{cell(found.text(number, rank))} {p:.1%}"
+            f"'{cell(found.text(number, rank))}' {p:.1%}"
             for rank, p in enumerate(found.predicted_probabilities[number, :SHOWN_PREDICTIONS].tolist())
         ]
         numbers = f"{found.probabilities[number]:.2%}", f"{found.ranks[number]}", f"{found.entropies[number]:.2f}"

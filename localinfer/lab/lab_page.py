@@ -1,7 +1,7 @@
 """The page of a quantization lab: the frontier, the sensitivities by layer, and a table of all tensors and types.
 
-The input is the content of a lab file; `lab.html` is the template. The charts have the units of the
-SVG viewBox.
+The input is the content of a lab file; `lab.html` is the template. The charts have the units of the SVG
+viewBox.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The sensitivity of a model to the quantization of each of its tensors.
 
     found = measure_sensitivity(plan, chunks, threads=2)
-    found["blk.0.ffn_up.weight"].divergence["Q6_K"]     # nats per token, if only this tensor is quantized
+    found["blk.0.ffn_up.weight"].divergences["Q6_K"]    # nats per token, if only this tensor is quantized
 
 For each tensor, the KL divergence of the whole model from itself with only this tensor quantized is measured on a text,
 in REFERENCE_TYPE; for the token embeddings and the output matrix, which are a large part of small models, in
@@ -184,7 +184,7 @@ class SensitivityMeasurement:
         return float(len(self._direct_types(names)) * self._cost.of(self._block_of(names[0])))
 
     def _measure(self, names: Sequence[str], errors: Mapping[str, TensorErrors]) -> list[TensorSensitivity]:
-        """Measure tensors together. Each has the part of the divergence that it has of the errors in the outputs."""
+        """Measure tensors together, and divide the divergence among them in proportion to the errors in their outputs."""
         outputs = {name: by_name(errors[name].of_outputs()) for name in names}
         measured: dict[str, dict[str, Mean]] = {name: {} for name in names}
         for kind in self._direct_types(names):

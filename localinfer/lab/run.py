@@ -2,8 +2,8 @@
 
     content = run_lab(plan, chunks, setting, Path("lab.json"), size=700_000_000)
 
-The result is the content of a lab file (`localinfer.lab.lab_file`). An interrupted measurement
-leaves `.NAME.unfinished` next to the file, from which the next one with the same setting continues.
+The result is the content of a lab file (`localinfer.lab.lab_file`). An interrupted measurement leaves
+`.NAME.unfinished` next to the file, from which the next one with the same setting continues.
 """
 
 import hashlib

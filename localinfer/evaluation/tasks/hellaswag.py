@@ -40,7 +40,8 @@ def read_text_file(path: Path) -> list[ChoiceItem]:
     """Return the items of a file of llama-perplexity."""
     lines = read_text(path).removesuffix("\n").split("\n")
     if len(lines) % LINES_PER_ITEM:
-        raise LocalInferError(f"{shown(path)}: has {len(lines)} lines, which is no multiple of {LINES_PER_ITEM}")
+        expected = f"not a multiple of {LINES_PER_ITEM}: context, number of the correct ending, {N_ENDINGS} endings"
+        raise LocalInferError(f"{shown(path)}: has {len(lines)} lines, {expected}")
     items = []
     for first in range(0, len(lines), LINES_PER_ITEM):
         context, label, *endings = lines[first : first + LINES_PER_ITEM]

@@ -203,8 +203,6 @@ class Verifier:
         self.checks.append(OperationCheck(name, kind_of(operation), kind, shape, *found))
 
 
-
-
 def outputs(result: Any, given: Sequence[Floats], builder: GuidedBuilder) -> dict[tuple[str, int], Floats]:
     """Return everything that an operation may have computed: its results, its arguments and the residual streams."""
     found = {("result", number): each for number, each in enumerate(leaves(result, np.ndarray))}

@@ -7,8 +7,8 @@ from localinfer.graph.cache.sequence_cache import Bytes
 
 
 class HeldRingPages:
-    """Held pages of a ring buffer, which copies them itself if it needs their memory. All methods are called with
-    `ModelRunner.page_table_lock` held.
+    """Pages of a ring buffer that are not reused before they are copied. If the ring buffer needs their memory, it
+    copies them itself. All methods are called with `ModelRunner.page_table_lock` held.
     """
 
     def __init__(self, ring: RingBuffer, pages: Sequence[int]) -> None:

@@ -32,7 +32,7 @@ DIMENSIONS = 32  # keys of the cache have a multiple of them
 @dataclass(frozen=True, eq=False)
 class Area:
     """The rows among which attention takes place: grids of one size, one after the other. `window` is the one of
-    `EncoderBuilder.add_windows`. `order` are the patches in these rows, the number behind the last one for rows beyond
+    `RowAttention.add_windows`. `order` are the patches in these rows, the number behind the last one for rows beyond
     the image; None for all patches as they are."""
 
     grid: tuple[int, int]

@@ -8,6 +8,7 @@ from tiny import tiny_llama
 
 import localinfer
 from cli.__main__ import dispatch
+from cli.measure.lens import cell
 from localinfer import UsageError
 
 TEXT = "Hello and <b>the</b> other\none"
@@ -49,6 +50,8 @@ def test_the_command_prints_probabilities_and_attention(file: Path, capsys: pyte
         out = capsys.readouterr().out
         assert out.count("\n") >= lines
         assert all(line.isprintable() for line in out.split("\n"))
+        if view == ["--probabilities"]:
+            assert f"'{cell(probabilities.text(1))}' {probabilities.predicted_probabilities[1, 0]:.1%}, '" in out
 
 
 @pytest.mark.parametrize(
