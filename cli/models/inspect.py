@@ -41,7 +41,7 @@ def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_js
     """Show the metadata, tensors and memory use of a model file.
 
     The memory is that of a context of --ctx-size tokens. With --modelfile, --template, --parameters, --system or
-    --license, only that part is printed, as `ollama show` does. With --points, the names of the activations are.
+    --license, only that part is printed, as `ollama show` does. --points lists the names of the activations.
 
     \b
     Examples:

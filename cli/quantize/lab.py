@@ -74,16 +74,16 @@ def lab_command(
         typer.Option("--target-size", metavar="SIZE", help="File size of the recipe [default: that of Q4_K_M]."),
     ] = None,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="JSON file; the page is FILE.html next to it.")
+        str, typer.Option("-o", "--output", metavar="FILE", help="JSON file; the page has the same name with .html.")
     ] = "lab.json",
 ) -> None:
     """Measure how sensitive a model is to the quantization of each tensor.
 
     The model evaluates a text with each tensor quantized alone. The results are the KL divergence from the source for
     each tensor and type, the frontier of divergence against file size with the recipes of llama.cpp beside it, and the
-    best types for one size: a table on stdout, a page, and a JSON file for `localinfer quantize`, as --recipe, or as
-    --lab for other sizes. SOURCE is measured fastest in BF16 on CPUs that have its instructions. An interrupted
-    measurement continues when the same command is started again.
+    best types for one size. They are printed as a table, and written as a page and as a JSON file, which `localinfer
+    quantize` reads with --recipe, or with --lab for other sizes. On CPUs with instructions for BF16, a SOURCE in BF16 is
+    measured fastest. An interrupted measurement continues when the same command is started again.
 
     \b
     Examples:
