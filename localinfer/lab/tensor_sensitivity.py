@@ -31,24 +31,26 @@ class TensorSensitivity:
 def derive_divergences(measured: Mapping[str, float], errors: Mapping[str, float]) -> dict[str, float]:
     """Return the divergence of every type in `errors`: as measured, or that of the measured type with the most similar
     error, times the ratio of the errors."""
-    reference = {
-        kind: min(measured, key=lambda known: abs(math.log((errors[known] or TINY) / (error or TINY))))
-        for kind, error in errors.items()
-    }
-    return {
-        kind: measured[kind] if kind in measured else measured[known] * error / (errors[known] or TINY)
-        for (kind, error), known in zip(errors.items(), reference.values(), strict=True)
-    }
+    derived = dict[str, float]()
+    for kind, error in errors.items():
+        if kind in measured:
+            derived[kind] = measured[kind]
+        else:
+            known = min(measured, key=lambda each: abs(math.log((errors[each] or TINY) / (error or TINY))))
+            derived[kind] = measured[known] * error / (errors[known] or TINY)
+    return derived
+
+
+def divergence_of_error(found: TensorSensitivity) -> float:
+    """Return the largest ratio of a measured divergence to the error in the outputs; 0 if none was measured."""
+    ratios = [found.divergences[kind] / error for kind in found.measured if (error := found.output_errors[kind])]
+    return max(ratios, default=0.0)
 
 
 def with_unused_tensors(found: Mapping[str, TensorSensitivity]) -> dict[str, TensorSensitivity]:
     """Return the same with other divergences for tensors that predictions do not depend on, such as a draft head: they
     are as sensitive as the median tensor."""
-    ratios = {
-        name: max(each.divergences[kind] / each.output_errors[kind] if each.output_errors[kind] else 0.0
-                  for kind in each.measured) if each.measured else 0.0
-        for name, each in found.items()
-    }  # fmt: skip
+    ratios = {name: divergence_of_error(each) for name, each in found.items()}
     typical = median([ratio for ratio in ratios.values() if ratio > 0] or [0.0])
     return {
         name: each if ratios[name] > 0 else replace(

@@ -7,6 +7,7 @@ these are different kernels. The results of all batches are then joined, row by 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.recording.attention import LayerAttention
 from localinfer.graph.recording.model_graph import HookedGraph
 from localinfer.graph.recording.operation_log import LoggedOperation, OperationLog
+from localinfer.graph.recording.points import Point
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from localinfer.options import Options
 from localinfer.runtime.batch import Segment
@@ -124,17 +126,13 @@ class CaptureGraph:
         run.operations = [captured[each] for each in self.log.operations]
         at: dict[int, list[Callable[[], None]]] = {}
         for point in self.compiled.model_graph.points.points.values():
-            at.setdefault(point.op, []).append(
-                lambda point=point: run.points.update({point.name: point.read(slice(0, count))})  # type: ignore[misc]
-            )
+            at.setdefault(point.op, []).append(partial(self._capture_point, point, run, count))
         for operation, result in captured.items():
-            at.setdefault(operation.end_op, []).append(
-                lambda operation=operation, result=result: self._capture(operation, result, count)  # type: ignore[misc]
-            )
+            at.setdefault(operation.end_op, []).append(partial(self._capture, operation, result, count))
         for layer in self._layers.values():
             if layer.kv_source is None:
                 end = next(n for n, op in enumerate(self.compiled.graph.ops) if op.name == f"{layer.name}append") + 1
-                at.setdefault(end, []).append(lambda layer=layer: self._capture_cache(layer, run, count))  # type: ignore[misc]
+                at.setdefault(end, []).append(partial(self._capture_cache, layer, run, count))
         cuts, end = sorted(at), max(each.end_op for each in self.log.operations)
         for cut in run_in_parts(lambda start, stop: self.compiled.run(start, stop, count), cuts, 0, end):
             for capture in at[cut]:
@@ -150,6 +148,9 @@ class CaptureGraph:
         """Yield all operations, those within others first."""
         for operation in self.log.operations:
             yield from operation.walk()
+
+    def _capture_point(self, point: Point, run: CapturedRun, count: int) -> None:
+        run.points[point.name] = point.read(slice(0, count))
 
     def _capture(self, operation: LoggedOperation, result: CapturedOperation, count: int) -> None:
         """Record the results of an operation, which has just run."""
