@@ -82,8 +82,8 @@ def lab_command(
     The model evaluates a text with each tensor quantized alone. The results are the KL divergence from the source for
     each tensor and type, the frontier of divergence against file size with the recipes of llama.cpp beside it, and the
     best types for one size. They are printed as a table, and written as a page and as a JSON file, which `localinfer
-    quantize` reads with --recipe, or with --lab for other sizes. On CPUs with instructions for BF16, a SOURCE in BF16 is
-    measured fastest. An interrupted measurement continues when the same command is started again.
+    quantize` reads with --recipe, or with --lab for other sizes. On CPUs with instructions for BF16, a SOURCE in BF16
+    is measured fastest. An interrupted measurement continues when the same command is started again.
 
     \b
     Examples:

@@ -43,8 +43,7 @@ class Lab:
     def predict(self, types: Mapping[str, str]) -> float | None:
         """Return the divergence of a model whose tensors have these types: the sum of those of its tensors.
 
-        A float type without a divergence is that of the source, and adds none. None if the divergence of another type is
-        unknown.
+        A float type without a divergence is that of the source, and adds none. None if one of another type is unknown.
         """
         chosen = [(each.divergences, types[name]) for name, each in self.tensors.items() if name in types]
         if any(kind not in known and kind not in FLOATS for known, kind in chosen):

@@ -184,7 +184,7 @@ class SensitivityMeasurement:
         return float(len(self._direct_types(names)) * self._cost.of(self._block_of(names[0])))
 
     def _measure(self, names: Sequence[str], errors: Mapping[str, TensorErrors]) -> list[TensorSensitivity]:
-        """Measure tensors together, and divide the divergence among them in proportion to the errors in their outputs."""
+        """Measure tensors together. The divergence is divided in proportion to the errors in their outputs."""
         outputs = {name: by_name(errors[name].of_outputs()) for name in names}
         measured: dict[str, dict[str, Mean]] = {name: {} for name in names}
         for kind in self._direct_types(names):

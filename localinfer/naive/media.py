@@ -13,7 +13,7 @@ class NaiveMedia:
     """The places of media in a list of token ids. Token -1 - k is row k of all `media`.
 
     `coordinates` are the rotary positions of all tokens, (n_tokens, 4). `groups` are the bidirectional spans that
-    tokens are in, or -1. `rows` are the tokens that are media rows, and `values` what they bring.
+    tokens are in, or -1. `rows` are the tokens that are media rows, and `values` their embeddings.
     """
 
     def __init__(self, tokens: Sequence[int], media: Sequence[MediaEmbeddings]) -> None:
