@@ -83,7 +83,7 @@ def lab_command(
     each tensor and type, the frontier of divergence against file size with the recipes of llama.cpp beside it, and the
     best types for one size. They are printed as a table, and written as a page and as a JSON file, which `localinfer
     quantize` reads with --recipe, or with --lab for other sizes. On CPUs with instructions for BF16, a SOURCE in BF16
-    is measured fastest. An interrupted measurement continues when the same command is started again.
+    is measured fastest. The same command resumes an interrupted measurement.
 
     \b
     Examples:
@@ -170,7 +170,7 @@ class LabProgress(LabObserver):
         self.status, self.start_time, self.n_measured = status, 0.0, 0
 
     def on_resumed(self, tensors: int) -> None:
-        screen.note(f"continuing an interrupted measurement: {tensors} tensors are known")
+        screen.note(f"resuming an interrupted measurement: {tensors} tensors are known")
 
     def on_estimate(self, tensors: int, seconds: float) -> None:
         self.start_time = time.monotonic()
@@ -190,7 +190,7 @@ class LabProgress(LabObserver):
 
     def note_resumable(self) -> None:
         if self.n_measured:
-            screen.note(f"{self.n_measured} tensors are measured; the same command continues")
+            screen.note(f"{self.n_measured} tensors are measured; run the same command to resume")
 
 
 # ---- text output -------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def read_items(task: Task, files: Sequence[Path], selection: Selection) -> list[
     if lacking := next((item for item in items if counts[item.group] < count), None):
         of_group = f" of {lacking.group}" if lacking.group else ""
         found = f"the few-shot files have {counts[lacking.group]} examples{of_group}, not {count}"
-        raise UsageError(f"{found}; --num-fewshot 0 uses none")
+        raise UsageError(f"{found}; name more with --fewshot-file, or give --num-fewshot 0")
     return with_examples(items, examples, count)
 
 

@@ -118,7 +118,7 @@ def test_generated_code_is_run_only_on_request(run: Run, model: Path, tmp_path: 
         (["hellaswag", "items.txt", "-o", "none/out"], 2, "--output: none/out: No such file or directory"),
         (["hellaswag", "items.txt", "-o", "items.txt"], 2, "items.txt: exists and has lines that are not results"),
         (["hellaswag", "items.txt", "-c", "4"], 5, "--ctx-size: the longest item has"),
-        (["gsm8k", "q.jsonl"], 2, "the few-shot files have 0 examples, not 5; --num-fewshot 0 uses none"),
+        (["gsm8k", "q.jsonl"], 2, "the few-shot files have 0 examples, not 5; name more with --fewshot-file"),
         (["hellaswag"], 2, "FILE"),
     ],
 )

@@ -158,7 +158,7 @@ def test_tables_page_and_interrupted_runs(
     (tmp_path / ".lab.json.unfinished").write_text(json.dumps(known), encoding="utf-8")
     code, out, err = run("lab", model, *ARGUMENTS, "--target-size", "1MB")
     assert code == 0, err
-    assert "continuing an interrupted measurement: 5 tensors are known" in err
+    assert "resuming an interrupted measurement: 5 tensors are known" in err
     assert re.search(r"^10 tensors: about \d+:\d\d", err, re.MULTILINE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lab.html", "lab.json"]
     again = json.loads((tmp_path / "lab.json").read_text(encoding="utf-8"))

@@ -145,7 +145,7 @@ def test_gsm8k_few_shot_prompt(tmp_path: Path) -> None:
     assert isinstance(item, GenerationItem)
     solved = f"Question: {MATHS['question']}\nAnswer: {MATHS['answer']}\n\nQuestion: 1 + 1?\nAnswer: #### 2\n\n"
     assert item.prefix + item.prompt == solved + "Question: 3?\nAnswer:"
-    with pytest.raises(UsageError, match=r"the few-shot files have 3 examples, not 5; --num-fewshot 0 uses none"):
+    with pytest.raises(UsageError, match=r"the few-shot files have 3 examples, not 5; name more with --fewshot-file"):
         read("gsm8k", path, Selection(fewshot_files=[examples]))
 
 
