@@ -173,7 +173,7 @@ class EncoderBuilder(GraphBuilder):
     # --- rows ---
 
     def default_layer_norm(self, x: Buffer, name: str, eps: float = DEFAULT_EPSILON) -> Buffer:
-        """Return LayerNorm(x), unless it is given with PyTorch's default epsilon."""
+        """Return LayerNorm(x), with PyTorch's default for `eps` unless it is given."""
         y, weight = self.graph.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
         self.graph.op(
             name, LAYER_NORM, x.rows, constants=self.graph.layouts, x=x, weight=weight,
