@@ -13,7 +13,6 @@ from checkpoints import as_type
 from gguf import GGMLQuantizationType, dequantize
 from tiny import tiny_llama
 
-from cli import __main__
 from localinfer.errors import LocalInferError
 from localinfer.gguf.gguf_source import from_gguf
 from localinfer.gguf.reader import open_gguf
@@ -274,17 +273,6 @@ def bits_of(plan: QuantizationPlan, name: str) -> float:
 
 
 # --- the command ---
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = __main__.run(["quantize", *map(str, arguments)])
-        return (code, *capsys.readouterr())
-
-    return run
 
 
 class TestCommand:

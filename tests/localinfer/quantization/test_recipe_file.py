@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tiny import tiny_llama
 
-from cli import __main__
 from localinfer.errors import LocalInferError
 from localinfer.gguf.gguf_source import from_gguf
 from localinfer.gguf.reader import open_gguf
@@ -86,17 +85,6 @@ def test_not_json(tmp_path: Path) -> None:
 
 
 # --- the command ---
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = __main__.run(["quantize", *map(str, arguments)])
-        return (code, *capsys.readouterr())
-
-    return run
 
 
 def test_command(run: Run, model: Path, tmp_path: Path) -> None:
