@@ -6,6 +6,10 @@
 The noise of a type is sum(w * (y - x)**2) / sum(w * x**2) over the weights x of the sample, their decoded values y, and
 the importance w of their columns. It is the relative power of the noise in the matrix's output for uncorrelated inputs.
 `localinfer.quantization.budget` chooses types by it.
+
+The importance of a column counts at most ten times the median. Some models have massive activations (Sun et al., 2024):
+one column has nearly all of the mean square, from a few tokens such as the first one, and the noise in the outputs of
+all other tokens depends on the other columns.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +26,7 @@ from quant import ggml
 
 MAX_ROWS = 64  # of a matrix in the sample, at most
 MAX_EXPERTS = 4  # of a tensor in the sample, at most
+MAX_IMPORTANCE = 10.0  # of a column, relative to the median; 2 and 4 choose types as well
 
 Noise = dict[str, dict[int, float]]  # by tensor name and ggml type number
 Progress = Callable[[int, int], None]  # measured samples, all samples
@@ -65,8 +70,14 @@ def _measure_one(
     for matrix in (sampled[number] for number in evenly_spaced(len(sampled), MAX_EXPERTS)):
         x = sample_rows(source, matrix, data)
         y = quantized_rows(x, matrix, encoder_factory)
-        ratios.append(relative_noise(x, y, None if importance is None else importance[matrix.number]))
+        ratios.append(relative_noise(x, y, None if importance is None else limited(importance[matrix.number])))
     noise_by_type[type_number] = float(np.mean(ratios))
+
+
+def limited(importance: Floats) -> Floats:
+    """Return importance values, (n,): none is larger than MAX_IMPORTANCE times the median of the positive ones."""
+    positive = importance[importance > 0]
+    return np.minimum(importance, MAX_IMPORTANCE * np.median(positive)) if len(positive) else importance
 
 
 def sample_rows(source: Source, matrix: Matrix, data: Bytes, most: int = MAX_ROWS) -> Floats:

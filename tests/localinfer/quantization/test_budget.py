@@ -27,7 +27,7 @@ from localinfer.quantization.budget import (
     parse_size,
     plan_for_target,
 )
-from localinfer.quantization.noise import evenly_spaced, measure_noise, relative_noise
+from localinfer.quantization.noise import evenly_spaced, limited, measure_noise, relative_noise
 from localinfer.quantization.plan import QuantizationPlan, Request, parse_pattern
 from localinfer.quantization.quantize import make_encoder_factory
 from localinfer.quantization.recipes import RECIPES, TypeOverrides, recipe_for_base, tensors_without_override
@@ -134,6 +134,13 @@ def test_noise_is_weighted() -> None:
     assert relative_noise(x, y, None) == pytest.approx(0.5 / 30)
     assert relative_noise(x, y, np.array([0, 2], np.float32)) == pytest.approx(0.5 / 10)
     assert relative_noise(0 * x, 0 * y, None) == 0
+
+
+def test_a_massive_activation_does_not_decide_alone() -> None:
+    importance = np.array([0, 1, 2, 3, 1e6], np.float32)
+    np.testing.assert_array_equal(limited(importance), [0, 1, 2, 3, 25])
+    zeros = np.zeros(5, np.float32)
+    np.testing.assert_array_equal(limited(zeros), zeros)
 
 
 def test_samples_are_evenly_spaced() -> None:
