@@ -93,6 +93,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 SHARED_CACHE = paths.cache_root()  # shared by all tests: downloaded models and compiled kernels
 
 
+@pytest.fixture(scope="module")
+def reference_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the GGUF file of a reference model in F32, created once."""
+    import checkpoints
+    import reference_models
+
+    folder = tmp_path_factory.mktemp("models")
+
+    def made(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        return path if path.exists() else checkpoints.as_f32(reference_models.checkpoint(name, folder), path)
+
+    return made
+
+
 @pytest.fixture(autouse=True)
 def isolated_directories(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory

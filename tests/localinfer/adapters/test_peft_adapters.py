@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import peft_adapters
 import pytest
@@ -23,18 +22,6 @@ EXACT = Options(threads=2, ctx_size=128, precision="high", cache_type_k="f32", c
 ModelFile = Callable[[str], Path]
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
-    """Return the GGUF file of a reference model in F32, created once."""
-    folder = tmp_path_factory.mktemp("models")
-
-    def made(name: str) -> Path:
-        path = folder / f"{name}.gguf"
-        return path if path.exists() else checkpoints.as_f32(reference_models.checkpoint(name, folder), path)
-
-    return made
-
-
 def logits(path: Path, ids: list[int], **options: object) -> NDArray[np.float32]:
     """Return the logits of a model with the adapters of these options."""
     f, chosen = open_gguf(path), Options(**(vars_of(EXACT) | options))  # type: ignore[arg-type]
@@ -48,27 +35,27 @@ def vars_of(options: Options) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", peft_adapters.NAMES)
-def test_logits_agree_with_peft(name: str, file: ModelFile, tmp_path: Path) -> None:
+def test_logits_agree_with_peft(name: str, reference_file: ModelFile, tmp_path: Path) -> None:
     reference, path = reference_models.expected(name), peft_adapters.write(name, tmp_path)
     expected = peft_adapters.expected(name)
-    whole = logits(file(name), reference.ids, lora=(str(path),))[reference.positions]
+    whole = logits(reference_file(name), reference.ids, lora=(str(path),))[reference.positions]
     np.testing.assert_allclose(whole, expected["whole"], rtol=0, atol=1e-4)
     assert np.abs(whole - reference.logits).max() > 0.5  # the adapter matters
     given = f"{path / 'adapter_model.safetensors'}:{expected['scale']}"
-    scaled = logits(file(name), reference.ids, lora_scaled=(given,))[reference.positions]
+    scaled = logits(reference_file(name), reference.ids, lora_scaled=(given,))[reference.positions]
     np.testing.assert_allclose(scaled, expected["scaled"], rtol=0, atol=1e-4)
 
 
-def test_several_adapters_agree_with_peft(file: ModelFile, tmp_path: Path) -> None:
+def test_several_adapters_agree_with_peft(reference_file: ModelFile, tmp_path: Path) -> None:
     reference, path = reference_models.expected("llama3"), peft_adapters.write("llama3", tmp_path)
-    both = logits(file("llama3"), reference.ids, lora=(str(path), str(path / "second")))[reference.positions]
+    both = logits(reference_file("llama3"), reference.ids, lora=(str(path), str(path / "second")))[reference.positions]
     np.testing.assert_allclose(both, peft_adapters.expected("llama3")["both"], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama3", "gemma3"])  # gemma3 has an output layer that shares the embeddings
-def test_merged_adapters_give_the_same_logits(name: str, file: ModelFile, tmp_path: Path) -> None:
+def test_merged_adapters_give_the_same_logits(name: str, reference_file: ModelFile, tmp_path: Path) -> None:
     reference = reference_models.expected(name)
-    source = merge_adapters(from_gguf(file(name)), [(peft_adapters.write(name, tmp_path), 1.0)])
+    source = merge_adapters(from_gguf(reference_file(name)), [(peft_adapters.write(name, tmp_path), 1.0)])
     types = {name: tensor.type for name, tensor in source.tensors.items()}
     quantize(source, tmp_path / "merged.gguf", types, encoder_factory=make_encoder_factory("fast", {}))
     merged = logits(tmp_path / "merged.gguf", reference.ids)[reference.positions]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import numpy as np
 import pytest
 import reference_models
@@ -27,18 +26,6 @@ EXACT = {"ctx_size": 128, "threads": 1, "precision": "high", "cache_type_k": "f3
 ModelFile = Callable[[str], Path]
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
-    """Return the GGUF file of a reference model in F32, created once."""
-    folder = tmp_path_factory.mktemp("models")
-
-    def made(name: str) -> Path:
-        path = folder / f"{name}.gguf"
-        return path if path.exists() else checkpoints.as_f32(reference_models.checkpoint(name, folder), path)
-
-    return made
-
-
 def options(**keywords: Any) -> Options:
     return merge(from_keywords({**EXACT, **keywords}))
 
@@ -50,13 +37,13 @@ def engine(path: Path, options: Options) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("case", rope_settings.CASES)
-def test_logits_are_those_of_llama_cpp_and_of_exact_arithmetic(case: str, file: ModelFile) -> None:
+def test_logits_are_those_of_llama_cpp_and_of_exact_arithmetic(case: str, reference_file: ModelFile) -> None:
     name, keywords = rope_settings.CASES[case]
     ids, chosen = reference_models.expected(name).ids, options(**keywords)
-    model = naive.Model(open_overridden(file(name), chosen))
+    model = naive.Model(open_overridden(reference_file(name), chosen))
     model.ctx_size = chosen.ctx_size
     exact = naive.forward(model, ids)
-    with engine(file(name), chosen) as running:
+    with engine(reference_file(name), chosen) as running:
         actual = running.logits(ids)
     np.testing.assert_allclose(actual, exact, rtol=0, atol=1e-3)
     np.testing.assert_allclose(exact[rope_settings.POSITIONS], rope_settings.expected(case), rtol=0, atol=1e-5)
