@@ -12,6 +12,8 @@ def build(g: Builder[X], router: Router | None = None) -> None:
         if blk.heads.count_kv:
             return None
         input_gate, output_gate, x = g.slices(h, f"{blk}shortconv.in_proj", n, n, n)
+        g.point(input_gate, f"{blk}shortconv.input_gate")
+        g.point(output_gate, f"{blk}shortconv.output_gate")
         y = g.recurrent.convolve(g.gate(x, input_gate), f"{blk}shortconv.conv", width)
         return BranchOutput(g.gate(output_gate, y), "shortconv.out_proj")
 

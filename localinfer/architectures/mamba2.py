@@ -20,7 +20,12 @@ def state_space(g: Builder[X], blk: Block, h: X, shape: Recurrence) -> X:
     have no norm after the gates.
     """
     z, vkq, step = g.slices(h, f"{blk}ssm_in", shape.n_values, shape.n_values + 2 * shape.n_keys, shape.heads)
+    g.point(z, f"{blk}ssm_gate")
+    g.point(step, f"{blk}ssm_dt")
     vkq = g.recurrent.convolve(vkq, f"{blk}ssm_conv1d", shape.width, "silu")
     y = g.gate(z, g.recurrent.recur(blk, vkq, step, None, shape), "silu")
     norm, size = f"{blk}ssm_norm.weight", shape.n_values // shape.groups
-    return g.norm_groups(y, size, norm, per_group_weight=True, out=y) if g.tensors.has(norm) else y
+    if g.tensors.has(norm):
+        y = g.norm_groups(y, size, norm, per_group_weight=True, out=y)
+        g.point(y, f"{blk}ssm_norm")
+    return y

@@ -23,6 +23,8 @@ def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: boo
     def rates(blk: Block, h: X) -> tuple[X, X]:
         if repeat_interleave:
             beta, alpha = g.per_head.split_halves(g.matmul(h, f"{blk}ssm_ba", 2 * shape.heads), shape.groups)
+            g.point(alpha, f"{blk}ssm_alpha")
+            g.point(beta, f"{blk}ssm_beta")
             return alpha, beta
         return g.matmul(h, f"{blk}ssm_alpha", shape.heads), g.matmul(h, f"{blk}ssm_beta", shape.heads)
 
@@ -33,6 +35,7 @@ def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: boo
         qkv = g.recurrent.convolve(qkv, f"{blk}ssm_conv1d", shape.width, "silu")
         y = g.recurrent.recur(blk, qkv, alpha, beta, shape)
         g.norm_groups(y, shape.value, f"{blk}ssm_norm.weight", out=y)
+        g.point(y, f"{blk}ssm_norm")
         return BranchOutput(g.gate(z, y, "silu"), "ssm_out")
 
     def gated_attention(blk: Block, h: X) -> BranchOutput[X]:

@@ -24,11 +24,14 @@ def build(g: Builder[X]) -> None:
         name = f"{blk}time_mix_{kind}"
         hidden = g.gate(g.matmul(x, f"{name}1", ranks[kind]), None, activation)
         y = g.matmul(hidden, f"{name}2", n)
-        return y if kind == "g" else g.add_vector(y, f"{name}0.weight")
+        y = y if kind == "g" else g.add_vector(y, f"{name}0.weight")
+        g.point(y, name)
+        return y
 
     for blk in g.blocks():
         h = g.norm(x, f"{blk}attn_norm")
-        xr, xw, xk, xv, xa, xg = g.recurrent.lerps(h, g.recurrent.token_shift(h), f"{blk}time_mix_lerp_fused", 6)
+        previous = g.recurrent.token_shift(h, f"{blk}time_mix_shift_state")
+        xr, xw, xk, xv, xa, xg = g.recurrent.lerps(h, previous, f"{blk}time_mix_lerp_fused", 6)
         q = g.matmul(xr, f"{blk}time_mix_receptance", n)
         k, v = g.matmul(xk, f"{blk}time_mix_key", n), g.matmul(xv, f"{blk}time_mix_value", n)
         if blk.number == 0:
@@ -39,7 +42,8 @@ def build(g: Builder[X]) -> None:
         g.matmul(g.gate(y, low_rank(blk, xg, "g", "sigmoid")), f"{blk}time_mix_output", n, add_to=x)
         g.point(x, f"{blk}resid_mid")
         h = g.norm(x, f"{blk}attn_norm_2")
-        [h] = g.recurrent.lerps(h, g.recurrent.token_shift(h), f"{blk}channel_mix_lerp_k", 1)
+        previous = g.recurrent.token_shift(h, f"{blk}channel_mix_shift_state")
+        [h] = g.recurrent.lerps(h, previous, f"{blk}channel_mix_lerp_k", 1)
         f = g.matmul(h, f"{blk}channel_mix_key", multiple_of_32(g.hparams, "feed_forward_length"))
         g.matmul(g.gate(f, None, "relu_squared"), f"{blk}channel_mix_value", n, add_to=x)
     g.output.logits(x)

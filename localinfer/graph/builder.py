@@ -245,8 +245,9 @@ class RecurrentOperations(ABC, Generic[X]):
         columns. See `localinfer.kernels.recurrent.selective_scan`."""
 
     @abstractmethod
-    def token_shift(self, x: X) -> X:
-        """Return the previous token's row for each token; zeros for the first token of a sequence."""
+    def token_shift(self, x: X, name: str) -> X:
+        """Return the previous token's row for each token; zeros for the first token of a sequence. `name` is the point
+        of the state, the last row."""
 
     @abstractmethod
     def lerp(self, x: X, other: X, weight: X) -> X:

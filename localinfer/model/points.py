@@ -21,7 +21,7 @@ def describe_points(model_graph: ModelGraph) -> Mapping[str, PointDescription]:
     weighted = dict(attention_weights(model_graph))
     found = {}
     for name, point in points.items():
-        found[name] = PointDescription((point.n,), description(name))
+        found[name] = PointDescription(point.shape, description(name))
         if name in weighted:
             heads, weights = weighted[name]
             found[weights] = PointDescription((heads, "tokens"), description(weights))

@@ -106,6 +106,17 @@ class NumpyBuilder(Builder[Floats]):
     def asks_for(self, name: str) -> bool:  # noqa: ARG002 (all points are named)
         return True
 
+    def batches(self) -> Iterator[range]:
+        """Yield the tokens of each batch. The results do not depend on this division."""
+        ends = [*self.model.batch_ends, self.n_tokens]
+        yield from map(range, [0, *ends], ends)
+
+    def state_point(self, state: Floats, name: str) -> None:
+        """Name a recurrent state after a batch. The point has a row for each batch."""
+        if name in self.model.patches:
+            state[:] = self.model.patches[name](state.copy())
+        self.points[name] = np.stack([*self.points.get(name, ()), state])
+
     # --- rows ---
 
     def norm(self, x: Floats, name: str, *, in_place: bool = False) -> Floats:
@@ -317,9 +328,15 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         self.g, self.model = g, g.model
 
     def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
-        before = np.concatenate([np.zeros((width - 1, x.shape[1]), x.dtype), x])
-        ages = (before[age : age + len(x)] * self.model[name][:, age] for age in range(width))
-        y = ACTIVATIONS[activation](sum(ages, start=np.zeros_like(x)) + self.model.bias(name))
+        state, y = np.zeros((width - 1, x.shape[1]), x.dtype), np.zeros_like(x)
+        for batch in self.g.batches():
+            before = np.concatenate([state, x[batch]])
+            for age in range(width):
+                y[batch] += before[age : age + len(batch)] * self.model[name][:, age]
+            state = before[len(batch) :]
+            if width > 1:
+                self.g.state_point(state, f"{name}_state")
+        y = ACTIVATIONS[activation](y + self.model.bias(name))
         self.g.point(y, name)
         return y
 
@@ -338,14 +355,16 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
             q, k = (each / np.sqrt((each * each).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
             q = q * shape.key**-0.5
         y = np.zeros_like(v)
-        for t in range(len(x)):
-            states *= decay[t][:, None, None]
-            if rate is not None:
-                learned = sigmoid(rate[t])[:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], states))
-            else:
-                learned = dt[t][:, None] * v[t]
-            states += np.einsum("hk,hv->hkv", k[t], learned)
-            y[t] = np.einsum("hk,hkv->hv", q[t], states)
+        for batch in self.g.batches():
+            for t in batch:
+                states *= decay[t][:, None, None]
+                if rate is not None:
+                    learned = sigmoid(rate[t])[:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], states))
+                else:
+                    learned = dt[t][:, None] * v[t]
+                states += np.einsum("hk,hv->hkv", k[t], learned)
+                y[t] = np.einsum("hk,hkv->hv", q[t], states)
+            self.g.state_point(states, f"{blk}ssm_state")
         if not delta:
             y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
         result = y.reshape(len(x), -1)
@@ -355,14 +374,21 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
     def selective_scan(self, blk: Block, x: Floats, step: Floats, b: Floats, c: Floats) -> Floats:
         a, dt = self.model.numbers(f"{blk}ssm_a"), np.log1p(np.exp(step))
         states, y = np.zeros_like(a), self.model.numbers(f"{blk}ssm_d") * x
-        for t in range(len(x)):
-            states = np.exp(a * dt[t][:, None]) * states + np.outer(dt[t] * x[t], b[t])
-            y[t] += states @ c[t]
+        for batch in self.g.batches():
+            for t in batch:
+                states = np.exp(a * dt[t][:, None]) * states + np.outer(dt[t] * x[t], b[t])
+                y[t] += states @ c[t]
+            self.g.state_point(states, f"{blk}ssm_state")
         self.g.point(y, f"{blk}ssm_heads")
         return y
 
-    def token_shift(self, x: Floats) -> Floats:
-        return np.concatenate([np.zeros_like(x[:1]), x[:-1]])
+    def token_shift(self, x: Floats, name: str) -> Floats:
+        state, y = np.zeros_like(x[0]), np.zeros_like(x)
+        for batch in self.g.batches():
+            rows = np.concatenate([state[None], x[batch]])
+            y[batch], state = rows[:-1], rows[-1]
+            self.g.state_point(state, name)
+        return y
 
     def lerp(self, x: Floats, other: Floats, weight: Floats) -> Floats:
         return x + weight * (other - x)
@@ -381,11 +407,14 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         removed = removed / np.maximum(np.sqrt((removed**2).sum(axis=-1, keepdims=True)), 1e-12)
         k = k * (1 + (a - 1) * k_a)
         states, y = np.zeros((k.shape[1], size, size), k.dtype), np.zeros_like(v)
-        for t in range(len(k)):
-            removed_values = np.einsum("hk,hkv->hv", removed[t], states)
-            states *= decay[t][:, :, None]
-            states += np.einsum("hk,hv->hkv", k[t], v[t]) - np.einsum("hk,hv->hkv", removed[t] * a[t], removed_values)
-            y[t] = np.einsum("hk,hkv->hv", r[t], states)
+        for batch in self.g.batches():
+            for t in batch:
+                removed_values = np.einsum("hk,hkv->hv", removed[t], states)
+                states *= decay[t][:, :, None]
+                states += np.einsum("hk,hv->hkv", k[t], v[t])
+                states -= np.einsum("hk,hv->hkv", removed[t] * a[t], removed_values)
+                y[t] = np.einsum("hk,hkv->hv", r[t], states)
+            self.g.state_point(states, f"{blk}time_mix_state")
         y = layer_norm(y, weight, size * self.g.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
         result: Floats = y.reshape(len(y), -1)
         self.g.point(result, f"{blk}time_mix_heads")

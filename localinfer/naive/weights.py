@@ -30,6 +30,7 @@ class Model:
         self.scale: float | None = None  # overrides the architecture's scale of the scores
         self.media: Sequence[MediaEmbeddings] = ()  # what negative token ids stand for: -1 - k is row k of all
         self.patches: dict[str, Callable[[Floats], Floats]] = {}  # changes of activations, by the name of the point
+        self.batch_ends: Sequence[int] = ()  # where batches end before the last one: states are points there
         self.anchored = False  # whether keys are cached relative to anchors
         # Low-rank changes by tensor name: A, B and the factor of each. With experts, A and B have a dimension for them.
         self.changes: Mapping[str, Sequence[tuple[Floats, Floats, float]]] = {}

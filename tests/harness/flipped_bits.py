@@ -33,6 +33,24 @@ def flip_a_bit(monkeypatch: pytest.MonkeyPatch, name: str, *, rounded: bool = Fa
     monkeypatch.setattr(CompiledGraph, "run", run_with_error)
 
 
+def flip_a_bit_of_a_state(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Flip a bit of the recurrent state that an op updates, whenever it has run: the leading bit of the mantissa of the
+    largest of its first eight numbers."""
+    run = CompiledGraph.run
+
+    def run_with_error(self: CompiledGraph, first: int, end: int, tokens: int, *arguments: Any) -> None:
+        run(self, first, end, tokens, *arguments)
+        states = self.model_graph.states
+        for op in self.graph.ops[first:end]:
+            if op.name == name:
+                region = next(each for each in op.writes if isinstance(each, Region))
+                size = states.sizes[states.layers.index(region)]
+                state = region.view(np.uint8).reshape(-1, size)[states.slot_after(tokens - 1), :32]
+                state.view(np.uint32)[np.argmax(np.abs(state.view(np.float32)))] ^= 1 << 22
+
+    monkeypatch.setattr(CompiledGraph, "run", run_with_error)
+
+
 def flip_a_bit_of_an_argument(
     monkeypatch: pytest.MonkeyPatch, name: str, argument: tuple[KernelSignature, str], bit: int
 ) -> None:

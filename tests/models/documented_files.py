@@ -103,6 +103,10 @@ def encoder(path: Path) -> Path:
     return as_f32(reference_models.checkpoint("bert", path.parent / "bert"), path)
 
 
+def recurrent_model(path: Path) -> Path:
+    return as_f32(reference_models.checkpoint("mamba", path.parent / "mamba"), path)
+
+
 def importance_matrix(path: Path) -> None:
     import localinfer
 
@@ -175,7 +179,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
     "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
-    "voxtral.gguf": hearing_model,
+    "voxtral.gguf": hearing_model, "mamba.gguf": recurrent_model,
     "mmproj.gguf": lambda path: sound_projectors.write("ultravox", path.parent).rename(path),
     **dict.fromkeys(("meeting.mp3", "interview.wav", "monday.flac", "tuesday.flac", "talk.wav"), sound),
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,

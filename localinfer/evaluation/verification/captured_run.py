@@ -32,7 +32,11 @@ Floats = NDArray[np.float32]
 
 STEPS = 1, 2  # tokens of the last batches
 MAX_BATCH = 512
-POINTS = "attn_q_rope", "ffn_expert_ids", "ffn_expert_weights"  # results within operations
+STATES = (
+    "ssm_conv1d_state", "ssm_state", "shortconv.conv_state", "time_mix_shift_state", "time_mix_state",
+    "channel_mix_shift_state",
+)  # fmt: skip
+POINTS = "attn_q_rope", "ffn_expert_ids", "ffn_expert_weights", *STATES  # results within operations
 CACHE_DTYPES: dict[str, type[np.floating]] = {"f32": np.float32, "f16": np.float16}
 
 
@@ -54,7 +58,7 @@ class CapturedOperation:
 @dataclass(eq=False)
 class CapturedRun:
     """The operations of a run, the points within them, and the keys and values that the caches hold, by layer: (heads,
-    tokens, size)."""
+    tokens, size). `batches` are the numbers of tokens that were evaluated together."""
 
     tokens: Sequence[int]
     operations: list[CapturedOperation]
@@ -63,6 +67,7 @@ class CapturedRun:
     values: dict[int, NDArray[np.floating]]
     passes: int  # of products with quantized weights: see `ComputeGraph`
     n_ctx: int
+    batches: Sequence[int]
 
 
 class CaptureGraph:
@@ -90,6 +95,11 @@ class CaptureGraph:
         """The memory of what is recorded for a token, in bytes."""
         buffers = (x for each in self.walk() for x in (*each.results, *each.changed.values(), *each.streams))
         return sum(4 * x.n for x in buffers)
+
+    @property
+    def nbytes_per_batch(self) -> int:
+        """The memory of what is recorded for a batch, however many tokens it has: recurrent states."""
+        return sum(self.compiled.model_graph.states.sizes)
 
     def batches(self, count: int) -> list[int]:
         """Return the sizes of the batches in which `count` tokens are evaluated."""
@@ -119,7 +129,7 @@ class CaptureGraph:
 
     def _run_batch(self, count: int) -> CapturedRun:
         """Run a batch of `count` tokens, whose inputs are set."""
-        run = CapturedRun((), [], {}, {}, {}, self.compiled.graph.passes, self.compiled.n_ctx)
+        run = CapturedRun((), [], {}, {}, {}, self.compiled.graph.passes, self.compiled.n_ctx, [count])
         captured = {operation: CapturedOperation(operation.path, self.work(operation)) for operation in self.walk()}
         for operation, result in captured.items():
             result.inner = [captured[each] for each in operation.inner]
@@ -150,7 +160,7 @@ class CaptureGraph:
             yield from operation.walk()
 
     def _capture_point(self, point: Point, run: CapturedRun, count: int) -> None:
-        run.points[point.name] = point.read(slice(0, count))
+        run.points[point.name] = point.read(slice(count - 1 if point.is_state else 0, count))
 
     def _capture(self, operation: LoggedOperation, result: CapturedOperation, count: int) -> None:
         """Record the results of an operation, which has just run."""
@@ -221,4 +231,5 @@ def join(tokens: Sequence[int], parts: Sequence[CapturedRun]) -> CapturedRun:
         {layer: np.concatenate([part.values[layer] for part in parts], axis=1) for layer in first.values},
         first.passes,
         first.n_ctx,
+        [count for part in parts for count in part.batches],
     )

@@ -95,6 +95,10 @@ class GuidedBuilder(NumpyBuilder):
             self.own[name] = x.copy()
             x[:] = self.run.points[name].reshape(x.shape)
 
+    def state_point(self, state: Floats, name: str) -> None:
+        self.own[name] = np.stack([*self.own.get(name, ()), state])
+        state[:] = self.run.points[name][len(self.own[name]) - 1]
+
     def store_in_cache(
         self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float  # noqa: ARG002 (not of these caches)
     ) -> tuple[Floats, Floats]:  # fmt: skip

@@ -87,7 +87,8 @@ def first_tokens(f: GGUF, text: str | None, count: int) -> Sequence[int]:
 
 def require_memory(f: GGUF, graph: CaptureGraph, count: int) -> None:
     """Raise NotEnoughMemoryError if what is recorded of `count` tokens does not fit into memory."""
-    needed, available = CAPTURED_COPIES * graph.nbytes_per_token * count, resources.available_memory()
+    recorded = graph.nbytes_per_token * count + graph.nbytes_per_batch * len(graph.batches(count))
+    needed, available = CAPTURED_COPIES * recorded, resources.available_memory()
     if needed > available:
         what = f"{needed / 2**30:.1f} GiB for the results of {count} tokens, {available / 2**30:.1f} GiB are available"
         raise f.error("", what, NotEnoughMemoryError)

@@ -88,6 +88,7 @@ class Verifier:
         )
         for model in models:
             model.ctx_size = run.n_ctx
+            model.batch_ends = np.cumsum(run.batches)[:-1].tolist()
         self._model, self._depth, self._names = models[0], 0, OperationNames()
         self._exact = GuidedBuilder(models[0], run, self._check)
         self._single, self._flipped = (GuidedBuilder(model, run) for model in models[1:])
@@ -181,7 +182,7 @@ class Verifier:
                 rounding = HALF[0] * np.abs(values) + HALF[1] if actual.dtype == np.float16 else 0.0
                 self._add(name, "cache", values, actual, tolerance(values, single, flipped) + rounding)
             else:
-                operation = "rope" if name.endswith("_rope") else "route"
+                operation = "rope" if name.endswith("_rope") else "state" if name.endswith("_state") else "route"
                 self._add(name, operation, values, run.points[name], tolerance(values, single, flipped))
 
     # --- results ---

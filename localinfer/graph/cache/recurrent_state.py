@@ -82,6 +82,13 @@ class StatePool:
         numbers[index : index + SEGMENT_WORDS] = tokens, end, begin
         numbers[0] = n_before + 1
 
+    def slot_after(self, row: int) -> int:
+        """Return the slot of the state after a row of the batch, the last one of a segment."""
+        numbers = self.segments.view(np.int64)
+        segments = numbers[1 : 1 + SEGMENT_WORDS * int(numbers[0])].reshape(-1, SEGMENT_WORDS)
+        [number] = np.flatnonzero(np.cumsum(segments[:, 0]) == row + 1)
+        return int(segments[number, 1])
+
 
 class RecurrentState(SequenceCache):
     """The recurrent state of one sequence. Checkpoints are identified by their number of positions."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.graph.cache.recurrent_state import StatePool
 from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.points import POINTS, READ_ONLY, kind
@@ -29,16 +30,21 @@ class Point(ABC):
 
     @property
     @abstractmethod
-    def n(self) -> int:
-        """The number of values of a row."""
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the values of a row."""
 
     @abstractmethod
     def read(self, rows: slice) -> NDArray[np.float32] | NDArray[np.int32]:
-        """Return a copy of some rows, (rows, n)."""
+        """Return a copy of some rows, (rows, *shape)."""
 
     @abstractmethod
     def write(self, rows: slice, values: NDArray[np.float32]) -> None:
         """Replace some rows."""
+
+    @property
+    def is_state(self) -> bool:
+        """Whether the point is a recurrent state: it has no row but for the last token of a sequence in a batch."""
+        return False
 
     @property
     def is_writable(self) -> bool:
@@ -57,12 +63,12 @@ class RowPoint(Point):
     dtype: type[np.float32] | type[np.int32] = np.float32
 
     @property
-    def n(self) -> int:
-        return self.heads * self.size
+    def shape(self) -> tuple[int, ...]:
+        return (self.heads * self.size,)
 
     def read(self, rows: slice) -> NDArray[np.float32] | NDArray[np.int32]:
         heads = self._heads()[rows, :, : self.size]
-        return heads.reshape(len(heads), self.n).copy()
+        return heads.reshape(len(heads), *self.shape).copy()
 
     def write(self, rows: slice, values: NDArray[np.float32]) -> None:
         self._heads()[rows, :, : self.size] = values.reshape(len(values), self.heads, self.size)
@@ -84,15 +90,15 @@ class ExpertPoint(Point):
     used: int
 
     @property
-    def n(self) -> int:
-        return self.used * self.groups[0].n
+    def shape(self) -> tuple[int, ...]:
+        return (self.used * self.groups[0].n,)
 
     def read(self, rows: slice) -> NDArray[np.float32]:
         pairs = self._pairs(rows)
         values = np.empty((len(pairs), self.groups[0].n), np.float32)
         for group, numbers, chosen in self._parts(pairs):
             values[chosen] = group[numbers]
-        return values.reshape(-1, self.n)
+        return values.reshape(-1, *self.shape)
 
     def write(self, rows: slice, values: NDArray[np.float32]) -> None:
         of_pairs = values.reshape(-1, self.groups[0].n)
@@ -108,6 +114,42 @@ class ExpertPoint(Point):
         in_small = pairs >= 0
         for group, numbers, chosen in ((self.groups[0], pairs, in_small), (self.groups[-1], -1 - pairs, ~in_small)):
             yield group.floats.view(np.float32).reshape(-1, group.n), numbers[chosen], chosen
+
+
+@dataclass(frozen=True, eq=False)
+class StatePoint(Point):
+    """The recurrent state of a layer, after the last token of a sequence in a batch. Later tokens begin with it.
+
+    A slot has `memory_shape`; with its axes in the order `axes`, it has the values of `shape` in order.
+    """
+
+    states: StatePool
+    region: Region
+    state_shape: tuple[int, ...]
+    memory_shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.state_shape
+
+    @property
+    def is_state(self) -> bool:
+        return True
+
+    def read(self, rows: slice) -> NDArray[np.float32]:
+        return np.stack([self._state(row).reshape(self.shape) for row in range(rows.start, rows.stop)])
+
+    def write(self, rows: slice, values: NDArray[np.float32]) -> None:
+        for row, value in zip(range(rows.start, rows.stop), values, strict=True):
+            state = self._state(row)
+            state[:] = value.reshape(state.shape)
+
+    def _state(self, row: int) -> NDArray[np.float32]:
+        """Return the memory of the state after a row, which must be the last one of a segment."""
+        slots = self.region.view(np.float32).reshape(-1, *self.memory_shape)
+        state: NDArray[np.float32] = slots[self.states.slot_after(row)]
+        return state.transpose(self.axes)
 
 
 class PointRecorder:
@@ -141,6 +183,18 @@ class PointRecorder:
         converted ones."""
         if self.asks_for(name):
             self._add(ExpertPoint(name, len(self._graph.ops), self._graph.tokens, groups, pair_rows, used))
+
+    def add_state(
+        self, name: str, states: StatePool, region: Region, shape: tuple[int, ...],
+        memory_shape: tuple[int, ...] = (), axes: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Record the state that the last op has updated: see `StatePoint`. Without a `memory_shape`, its values are in
+        order. A convolution over one token has no state."""
+        if self.asks_for(name) and all(shape):
+            memory_shape = memory_shape or shape
+            axes = axes or tuple(range(len(shape)))
+            tokens = self._graph.tokens
+            self._add(StatePoint(name, len(self._graph.ops), tokens, states, region, shape, memory_shape, axes))
 
     def _add(self, point: Point) -> None:
         assert point.name not in self.points, point.name

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import HeadInputs, RecurrentOperations
-from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.buffers import Buffer, Region
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
 from localinfer.graph.properties.tensors import row_slice
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.kernels.layout import SCAN_STRIP, convolution_scratch_bytes, scan_scratch_bytes
+from localinfer.kernels.layout import SCAN_STRIP, convolution_scratch_bytes, scan_scratch_bytes, state_strip
 from localinfer.kernels.signatures import (
     CONVOLVE,
     LERP,
@@ -32,29 +32,33 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
 
     def convolve(self, x: Buffer, name: str, width: int, activation: str = "none") -> Buffer:
         y, weight = self._graph.buffer(x.n), self._tensors.floats(f"{name}.weight", x.n, width)
+        tail = self._states.add_layer(4 * (width - 1) * x.n)
         self._graph.need_scratch(convolution_scratch_bytes(width))
         self._graph.op(
             name, CONVOLVE, x.rows, constants={"activation": activation}, chunks=(1, 8), x=x, weight=weight,
             bias=self._tensors.bias(name, x.n) or 0, width=width, n=x.n, segments=self._states.segments,
-            tail=self._states.add_layer(4 * (width - 1) * x.n), y=y,
+            tail=tail, y=y,
         )  # fmt: skip
         self._model.points.add(name, y)
+        self._model.points.add_state(f"{name}_state", self._states, tail, (width - 1, x.n))
         return y
 
     def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
         y, numbers = self._graph.buffer(shape.heads * shape.value), (shape.heads, *([1] if shape.rule == "add" else []))
         bias = self._tensors.vector(f"{blk}ssm_dt.bias", shape.heads)
         state_bytes = 4 * shape.heads * shape.key * shape.value
+        state = self._states.add_layer(state_bytes)
         self._graph.op(
             f"{blk}recur", RECUR[shape.rule], x.rows,
             constants={"key": shape.key, "value": shape.value, "heads_per_key": shape.heads_per_key},
             chunks=(1, 8), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
             cost=CostModel(Cost(state_bytes), Cost(fmas=3 * state_bytes // 4)),
             a=self._tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, segments=self._states.segments,
-            state=self._states.add_layer(state_bytes), y=y,
+            state=state, y=y,
             skip=self._tensors.floats(f"{blk}ssm_d", *numbers) if shape.rule == "add" else 0,
         )  # fmt: skip
         self._model.points.add(f"{blk}ssm_heads", y)
+        self._add_state_matrices(f"{blk}ssm_state", state, shape.heads, shape.key, shape.value)
         return y
 
     def selective_scan(self, blk: Block, x: Buffer, step: Buffer, b: Buffer, c: Buffer) -> Buffer:
@@ -62,29 +66,25 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             raise self._model.hparams.unsupported("ssm.inner_size", x.n)
         y, numbers = self._graph.buffer(x.n), x.n * b.n
         self._graph.need_scratch(scan_scratch_bytes(b.n))
+        state = self._states.add_layer(4 * numbers)
         self._graph.op(
             f"{blk}scan", SELECTIVE_SCAN, x.rows, constants={"size": b.n}, chunks=(1, 8), x=x, step=step, b=b, c=c,
             n=x.n,
             a=self._tensors.floats(f"{blk}ssm_a", x.n, b.n), skip=self._tensors.vector(f"{blk}ssm_d", x.n),
             cost=CostModel(Cost(8 * numbers), Cost(fmas=12 * numbers)), segments=self._states.segments,
-            state=self._states.add_layer(4 * numbers), y=y,
+            state=state, y=y,
         )  # fmt: skip
         self._model.points.add(f"{blk}ssm_heads", y)
+        strips = (x.n // SCAN_STRIP, b.n, SCAN_STRIP)
+        self._model.points.add_state(f"{blk}ssm_state", self._states, state, (x.n, b.n), strips, (0, 2, 1))
         return y
 
-    def token_shift(self, x: Buffer) -> Buffer:
-        y = self._graph.buffer(x.n)
+    def token_shift(self, x: Buffer, name: str) -> Buffer:
+        y, tail = self._graph.buffer(x.n), self._states.add_layer(4 * x.n)
         self._graph.op(
-            "shift",
-            TOKEN_SHIFT,
-            x.rows,
-            chunks=(1, 8),
-            x=x,
-            n=x.n,
-            segments=self._states.segments,
-            tail=self._states.add_layer(4 * x.n),
-            y=y,
-        )
+            name, TOKEN_SHIFT, x.rows, chunks=(1, 8), x=x, n=x.n, segments=self._states.segments, tail=tail, y=y,
+        )  # fmt: skip
+        self._model.points.add_state(name, self._states, tail, (x.n,))
         return y
 
     def lerp(self, x: Buffer, other: Buffer, weight: Buffer | Tensor) -> Buffer:
@@ -107,6 +107,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         heads, constants = n // size, {"size": size}
         vector = {kind: self._tensors.vector(f"{name}_{kind}.weight", n) for kind in ("k_k", "k_a", "r_k", "ln")}
         removed, y, state_bytes = graph.buffer(n), graph.buffer(n), 4 * n * size
+        state = self._states.add_layer(state_bytes)
         graph.op(
             f"{name}.prepare", WKV_PREPARE, x.r.rows, constants=constants, chunks=(1, 8), w=x.w, k=x.k, a=x.a,
             k_k=vector["k_k"], k_a=vector["k_a"], heads=heads, removed=removed,
@@ -114,9 +115,9 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         graph.op(
             f"{name}.recur", RECUR_WKV, x.r.rows, constants=constants, chunks=(1, 8),
             cost=CostModel(Cost(state_bytes), Cost(fmas=state_bytes)), r=x.r, w=x.w, k=x.k, v=x.v, a=x.a,
-            removed=removed, heads=heads, segments=self._states.segments, state=self._states.add_layer(state_bytes),
-            y=y,
+            removed=removed, heads=heads, segments=self._states.segments, state=state, y=y,
         )  # fmt: skip
+        self._add_state_matrices(f"{name}_state", state, heads, size, size)
         graph.op(
             f"{name}.finish", WKV_FINISH, x.r.rows, constants=constants, chunks=(1, 8), r=x.r, k=x.k, v=x.v,
             r_k=vector["r_k"], weight=vector["ln"], bias=self._tensors.vector(f"{name}_ln.bias", n), heads=heads,
@@ -124,3 +125,9 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         )  # fmt: skip
         self._model.points.add(f"{name}_heads", y)
         return y
+
+    def _add_state_matrices(self, name: str, state: Region, heads: int, key: int, value: int) -> None:
+        """Record the point of the state matrices of heads, which are in memory strip by strip."""
+        strip = state_strip(value)
+        memory_shape = (heads, value // strip, key, strip)
+        self._model.points.add_state(name, self._states, state, (heads, key, value), memory_shape, (0, 2, 1, 3))

@@ -81,6 +81,8 @@ class HookedRows(NamedTuple):
             first, end = np.searchsorted(output_rows, [first, end]).tolist()
             own = output_rows[first:end] - self.first
             tokens, positions = tokens[own], positions[own]
+        if point.is_state:
+            first, tokens, positions = end - 1, tokens[-1:], positions[-1:]
         rows, info = slice(first, end), RowInfo(point.name, tokens, positions)
         for group in self.hooks.groups if len(tokens) else ():
             if hook := group.hooks.get(point.name):

@@ -17,7 +17,11 @@ from localinfer.graph.points import READ_ONLY, kind
 from localinfer.model import Model
 
 Floats = NDArray[np.floating]
-EXACT = {"ctx_size": 128, "threads": 1, "precision": "high", "cache_type_k": "f32", "cache_type_v": "f32"}
+BATCH, N = 24, 40  # tokens of a batch, and of all: a state has a row for each batch
+EXACT = {
+    "ctx_size": 128, "ubatch_size": BATCH, "threads": 1, "precision": "high", "cache_type_k": "f32",
+    "cache_type_v": "f32",
+}  # fmt: skip
 # Dense, with biases, norms of heads and rows, post-norms, parallel branches, latent attention, attention sinks, experts
 # of all kinds, all recurrent layers, several residual streams.
 MODELS = [
@@ -25,8 +29,11 @@ MODELS = [
     "granitehybrid-experts", "lfm2", "llama3", "llama4", "mamba", "nemotron_h_moe", "olmo2", "phi3", "qwen2moe",
     "qwen35", "rwkv7",
 ]  # fmt: skip
-PATCHED = ["deepseek2", "gemma2", "gpt2", "llama3", "mamba", "qwen2moe", "rwkv7"]
-N = 40  # tokens
+PATCHED = ["deepseek2", "gemma2", "gpt2", "lfm2", "llama3", "mamba", "qwen2moe", "qwen35", "rwkv7"]
+WITH_STATES = [
+    "falcon-h1", "falcon-mamba", "granitehybrid", "granitehybrid-experts", "lfm2", "lfm2moe", "mamba", "mamba2",
+    "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "rwkv7",
+]  # fmt: skip
 
 
 def others() -> list[str]:
@@ -54,7 +61,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def loaded(path: Path) -> Iterator[tuple[Model, naive.Model]]:
     """Yield the model and the oracle."""
     oracle = naive.Model(open_gguf(path))
-    oracle.ctx_size = 128
+    oracle.ctx_size, oracle.batch_ends = 128, [BATCH]
     with localinfer.load(path, **EXACT) as model:
         yield model, oracle
 
@@ -78,8 +85,9 @@ def test_activations_are_those_of_the_oracle(name: str, file: Callable[[str], Pa
         assert not missing
         for point, description in points.items():
             assert trace[point].dtype == (np.int32 if kind(point) == "ffn_expert_ids" else np.float32)
+            n_rows = 2 if kind(point).endswith("_state") else N
             assert trace[point].shape == (
-                (description.shape[0], N, N) if kind(point) == "attn_weights" else (N, *description.shape)
+                (description.shape[0], N, N) if kind(point) == "attn_weights" else (n_rows, *description.shape)
             )
             np.testing.assert_allclose(
                 trace[point], expected[point], rtol=0, atol=tolerance(expected[point]), err_msg=point
@@ -98,8 +106,7 @@ def test_changed_activations_have_the_effect_of_the_oracle(name: str, file: Call
         for point in last_of_kind.values():
             if kind(point) in (*READ_ONLY, "logits", "ffn_expert_weights"):
                 continue
-            [n] = model.points()[point].shape
-            direction = dice.standard_normal(n)
+            direction = dice.standard_normal(model.points()[point].shape)
             oracle.patches = {point: lambda values, direction=direction: 0.5 * values + direction}
             with model.patch({point: lambda values, info, direction=direction: 0.5 * values + direction}):
                 logits = model.logits(ids)
@@ -107,6 +114,30 @@ def test_changed_activations_have_the_effect_of_the_oracle(name: str, file: Call
             np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-4 * np.abs(expected).max(), err_msg=point)
             assert np.abs(logits - without).max() > 1e-2, point
         np.testing.assert_array_equal(model.logits(ids), without)
+
+
+@pytest.mark.parametrize("name", WITH_STATES)
+def test_changed_states_change_later_batches_only(name: str, file: Callable[[str], Path]) -> None:
+    ids, dice = reference_models.expected(name).ids[:N], np.random.default_rng(1)
+    with loaded(file(name)) as (model, oracle):
+        without, names = model.logits(ids).copy(), [each for each in model.points() if each.endswith("_state")]
+        assert names
+        directions = {each: dice.standard_normal(model.points()[each].shape) for each in names}
+        oracle.patches = {
+            each: lambda values, change=change: 0.5 * values + change for each, change in directions.items()
+        }
+        patches = {"*_state": lambda values, info: 0.5 * values + directions[info.name]}
+        with model.patch(patches), model.capture("*_state") as trace:
+            logits = model.logits(ids)
+        builder = naive.run_builder(oracle, ids)
+        for each in names:
+            assert trace.positions(each).tolist() == [BATCH - 1, N - 1]
+            expected = builder.points[each]
+            np.testing.assert_allclose(trace[each], expected, rtol=0, atol=tolerance(expected), err_msg=each)
+        expected = builder.output.compute_logits()
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-4 * np.abs(expected).max())
+        np.testing.assert_array_equal(logits[:BATCH], without[:BATCH])
+        assert np.abs(logits[BATCH:] - without[BATCH:]).max() > 1e-2
 
 
 @pytest.mark.parametrize("name", ["bert", "modern-bert"])

@@ -8,7 +8,7 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
-from flipped_bits import flip_a_bit, flip_a_bit_of_an_argument
+from flipped_bits import flip_a_bit, flip_a_bit_of_a_state, flip_a_bit_of_an_argument
 from tiny import tiny_llama, tiny_qwen3moe
 
 import quant
@@ -108,6 +108,22 @@ def test_a_wrong_bit_is_named(kind: str, file: Callable[[str], Path], monkeypatc
     assert found.first_wrong.name == expected
     with pytest.raises(LocalInferError, match=rf"^model: {expected} \("):
         found.require_correct("model")
+
+
+@pytest.mark.parametrize(("model", "op", "expected"), [
+    ("mamba", "blk.1.scan", "blk.1.ssm_state"),
+    ("mamba", "blk.1.ssm_conv1d", "blk.1.ssm_conv1d_state"),
+    ("qwen35", "blk.0.recur", "blk.0.ssm_state"),
+    ("rwkv7", "blk.1.channel_mix_shift_state", "blk.1.channel_mix_shift_state"),
+    ("rwkv7", "blk.1.time_mix.recur", "blk.1.time_mix_state"),
+])  # fmt: skip
+def test_a_wrong_bit_of_a_state_is_named(
+    model: str, op: str, expected: str, file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_a_bit_of_a_state(monkeypatch, op)
+    found = verify(file(model), n_tokens=8, **EXACT)
+    wrong = [check.name for check in found.checks if not check.is_ok]
+    assert wrong == [expected]  # what follows continues with the wrong state
 
 
 @pytest.mark.parametrize(("op", "argument", "bit", "expected"), [
