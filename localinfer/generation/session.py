@@ -341,12 +341,12 @@ class GenerationSession:
             repeat_last_n=n_ctx if options.repeat_last_n < 0 else options.repeat_last_n,
             dry_penalty_last_n=n_ctx if options.dry_penalty_last_n < 0 else options.dry_penalty_last_n,
         )
-        bias = dict.fromkeys(tokenizer.eog, -np.inf) if options.ignore_eos else {}
+        excluded = tokenizer.suppressed | tokenizer.eog if options.ignore_eos else tokenizer.suppressed
         texts = () if "none" in options.dry_sequence_breaker else options.dry_sequence_breaker
         breakers = SequenceBreakers(
             texts, tokenizer.token_bytes, lambda text: tokenizer.encode(text, add_special=False)
         )
-        return SamplerChain(options, self._engine.n_vocab, bias, breakers)
+        return SamplerChain(options, self._engine.n_vocab, dict.fromkeys(excluded, -np.inf), breakers)
 
     def _token_text(self, id: int) -> str:
         return self._tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")

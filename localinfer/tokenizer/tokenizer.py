@@ -24,12 +24,15 @@ def from_gguf(f: GGUF) -> "Tokenizer":
 
 
 class Tokenizer:
-    """Encodes and decodes text. `bos` and `eos` are None if the file has none; `eog` are all end-of-generation ids."""
+    """Encodes and decodes text. `bos` and `eos` are None if the file has none; `eog` are all end-of-generation ids,
+    and `suppressed` those of tokens that must never be generated.
+    """
 
     def __init__(self, f: GGUF, segmenter: Segmenter) -> None:
         vocabulary = segmenter.vocabulary
         self.n_vocab = len(vocabulary)
         self.bos, self.eos, self.eog = vocabulary.bos, vocabulary.eos, vocabulary.eog
+        self.suppressed = vocabulary.suppressed
         self._vocabulary, self._segmenter = vocabulary, segmenter
         self._partition = Partition(vocabulary, read_whitespace_stripping(f, vocabulary))
         self._adds_separator = f.get("tokenizer.ggml.add_sep_token", bool, None)

@@ -26,6 +26,7 @@ from localinfer.tokenizer.known_special_tokens import BYTE, CONTROL, NORMAL, UNK
 __all__ = ["BYTE", "CONTROL", "NORMAL", "UNKNOWN", "UNUSED", "USER_DEFINED", "Vocabulary", "read_vocabulary"]
 
 TOKENS = "tokenizer.ggml.tokens"
+SUPPRESSED = "tokenizer.ggml.suppress_tokens"
 MAX_TOKENS = 1 << 20
 MAX_TOKEN_BYTES = (1 << 16) - 1
 MAX_EMPTY = 1000  # tokens
@@ -47,6 +48,7 @@ class Vocabulary:
     eog: frozenset[int]
     fim: Mapping[str, int]  # fill-in-the-middle tokens by role: pre, suf, mid, pad, rep, sep
     relabelled: list[int]  # NORMAL in the file, but known to be special tokens
+    suppressed: frozenset[int]  # tokens that must never be generated
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -80,7 +82,7 @@ def read_vocabulary(f: GGUF, defaults: Mapping[str, int] = NO_DEFAULTS) -> Vocab
     relabelled = np.flatnonzero(normal & (types == CONTROL)).tolist()
     return Vocabulary(
         tokens, types, ids.get("bos"), ids.get("eos"), ids.get("unknown"), ids.get("seperator"), eog, fim,
-        relabelled,
+        relabelled, _suppressed_tokens(f, len(tokens)),
     )
 
 
@@ -165,6 +167,19 @@ def read_per_token(f: GGUF, key: str, n_vocab: int) -> NDArray[np.generic]:
     if len(values) < n_vocab:
         raise f.error(key, f"{len(values)} values for {n_vocab} tokens")
     return values[:n_vocab]
+
+
+def _suppressed_tokens(f: GGUF, n_vocab: int) -> frozenset[int]:
+    """Return the ids of tokens that must never be generated. Ids of tokens that do not exist are ignored."""
+    if SUPPRESSED not in f.metadata:
+        return frozenset()
+    listed = f.get(SUPPRESSED, np.ndarray)
+    if listed.dtype.kind not in "iu":
+        raise f.error(SUPPRESSED, f"the ids of tokens are integers, not {listed.dtype}")
+    ids = frozenset(id for id in listed.astype(np.int64).tolist() if 0 <= id < n_vocab)
+    if len(ids) == n_vocab:
+        raise f.error(SUPPRESSED, "lists all tokens: none is left to generate")
+    return ids
 
 
 def _token_id(f: GGUF, name: str, n_vocab: int, default: int | None) -> int | None:

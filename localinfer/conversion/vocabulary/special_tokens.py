@@ -8,13 +8,15 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
 from localinfer.conversion.vocabulary.json_tokenizer import NAME as TOKENIZER
 from localinfer.conversion.vocabulary.json_tokenizer import flatten_steps
 from localinfer.conversion.vocabulary.token_list import TokenList
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field
-from localinfer.tokenizer.vocabulary import CONTROL
+from localinfer.tokenizer.vocabulary import CONTROL, SUPPRESSED
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEXT_FILES = (TOKENIZER_CONFIG, "special_tokens_map.json")
@@ -53,7 +55,7 @@ def fields(folder: CheckpointFolder, tokens: TokenList, n_vocab: int) -> dict[st
     adds_separator = adds_pair_separator(folder)
     if adds_separator is not None:
         found["tokenizer.ggml.add_sep_token"] = Field.flag(adds_separator)
-    return found | template_fields(folder)
+    return found | suppressed_tokens(folder, n_vocab) | template_fields(folder)
 
 
 def special_ids(folder: CheckpointFolder, tokens: TokenList, n_vocab: int) -> dict[str, int]:
@@ -94,6 +96,16 @@ def other_eog_tokens(folder: CheckpointFolder, tokens: TokenList, n_vocab: int, 
     if not end_of_message:  # a third token takes the free key
         end_of_turn, end_of_message = end_of_turn[:1], end_of_turn[1:]
     return {name: found[0] for name, found in (("eot", end_of_turn), ("eom", end_of_message)) if found}
+
+
+def suppressed_tokens(folder: CheckpointFolder, n_vocab: int) -> dict[str, Field]:
+    """Return the key of the tokens that must never be generated, if generation_config.json lists some.
+
+    llama.cpp's converter writes it for Gemma 4 only, but transformers suppresses these tokens of every model.
+    """
+    listed = folder.optional_json(GENERATION).get("suppress_tokens", list, [])
+    ids = [id for id in listed if type(id) is int and 0 <= id < n_vocab]
+    return {SUPPRESSED: Field.numbers(np.array(ids, np.int32))} if ids else {}
 
 
 def config_objects(folder: CheckpointFolder, names: tuple[str, ...]) -> Iterator[JsonObject]:

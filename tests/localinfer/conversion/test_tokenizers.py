@@ -224,6 +224,19 @@ def test_end_of_generation_tokens_outside_of_lists(tmp_path: Path) -> None:
     assert "eot_token_id" not in keys(folder)
 
 
+def test_suppressed_tokens(tmp_path: Path) -> None:
+    folder = copy_checkpoint("llama", tmp_path)
+    assert "suppress_tokens" not in keys(folder)
+    generation = folder / "generation_config.json"
+    edit_json(generation, lambda config: config.update(suppress_tokens=[7, 5, 5000, -1, True]))
+    assert keys(folder)["suppress_tokens"].tolist() == [7, 5]
+    edit_json(generation, lambda config: config.update(suppress_tokens=[5000]))
+    assert "suppress_tokens" not in keys(folder)
+    edit_json(generation, lambda config: config.update(suppress_tokens=7))
+    with pytest.raises(LocalInferError, match=r"generation_config\.json: suppress_tokens: "):
+        open_checkpoint(folder)
+
+
 def test_template_with_several_tokens_before_a_text(tmp_path: Path) -> None:
     folder = copy_checkpoint("llama", tmp_path)
     names = ["<|begin_of_text|>", "<|eot_id|>"]

@@ -68,6 +68,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bpe", {"eos_token_id": None, "add_eos_token": True}, "eos_token_id: missing, but add_eos_token is true"),
     ("bpe", {"add_bos_token": 1}, "add_bos_token: expected a bool"),
     ("spm", {"add_space_prefix": 1}, "add_space_prefix: expected a bool"),
+    ("bpe", {"suppress_tokens": "7"}, "suppress_tokens: expected an array of numbers"),
+    ("bpe", {"suppress_tokens": numbers([7.0], F32)}, "suppress_tokens: the ids of tokens are integers"),
+    ("spm", {"suppress_tokens": numbers(list(range(N["spm"])), I32)}, "suppress_tokens: lists all tokens"),
 ]  # fmt: skip
 UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("bpe", {"model": "plamo3"}, "model: 'plamo3' is not supported; did you mean plamo2?"),
@@ -135,6 +138,11 @@ class TestMaliciousMetadata:
         assert text.startswith(f"{tmp_path / 'model.gguf'}: {KEY}{message}"), text
         assert text.isprintable()
         assert len(text) < 300 + len(str(tmp_path))
+
+
+def test_suppressed_tokens_that_do_not_exist_are_ignored(load: Loader) -> None:
+    assert load("bpe", suppress_tokens=numbers([-1, 5, 7, 5, N["bpe"]], I32)).suppressed == {5, 7}
+    assert load("bpe").suppressed == frozenset()
 
 
 class TestArrayLimits:
