@@ -24,6 +24,7 @@ from localinfer.graph.properties.router import Router as Router
 X = TypeVar("X")  # the type of activations
 
 BlockFunction = Callable[[Block, X], None]  # applies a layer to the residual stream
+ModalityFunction = Callable[[X, bool], Sequence[X]]  # computes rows of text, or with True those of images
 
 
 class Builder(ABC, Generic[X]):
@@ -126,6 +127,11 @@ class Builder(ABC, Generic[X]):
         With a finite `std_multiplier`, gate values below mean + std_multiplier * standard deviation become 0 first, and
         the threshold is subtracted from the others.
         """
+
+    @abstractmethod
+    def by_modality(self, x: X, function: ModalityFunction[X]) -> Sequence[X]:
+        """Return what the function makes of the rows of text in x, and of those of images, in the order of the tokens.
+        The last row of an image counts as text."""
 
     # --- matrices ---
 

@@ -53,14 +53,17 @@ def expert_feed_forward(g: Builder[X], h: X, blk: Block, router: Router, activat
 
 
 def active_parameters(f: GGUF) -> tuple[int, int]:
-    """Return the number of weights that a token is multiplied with, and their bytes. Expert tensors count
-    in proportion to the experts that a token uses. Without valid expert metadata, all weights count."""
+    """Return the number of weights that a token of a text is multiplied with, and their bytes. Expert tensors count
+    in proportion to the experts that a token uses, and matrices for rows of images not at all. Without valid expert
+    metadata, all other weights count."""
     name = f.get("general.architecture", str)
     count, used = (f.metadata.get(f"{name}.expert_{key}") for key in ("count", "used_count"))
     if not (isinstance(count, int) and isinstance(used, int) and 0 < used <= count):
         count = used = 1
 
     def active(tensor: Tensor, whole: int) -> int:
+        if ".vis_" in tensor.name:
+            return 0
         return whole * used // count if "_exps." in tensor.name and tensor.shape[:1] == (count,) else whole
 
     tensors = f.tensors.values()

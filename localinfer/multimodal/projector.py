@@ -208,6 +208,7 @@ class Projector:
             n_positions = max(height, width)
         elif encoder.coordinates:
             coordinates = encoder.coordinates(grid, len(rows))
+            n_positions = int(coordinates.max()) + 1 if coordinates.shape[1] == 3 else len(rows)
         if coordinates is not None:
             digest = digest_of(np.frombuffer(digest + digest_of(coordinates), np.uint8))
         return MediaEmbeddings(digest, rows, n_positions, coordinates, self._file.bidirectional)

@@ -19,6 +19,7 @@ from localinfer.graph.builder import (
     EmbeddingOperations,
     ExpertOperations,
     HeadInputs,
+    ModalityFunction,
     OutputOperations,
     RecurrentOperations,
 )
@@ -161,6 +162,9 @@ class NumpyBuilder(Builder[Floats]):
         if up is None:
             return ACTIVATIONS[activation](gate)
         return gated_activation(activation, gate, up[:, first : first + gate.shape[1]])
+
+    def by_modality(self, x: Floats, function: ModalityFunction[Floats]) -> Sequence[Floats]:
+        return self.media.by_modality(x, function)
 
     # --- matrices ---
 

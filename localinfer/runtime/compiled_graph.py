@@ -24,6 +24,7 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.graph_builder import GraphBuilder
+from localinfer.graph.recording.media_input import MediaRows
 from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
 from localinfer.kernels.bpe_signatures import tokenizer_kernels
 from localinfer.machine import resources
@@ -40,10 +41,10 @@ Floats = NDArray[np.float32]
 
 
 class MediaInputs(NamedTuple):
-    """The media of a batch: the first token and the values of each run of rows, the rotary positions of all tokens,
-    (n, 4), and a function that returns those of the tokens at which the pages of the batch's tokens begin."""
+    """The media of a batch: its runs of rows, the rotary positions of all tokens, (n, 4), and a function that returns
+    those of the tokens at which the pages of the batch's tokens begin."""
 
-    rows: Sequence[tuple[int, Floats]]
+    rows: Sequence[MediaRows]
     coordinates: NDArray[np.int64]
     page_positions: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
@@ -211,6 +212,8 @@ class CompiledGraph:
         if model_graph.media_input:
             ids = np.maximum(ids, 0)
             model_graph.media_input.fill(count, media.rows if media else ())
+            if modality_rows := model_graph.modality_rows:
+                modality_rows.fill(count, media.rows if media else ())
         model_graph.ids.view(np.int32)[:count] = ids
         model_graph.token_types.view(np.int32)[:count] = types
         model_graph.attention.positions.view(np.int32)[:count] = positions

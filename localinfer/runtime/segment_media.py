@@ -5,8 +5,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from localinfer.graph.recording.media_input import MediaRows
 from localinfer.runtime.batch import Segment
-from localinfer.runtime.compiled_graph import Floats, MediaInputs
+from localinfer.runtime.compiled_graph import MediaInputs
 from localinfer.runtime.media.sequence_media import Positions, SequenceMedia
 
 
@@ -39,10 +40,10 @@ def media_inputs(
     )
 
 
-def media_rows(segment: Segment, first: int) -> Iterator[tuple[int, Floats]]:
-    """Yield the runs of media rows of a segment: their first token in the batch, where that of the segment is `first`,
-    and their values."""
+def media_rows(segment: Segment, first: int) -> Iterator[MediaRows]:
+    """Yield the runs of media rows of a segment, whose first token in the batch is `first`."""
     table = segment.sequence.media.table
     assert table is not None
     for run in table.runs(segment.ids.tolist()):
-        yield first + run.at, table.embeddings_of(run.span).rows[run.row : run.row + run.n_rows]
+        end = run.row + run.n_rows
+        yield MediaRows(first + run.at, table.embeddings_of(run.span).rows[run.row : end], end == run.span.count)

@@ -29,9 +29,9 @@ import numpy as np
 import torch
 import transformers
 
-sys.path.append(str(Path(__file__).parents[1] / "models"))
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
 
-from encoder_families import hunyuan, kimi, llava_next, minicpm, nemotron, ocr
+from encoder_families import cogvlm, hunyuan, kimi, llava_next, minicpm, nemotron, ocr
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip
 from safetensors.torch import save_file
 
@@ -378,6 +378,7 @@ SPECS = {
     "qwen3vl": Spec(
         architecture="qwen3vl", model=qwen3vl, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
     ),
+    **cogvlm.SPECS,
     **hunyuan.SPECS,
     **kimi.SPECS,
     **llava_next.SPECS,

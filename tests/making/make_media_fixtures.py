@@ -27,7 +27,7 @@ HUNYUAN_GRIDS = [(3, 4), (4, 2), (2, 3)]  # one line is not enough for its encod
 IMAGE_ID, START, END = 260, 258, 259
 MODELS = [
     "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35-vision", "paddleocr", "glm4v", "glm-ocr", "glm4vmoe", "gemma3-vision",
-    "gemma4", "gemma4-dense", "hunyuan-vl",
+    "gemma4", "gemma4-dense", "hunyuan-vl", "cogvlm", "cogvlm2",
 ]  # fmt: skip
 BIDIRECTIONAL = ["gemma3-vision", "gemma4-dense"]
 MERGE = 2
@@ -116,7 +116,21 @@ def make_hunyuan(name: str) -> None:
     write(name, ids[0].numpy(), rows.numpy(), HUNYUAN_GRIDS, logits)
 
 
+def make_cogvlm(name: str) -> None:
+    """Rows of an image begin and end with a row of their own."""
+    model = make_reference_models.write_and_load(name, make_reference_models.MODELS[name])
+    grids = [(3, 4), (5, 5), (1, 1)]
+    lengths = [height * width + 2 for height, width in grids]
+    ids, rows = torch.tensor([text_with_images(lengths)]), 2 * random_pixels(sum(lengths), model.config.hidden_size)
+    with torch.no_grad():
+        logits = model(ids, rows).logits[0].numpy()
+    write(name, ids[0].numpy(), rows.numpy(), grids, logits)
+
+
 def make(name: str) -> None:
+    if name.startswith("cogvlm"):
+        make_cogvlm(name)
+        return
     if name.startswith("hunyuan"):
         make_hunyuan(name)
         return

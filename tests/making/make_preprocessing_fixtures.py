@@ -142,6 +142,7 @@ def pixel_values(processor: Any, **options: Any) -> Callable[[Any], list[Values]
 
 
 REFERENCES: dict[str, Callable[[Any], list[Values]]] = {
+    "cogvlm": pixel_values(Gemma3ImageProcessorPil(size=square(112), resample=PIL.Image.Resampling.BICUBIC, **CLIP)),
     "deepseekocr": deepseekocr,
     "dots_ocr": qwen_like(Qwen2VLImageProcessorPil(size=edges(3136, 300_000)), 14, 2, 2),
     "gemma3": pixel_values(Gemma3ImageProcessorPil(size=square(112))),

@@ -353,6 +353,38 @@ OTHERS: dict[str, dict[str, Any]] = {
             })),
         },
     },
+    "cogvlm": {
+        "files": {
+            "config.json": {
+                "architectures": ["CogVLMForCausalLM"], **TEXT,
+                "vision_config": {
+                    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_heads": 2,
+                    "image_size": 56, "patch_size": 14, "num_positions": 17, "layer_norm_eps": 1e-5,
+                    "hidden_act": "gelu",
+                },
+            },
+            "preprocessor_config.json": CLIP,
+        },
+        "tensors": {
+            "model.vision.boi": [1, 1, 64], "model.vision.eoi": [1, 1, 64],
+            "model.vision.patch_embedding.cls_embedding": [1, 64],
+            "model.vision.patch_embedding.position_embedding.weight": [17, 64],
+            "model.vision.linear_proj.linear_proj.weight": [64, 64],
+            "model.vision.linear_proj.dense_h_to_4h.weight": [96, 64],
+            "model.vision.linear_proj.gate_proj.weight": [96, 64],
+            "model.vision.linear_proj.dense_4h_to_h.weight": [64, 96],
+            **with_bias({
+                "model.vision.patch_embedding.proj": [64, 3, 14, 14], "model.vision.linear_proj.norm1": [64],
+            }),
+            **layers(4, with_bias({
+                f"model.vision.transformer.layers.{{}}.{name}": shape
+                for name, shape in {
+                    "attention.query_key_value": [192, 64], "attention.dense": [64, 64], "input_layernorm": [64],
+                    "post_attention_layernorm": [64], "mlp.fc1": [96, 64], "mlp.fc2": [64, 96],
+                }.items()
+            })),
+        },
+    },
     "dots_ocr": {
         "files": {
             "config.json": {

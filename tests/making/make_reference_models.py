@@ -22,7 +22,8 @@ import torch
 import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
-import reference_models  # (needs the path above)
+import cogvlm_model  # (needs the path above)
+import reference_models
 import rwkv7_model
 
 TEXT = "Attention is all you need: 3.14159 of it, naïve or not, over 日本語 and back, for ever and ever and ever!?"
@@ -130,6 +131,11 @@ def minicpm(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in outright} | own | {
         "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 128,
     }  # fmt: skip
+
+
+COGVLM = {key: value for key, value in sizes().items() if key != "num_key_value_heads"} | {
+    "hidden_act": "silu", "rms_norm_eps": 1e-5,
+}  # fmt: skip
 
 
 def without_width(config: dict[str, Any]) -> dict[str, Any]:
@@ -1188,6 +1194,18 @@ MODELS = {
         architecture="qwen2", config=T.Qwen2Config(**sizes(3, 1), **rope(theta=1e6)),
         written=lambda config: config | {"architectures": ["MiniCPMV"], "version": 2.6}, shapes=prefixed("llm."),
         computed=without("llm."),
+    ),
+    "cogvlm": Spec(
+        architecture="cogvlm", model=cogvlm_model.CogVLMForCausalLM, config=T.PreTrainedConfig(**COGVLM),
+        written=lambda config: config | {"model_type": "cogvlm", "num_key_value_heads": 4},  # for llama.cpp's converter
+    ),
+    "cogvlm2": Spec(
+        architecture="cogvlm", model=cogvlm_model.CogVLMForCausalLM,
+        config=T.PreTrainedConfig(
+            **COGVLM | {"hidden_size": 192, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 6},
+            num_multi_query_heads=2,
+        ),
+        written=lambda config: config | {"model_type": "cogvlm"},
     ),
     "hunyuan-vl": Spec(
         architecture="hunyuan_vl", model=T.HunYuanVLForConditionalGeneration,

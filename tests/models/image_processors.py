@@ -12,6 +12,7 @@ CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
 PINPOINTS = [112, 224, 224, 112, 224, 224, 336, 112, 112, 336]
 
 KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "cogvlm": {"image_size": 112, "patch_size": 14, "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
     "deepseekocr": {"image_size": 224, "patch_size": 14, "preproc_min_tiles": 2, "preproc_max_tiles": 9,
                     "image_mean": HALF, "image_std": HALF},
     "dots_ocr": {"image_size": 0, "patch_size": 14, "projector.scale_factor": 2, "image_min_pixels": 3136,

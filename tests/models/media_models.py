@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from media_rows import grid, lines
+from media_rows import enclosed, grid, lines
 from numpy.typing import NDArray
 
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
@@ -48,6 +48,8 @@ def expected(name: str) -> MediaReference:
             if name.startswith("hunyuan"):
                 count = height * (width + 1) + 2
                 fields = {"n_positions": count, "coordinates": lines(height, width)}
+            if name.startswith("cogvlm"):
+                count, fields = height * width + 2, {"n_positions": 3, "coordinates": enclosed(height * width)}
             if name.startswith("gemma"):
                 fields = {"n_positions": count, "bidirectional": name in BIDIRECTIONAL}
             images.append(MediaEmbeddings(f"{name} {len(images)}".encode(), rows[:count], **fields))

@@ -25,3 +25,9 @@ def lines(rows: int, columns: int) -> NDArray[np.int32]:
     that have none."""
     y, x = np.divmod(np.arange(rows * (columns + 1)), columns + 1)
     return np.pad(np.stack([x, y], axis=1), ((1, 1), (0, 0)), constant_values=-1).astype(np.int32)
+
+
+def enclosed(n_inner: int) -> NDArray[np.int32]:
+    """Return the coordinates of the rows of an image of CogVLM: a first row, inner ones that share a position, and a
+    last row."""
+    return np.repeat(np.array([0, *[1] * n_inner, 2], np.int32)[:, None], 3, axis=1)

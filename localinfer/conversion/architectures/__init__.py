@@ -12,6 +12,7 @@ from localinfer.conversion import eagle3
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures import (
     bitnet,
+    cogvlm,
     cohere,
     deepseek,
     eagle,
@@ -39,7 +40,7 @@ from localinfer.escaping import printable
 
 FAMILIES = (
     llama, bitnet, gemma, qwen, phi, glm, granite, experts, deepseek, mamba, rwkv, lfm, nemotron, falcon, gpt, cohere,
-    encoders, llava, minicpmv,
+    encoders, llava, minicpmv, cogvlm,
 )  # fmt: skip
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.projectors import (
+    cogvlm,
     gemma,
     glm,
     granite,
@@ -27,6 +28,7 @@ from localinfer.escaping import printable
 
 FAMILIES = (
     gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, nemotron, ocr, whisper, granite,
+    cogvlm,
 )  # fmt: skip
 Found = ProjectorArchitecture | tuple[ProjectorArchitecture, ...]
 BY_CLASS: Mapping[str, Found | Callable[[JsonObject], Found]] = {

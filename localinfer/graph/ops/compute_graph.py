@@ -72,6 +72,7 @@ class ComputeGraph:
 
     def __post_init__(self) -> None:
         self.tokens, self.output_rows = self.rows(self.batch), self.rows(self.outputs)
+        self.rare_rows: Rows | None = None  # rows that most batches have none of
         self.stop, self.scratch = self.region(8), Region(0)
         self._live_buffers: list[Buffer] = []
         self._free_buffers: dict[tuple[int, Rows], list[Buffer]] = defaultdict(list)
@@ -193,8 +194,14 @@ class ComputeGraph:
 
     def op_costs(self, tokens: int, n_past: int, outputs: int) -> list[Cost]:
         """Return the cost of each op for a batch of `tokens` tokens after `n_past` others, with logits for `outputs` of
-        them."""
-        return [op.cost.cost(outputs if op.rows is self.output_rows else tokens, n_past) for op in self.ops]
+        them, and without rare rows."""
+
+        def cost(op: Op) -> Cost:
+            if op.rows is self.rare_rows:
+                return NO_COST
+            return op.cost.cost(outputs if op.rows is self.output_rows else tokens, n_past)
+
+        return [cost(op) for op in self.ops]
 
     def cost(self, tokens: int, n_past: int, outputs: int) -> Cost:
         """Return the cost of all ops together, with the arguments of `op_costs`."""

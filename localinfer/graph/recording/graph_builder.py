@@ -9,7 +9,13 @@ from dataclasses import replace
 from functools import cached_property
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.builder import Builder, CrossLayerOperations, ExpertOperations, RecurrentOperations
+from localinfer.graph.builder import (
+    Builder,
+    CrossLayerOperations,
+    ExpertOperations,
+    ModalityFunction,
+    RecurrentOperations,
+)
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.hyperparameters import Hyperparameters
@@ -21,6 +27,7 @@ from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAtten
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
 from localinfer.graph.recording.heads import HeadRecorder
 from localinfer.graph.recording.low_rank import add_low_rank
+from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.output import OutputRecorder
 from localinfer.kernels.signatures import (
@@ -162,6 +169,13 @@ class GraphBuilder(Builder[Buffer]):
             up_n=up.n if up else 0, up_first=first, n=gate.n, gate=gate, q=gate.quantized,
         )  # fmt: skip
         return gate
+
+    def by_modality(self, x: Buffer, function: ModalityFunction[Buffer]) -> Sequence[Buffer]:
+        model = self.model
+        if model.media_input is None:
+            return function(x, False)
+        model.modality_rows = model.modality_rows or ModalityRows(model.graph)
+        return model.modality_rows.apply(x, function, model.points)
 
     # --- matrices ---
 

@@ -31,7 +31,7 @@ def add_scaled(
     model.graph.op(
         b.name, ADD_LOW_RANK, low.rows, constants={"format_module": FORMATS[b.type].format_module}, chunks=(1, 8),
         barrier=barrier, cost=CostModel(Cost(b.nbytes), Cost(fmas=b.n_elements)), x=low,
-        order=model.output_indices if low.rows is model.graph.output_rows else 0, scales=model.adapter_scales,
+        order=model.token_numbers(low.rows) or 0, scales=model.adapter_scales,
         count=model.n_adapters, owners=change.owners, factors=change.factors, rank=low.n, b=b, n=y.n, y=y,
     )  # fmt: skip
 

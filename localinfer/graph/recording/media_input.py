@@ -2,6 +2,7 @@
 stream after the first layers (DeepStack; Meng et al., 2024)."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,15 @@ from numpy.typing import NDArray
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.kernels.signatures import ADD_ROWS, REPLACE_ROWS, KernelSignature
+
+
+class MediaRows(NamedTuple):
+    """Media rows that follow each other in a batch: the token of the first one, their values, and whether the last one
+    is the end of its image or sound."""
+
+    first: int
+    values: NDArray[np.float32]
+    is_end: bool
 
 
 class MediaInput:
@@ -35,11 +45,11 @@ class MediaInput:
             n=x.n, y=x,
         )  # fmt: skip
 
-    def fill(self, tokens: int, runs: Iterable[tuple[int, NDArray[np.float32]]]) -> None:
-        """Set the media rows of a batch of `tokens` tokens: runs of rows, and the token that each begins with."""
+    def fill(self, tokens: int, runs: Iterable[MediaRows]) -> None:
+        """Set the media rows of a batch of `tokens` tokens."""
         numbers = self._numbers.view(np.int32)
         numbers[:tokens] = -1
         rows = self._rows.view(np.float32).reshape(-1, self.row_size)
-        for first, run in runs:
-            rows[first : first + len(run)] = run
-            numbers[first : first + len(run)] = np.arange(first, first + len(run))
+        for first, values, _ in runs:
+            rows[first : first + len(values)] = values
+            numbers[first : first + len(values)] = np.arange(first, first + len(values))

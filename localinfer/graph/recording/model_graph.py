@@ -9,7 +9,7 @@ from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.recurrent_state import RecurrentState, StatePool
 from localinfer.graph.cache.sequence_cache import SequenceCache
-from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.properties.adapters import Adapters, LowRankChange
 from localinfer.graph.properties.hyperparameters import Hyperparameters
@@ -18,6 +18,7 @@ from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.draft_head import DraftHead, DraftHeadStates
 from localinfer.graph.recording.media_input import MediaInput
+from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.points import PointRecorder
 from localinfer.kernels.signatures import COPY
 
@@ -71,6 +72,7 @@ class ModelGraph(ModelProperties):
         self.media_input: MediaInput | None = None
         if context.media:
             self.media_input = MediaInput(graph, self.embedding_length, self.n_deepstack)
+        self.modality_rows: ModalityRows | None = None  # of an architecture that distinguishes them
 
     def sequence_caches(self) -> Sequence[SequenceCache]:
         """Return new, empty caches for a sequence."""
@@ -121,6 +123,12 @@ class ModelGraph(ModelProperties):
         """Set the scales of the LoRA adapters for `count` tokens of the batch, from token `first` on."""
         if self.n_adapters:
             self.adapter_scales.view(np.float32).reshape(-1, self.n_adapters)[first : first + count] = scales
+
+    def token_numbers(self, rows: Rows) -> Region | None:
+        """Return the memory that has the number of the token of each row; None if the rows are those of all tokens."""
+        if rows is self.graph.output_rows:
+            return self.output_indices
+        return self.modality_rows.token_numbers(rows) if self.modality_rows else None
 
     def capture_inputs(self, blocks: Sequence[int]) -> None:
         """Store the inputs of these layers until the end of the graph, for a draft head. The number after the last

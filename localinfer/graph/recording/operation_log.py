@@ -28,8 +28,8 @@ GROUPS: dict[str, type] = {
     "": Builder, "embeddings": EmbeddingOperations, "per_head": HeadOperations, "output": OutputOperations,
     "recurrent": RecurrentOperations, "experts": ExpertOperations, "cross_layer": CrossLayerOperations,
 }  # fmt: skip
-# What records no ops, is a group, or is a draft head, which is no part of the forward pass.
-NOT_LOGGED = {"blocks", "rope", "recurrent", "experts", "cross_layer", "buffer", "add_mtp_head"}
+# What records no ops itself, is a group, or is a draft head, which is no part of the forward pass.
+NOT_LOGGED = {"blocks", "rope", "by_modality", "recurrent", "experts", "cross_layer", "buffer", "add_mtp_head"}
 
 
 def intercept(builder: Builder[Any], wrap: Wrap) -> None:

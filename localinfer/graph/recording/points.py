@@ -7,6 +7,7 @@ converted representations are computed again after the cut.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,6 +159,13 @@ class PointRecorder:
     def __init__(self, graph: ComputeGraph, asked: Collection[str] | None = ()) -> None:
         self._graph, self._asked = graph, asked
         self.points: dict[str, Point] = {}  # by name, in the order of the graph
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Record no points in the with block."""
+        asked, self._asked = self._asked, ()
+        yield
+        self._asked = asked
 
     def asks_for(self, name: str) -> bool:
         """Return whether a point is to be recorded."""

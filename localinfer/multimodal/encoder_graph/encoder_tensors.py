@@ -38,10 +38,10 @@ class EncoderTensors(Tensors):
         return floats
 
     def single(self, name: str, *shape: int) -> Floats:
-        """Return the values of a tensor of any type that may have an axis of length 1 before the others."""
+        """Return the values of a tensor of any type that may have axes of length 1 before the others."""
         found = self.f.tensors.get(name)
-        axis = (1,) if found is not None and len(found.shape) == len(shape) + 1 else ()
-        return self.values(name, *axis, *shape).reshape(shape)
+        axes = (1,) * (len(found.shape) - len(shape)) if found is not None else ()
+        return self.values(name, *axes, *shape).reshape(shape)
 
     def transposed(self, name: str, *shape: int) -> Tensor:
         """Return the transpose of a matrix, which has this shape in the file."""

@@ -7,7 +7,8 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     ARCHITECTURES       the language models that it belongs to (GGUF architectures); any if it is empty
     is_bidirectional(model)  whether the rows of an image attend to each other in this language model (no if missing)
     GRID_POSITIONS      whether rows have positions in two dimensions (M-RoPE; False if missing)
-    coordinates(grid, n_rows)  returns the places of the rows in the image (XD-RoPE; rows have none if missing)
+    coordinates(grid, n_rows)  returns the places of the rows in the image (XD-RoPE), (n_rows, 2), or their rotary
+                        positions, (n_rows, 3); if missing, these are consecutive
     VIDEO               how videos are read (`VideoFamily`; None if missing: the encoder was not trained for them)
     HAS_PROJECTION_DIM  whether clip.vision.projection_dim is the length of the rows (True if missing)
     HAS_LAYERS          whether it has layers; if not, keys of the file say that there are none (True if missing)

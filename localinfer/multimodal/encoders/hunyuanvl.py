@@ -10,6 +10,7 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.multimodal.encoder_graph import learned_positions, positions, row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.matrices import n_rows_of
+from localinfer.multimodal.encoder_graph.row_ends import with_ends
 from localinfer.multimodal.encoder_graph.transformer import transform
 from localinfer.multimodal.encoders.arrangement import surround
 
@@ -40,19 +41,8 @@ def build(g: EncoderBuilder) -> Buffer:
     g.constants.set_rows(ended, count, g.tensors.values(NEWLINE, n_line))
     cells = row_order.consecutive((g.grid[0] // size, g.grid[1] // size))
     numbers = np.pad(cells, ((0, 0), (0, 1)), constant_values=count)
-    return enclosed(g, g.gather(ended, numbers.reshape(-1)))
-
-
-def enclosed(g: EncoderBuilder, lines: Buffer) -> Buffer:
-    """Return the projected rows of lines, between the rows of the beginning and the end of an image."""
-    name, n, count = "mm.model.fc", g.output_length, lines.rows.capacity
-    rows = g.graph.buffer(n, g.rows(count + 2))
-    weight = g.tensors.tensor(f"{name}.weight", n, lines.n)
-    g.product(lines, weight, bias=g.tensors.bias(name, n), out=rows)
-    for number, ending in enumerate((BEGIN, END)):
-        g.constants.set_rows(rows, count + number, g.tensors.values(ending, n))
-    order = np.array([count, *range(count), count + 1], np.int32)
-    return g.norm_groups(g.gather(rows, order), n, "mm.post_norm.weight")
+    rows = g.matmul(g.gather(ended, numbers.reshape(-1)), "mm.model.fc", g.output_length)
+    return g.norm_groups(with_ends(g, rows, BEGIN, END), rows.n, "mm.post_norm.weight")
 
 
 def coordinates(grid: tuple[int, int], n_rows: int) -> NDArray[np.int32]:

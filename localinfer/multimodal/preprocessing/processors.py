@@ -83,7 +83,7 @@ QWEN: Final = ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=(8, 4096))
 LLAVA: Final = ProcessorKind(_llava)
 
 KINDS: Final[Mapping[str, ProcessorKind]] = {
-    "cogvlm": LLAVA,
+    "cogvlm": ProcessorKind(FixedSize, 1, SPATIAL_MERGE),
     "deepseekocr": ProcessorKind(TilesAndPaddedOverview, 4, tiles=(2, 9)),
     "deepseekocr2": ProcessorKind(lambda parameters: TilesAndPaddedOverview(parameters, 768), 4, tiles=(2, 6)),
     "dots_ocr": ProcessorKind(SmartResize, 1, SCALE_FACTOR, tokens=None),

@@ -44,7 +44,10 @@ SIZES = {  # libmtmd enlarges smaller images of these
     **dict.fromkeys(("gemma4uv", "gemma4v", "gemma4v_unclipped"), (120, 120)),
 }
 FLATTENED = "libmtmd interpolates the positions of CLIP along the wrong axes; without them, 7e-4"
+CLASS_LAST = "libmtmd puts the class row behind the patches, but the position embeddings begin with its"
 WHY = {  # differences that are libmtmd's own, so that ours cannot be equal, and what it refuses for such reasons
+    "cogvlm": f"{CLASS_LAST}, and it has another GELU; with both, 6e-4",
+    "cogvlm2": "libmtmd has no convolution between the encoder and the projector",
     "deepseekocr": FLATTENED,
     "deepseekocr-large": FLATTENED,
     "deepseekocr2": "libmtmd interpolates positions with other weights; with its ones, 2e-4",
@@ -57,7 +60,7 @@ WHY = {  # differences that are libmtmd's own, so that ours cannot be equal, and
     **dict.fromkeys(("hunyuanvl", "hunyuanvl-large"), "libmtmd needs a language model with M-RoPE"),
     "granite_speech_of_odd_size": "libmtmd pads for convolutions of an odd width",
     "granite_speech_plus": "libmtmd keeps rows of the middle layer without the recognition",
-    "internvl": "libmtmd puts the class row behind the patches, but the position embeddings begin with its",
+    "internvl": CLASS_LAST,
     **dict.fromkeys(("kimivl", "kimivl-odd"), "libmtmd has the rotary positions of columns and rows in halves"),
     **dict.fromkeys(("lfm2a", "lfm2a_of_odd_size"), "libmtmd needs a larger table that it does not use"),
     "mlp": "as internvl, and libmtmd evaluates one layer less than the file has",

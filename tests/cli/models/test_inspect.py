@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import malicious_files
+import numpy as np
 import projector_checkpoints
 import pytest
 from image_processors import write_keys
@@ -67,6 +68,20 @@ def test_shows_the_memory_of_a_context(file: Path, capsys: Capture) -> None:
     for name, n_bytes in memory.items():
         assert line_of(out, name) == f"{name} {n_bytes:,} bytes"
     assert line_of(out, "together") == f"together {sum(memory.values()):,} bytes"
+
+
+def test_matrices_for_rows_of_images_are_not_active(file: Path, capsys: Capture) -> None:
+    visual = {"blk.0.vis_up.weight": np.zeros((64, 256), np.float32)}
+    plain = line_of(report(tiny_llama(file), capsys), "total")
+    out = report(tiny_llama(file, **visual), capsys)
+    assert line_of(out, "active").split()[1] == plain.split()[1]
+    assert line_of(out, "total") != plain
+
+
+def test_suppressed_tokens_are_shown(file: Path, capsys: Capture) -> None:
+    suppressed = {"tokenizer.ggml.suppress_tokens": Field("ARRAY", [7, 5, 9], "INT32")}
+    out = report(tiny_llama(file, **suppressed), capsys)
+    assert line_of(out, "tokenizer.ggml.suppress_tokens").endswith("3 int32: 7, 5, 9")
 
 
 def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) -> None:

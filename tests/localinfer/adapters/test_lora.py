@@ -6,9 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
 import pytest
+import reference_models
 from lora_adapter import lora_adapter, random_pairs, write_adapter
+from media_rows import enclosed, random_rows
 from numpy.typing import NDArray
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
@@ -83,6 +86,27 @@ def test_logits_agree_with_the_oracle(name: str, files: dict[str, Path]) -> None
     np.testing.assert_allclose(actual, naive.forward(oracle(files[name], **chosen), IDS), rtol=0, atol=1e-3)
     with opened(files[name]) as engine:
         assert np.abs(engine.logits(IDS) - actual).max() > 0.5
+
+
+def test_adapters_change_the_matrices_for_rows_of_images(tmp_path: Path) -> None:
+    """Products of some rows of a batch only have the scales of their tokens."""
+    model = checkpoints.as_type(reference_models.checkpoint("cogvlm", tmp_path), tmp_path / "model.gguf", "F32")
+    shapes = {"vis_attn_qkv": (288, 96), "vis_up": (160, 96), "attn_output": (96, 96)}
+    adapter = random_pairs(
+        tmp_path / "adapter.gguf", {f"blk.1.{name}.weight": shape for name, shape in shapes.items()},
+        architecture="cogvlm",
+    )  # fmt: skip
+    image = random_rows("image", 9, 96, n_positions=3, coordinates=enclosed(7))
+    expected, options = oracle(model, lora=(str(adapter),)), Options(**EXACT, lora=(str(adapter),))
+    expected.media = [image]
+    f = open_gguf(model)
+    with closing(Engine.load(f, options, adapters=open_adapters(f, options), media=True)) as engine:
+        ids = [*IDS[:7], *engine.media_ids(image), *IDS[7:]]
+        actual = engine.logits(ids).copy()
+        np.testing.assert_allclose(actual, naive.forward(expected, ids), rtol=0, atol=1e-3)
+        engine.use_adapters((0.0,))
+        engine.reset()
+        assert np.abs(engine.logits(ids) - actual).max() > 0.05
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3moe"])

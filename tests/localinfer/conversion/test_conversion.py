@@ -59,6 +59,7 @@ LESS = {
 OTHER = {
     "falcon": {"context_length"},  # config.json has it now
     "falcon-40b": {"context_length"},
+    "cogvlm": {f"blk.{{}}.vis_{name}.weight" for name in ("attn_qkv", "attn_output", "gate", "up", "down")},  # left out
     "deepseek2-ocr": {"rope.dimension_count"},  # 0, which stands for all
     "gemma3": {"token_embd.weight"},  # rows without a token stay
     "gemma3-vision": {"token_embd.weight"},

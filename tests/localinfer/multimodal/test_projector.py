@@ -8,7 +8,7 @@ import numpy as np
 import projectors
 import pytest
 from made_images import SIZES, made_image
-from media_rows import lines
+from media_rows import enclosed, lines
 
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.reader import open_gguf
@@ -273,3 +273,15 @@ def test_hunyuan_has_places_in_lines(tmp_path: Path) -> None:
     assert projector.layout(image(1)) == [begin, 14, end]
     assert np.array_equal(hunyuanvl.coordinates((4, 10), 2 * 6 + 2), lines(2, 5))
     assert np.array_equal(hunyuanvl.coordinates((4, 6), 4 * 7 + 2), lines(4, 6))
+
+
+def test_rows_of_an_image_of_cogvlm_share_a_position(tmp_path: Path) -> None:
+    projector, processor = open_reference("cogvlm", tmp_path)
+    [rows] = projector.encode(image(1))
+    assert isinstance(rows, MediaEmbeddings)
+    assert processor.case.grid == (6, 6)
+    assert rows.coordinates is not None
+    assert np.array_equal(rows.coordinates, enclosed(36))
+    assert rows.n_positions == 3
+    assert rows.digest != digest_of(rows.rows)
+    assert projector.layout(image(1)) == [38]

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
 import pytest
+import reference_models
 from engine_helpers import Logits, Write, assert_close, biased
-from media_rows import random_rows
+from media_rows import enclosed, random_rows
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2
 
 from localinfer import naive
@@ -26,11 +28,22 @@ from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
 from localinfer.runtime.scheduling.scheduler import Scheduler
 from localinfer.tokenizer import tokenizer
 
+
+def cogvlm(path: Path) -> Path:
+    """Write a model that multiplies rows of images with other matrices than those of text."""
+    return checkpoints.as_type(reference_models.checkpoint("cogvlm", path.parent), path, "Q8_0")
+
+
 CAUSAL = [random_rows("a", 20, n_positions=5), random_rows("b", 9)]
 BIDIRECTIONAL = [random_rows("a", 20, bidirectional=True), random_rows("b", 9, bidirectional=True)]
+VISUAL_EXPERT = [
+    random_rows("a", 20, 96, n_positions=3, coordinates=enclosed(18)),
+    random_rows("b", 9, 96, n_positions=3, coordinates=enclosed(7)),
+]
 CASES: dict[str, tuple[Write, Sequence[MediaEmbeddings], dict[str, Any]]] = {
     "causal": (tiny_qwen2, CAUSAL, {}),
     "bidirectional": (tiny_gemma3, BIDIRECTIONAL, {"batch_size": 32}),
+    "visual expert": (cogvlm, VISUAL_EXPERT, {}),
     "ring": (tiny_llama, CAUSAL, {"ctx_policy": "ring", "ctx_size": 64, "batch_size": 32}),
 }
 each_case = pytest.mark.parametrize("case", CASES)
