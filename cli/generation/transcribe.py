@@ -1,10 +1,11 @@
-"""The command `localinfer transcribe`: speech to text with a language model that reads sounds."""
+"""The command `localinfer transcribe`: speech to text with a language model that reads sounds, or with a speech
+recognition model."""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,19 +14,21 @@ import typer
 
 from cli.arguments.flags import ModelArgument, with_options
 from cli.files.output_files import writable_path, write_atomically
-from cli.models.loading import open_model, require_known_model
+from cli.models.loading import find_or_fetch, find_or_fetch_with_projector, open_model, require_known_model
 from cli.terminal import screen
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.escaping import printable
-from localinfer.options import Layer, combine, from_environment
+from localinfer.options import FLAGS, Layer, combine, from_environment, merge
 
 if TYPE_CHECKING:
-    from localinfer import Model
     from localinfer.multimodal.media import Sound
-    from localinfer.transcription.transcriber import Segment
+    from localinfer.transcription.transcriber import Progress, Segment
+
+    Transcribe = Callable[[Sound, Progress], Iterator[Segment]]
 
 DEFAULTS: Layer = {"temp": 0.0}
 SAMPLING = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "n_predict")
+OF_RECOGNIZERS = ("threads", "threads_batch", "mmap", "precision")  # options of speech recognition models
 NOT_OF_SOUNDS = ("image_min_tokens", "image_max_tokens", "video_fps", "video_max_frames")
 KINDS = ("txt", "srt", "vtt", "json")
 SHORTEST_CHUNK, LONGEST_CHUNK = 5.0, 30.0  # seconds
@@ -70,12 +73,13 @@ class SpeechOptions:
         str, typer.Option("-l", "--language", metavar="LANG", help="Language of the speech: en, German, ..., or auto.")
     ] = "auto"
     chunk: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--chunk", metavar="SECONDS", min=SHORTEST_CHUNK, max=LONGEST_CHUNK,
-            help="Length of a chunk at most. Times are those of chunks, so shorter ones give finer times.",
+            help="Length of a chunk at most. Times of language models are those of chunks, so shorter ones give finer "
+            "times. [default: 30, or 56 for Parakeet]",
         ),
-    ] = LONGEST_CHUNK  # fmt: skip
+    ] = None  # fmt: skip
 
 
 class UnreadableSoundError(LocalInferError):
@@ -93,13 +97,15 @@ def transcribe_command(
 ) -> None:
     """Transcribe speech: audio to text.
 
-    MODEL reads sounds with its projector (mmproj), as Voxtral, LFM2-Audio and Granite do. A sound is cut at quiet
-    places into chunks of at most 30 seconds. The text is written to stdout, a line for each chunk; files are written
-    when a sound is finished. If a sound cannot be read, the others are transcribed, and the exit code is not 0.
+    MODEL is a language model that reads sounds with its projector (mmproj), as Voxtral, LFM2-Audio and Granite do: it
+    transcribes chunks of at most 30 seconds, cut at quiet places. Or it is Parakeet, which knows the time of each word.
+    The text is written to stdout, a line for each chunk or sentence; files are written when a sound is finished. If a
+    sound cannot be read, the others are transcribed, and the exit code is not 0.
 
     \b
     Examples:
       localinfer transcribe hf:ggml-org/Voxtral-Mini-3B-2507-GGUF:Q4_K_M meeting.mp3 > meeting.txt
+      localinfer transcribe parakeet.gguf -osrt interview.wav
       localinfer transcribe voxtral.gguf --mmproj mmproj.gguf -l de -osrt interview.wav
       localinfer transcribe voxtral.gguf -otxt -ovtt --chunk 10 monday.flac tuesday.flac
     """
@@ -110,8 +116,7 @@ def transcribe_command(
     for name in files:
         require_file(name)
     paths, status = output.paths(files), screen.Status()
-    with closing(open_model(model, combine(given, from_environment(os.environ), DEFAULTS), status)) as opened:
-        _ = opened.projector.sound_type  # raises an error if the model reads no sounds
+    with open_transcriber(model, given, language, speech.chunk, status) as transcriber:
         problems = []
         for name in files:
             try:
@@ -119,7 +124,7 @@ def transcribe_command(
             except UnreadableSoundError as error:
                 problems.append(error)
                 continue
-            write_files(paths[name], transcribe(opened, name, sound, language, speech.chunk), model, language)
+            write_files(paths[name], transcribe(transcriber, name, sound), model, language)
     for problem in problems[:-1]:
         screen.error(str(problem), problem.exit_code)
     if problems:
@@ -149,17 +154,59 @@ def read(name: str) -> "Sound":
         raise UnreadableSoundError(f"{printable(name)}: {error.strerror}") from None
 
 
-def transcribe(opened: "Model", name: str, sound: "Sound", language: str, chunk: float) -> "list[Segment]":
+@contextmanager
+def open_transcriber(
+    name: str, given: Layer, language: str, chunk: float | None, status: screen.Status
+) -> "Iterator[Transcribe]":
+    """Open a model, and yield the function that transcribes a sound. Raises UnsupportedError if it reads no sounds."""
+    from localinfer.architectures import SPEECH_RECOGNITION
+    from localinfer.gguf.reader import open_gguf
+    from localinfer.transcription.transcriber import transcribe
+
+    layer = combine(given, from_environment(os.environ), DEFAULTS)
+    find_or_fetch_with_projector(name, layer, status)
+    path = find_or_fetch(name, status)
+    if open_gguf(path).metadata.get("general.architecture") == SPEECH_RECOGNITION:
+        with open_recognizer(path, given, language, chunk, status) as recognizer:
+            yield recognizer
+        return
+    with closing(open_model(name, layer, status)) as model:
+        _ = model.projector.sound_type  # raises an error if the model reads no sounds
+        limit = max(0, model.options.n_predict)
+        yield lambda sound, progress: transcribe(
+            model, sound, language=language, chunk_seconds=chunk or LONGEST_CHUNK, max_tokens=limit,
+            on_progress=progress,
+        )  # fmt: skip
+
+
+@contextmanager
+def open_recognizer(
+    path: Path, given: Layer, language: str, chunk: float | None, status: screen.Status
+) -> "Iterator[Transcribe]":
+    """Open a speech recognition model. Raises UsageError for options that it does not have."""
+    from cli.models import sigbus_handler
+    from localinfer.transcription.recognizer import CHUNK_SECONDS, SpeechRecognizer
+
+    if language:
+        raise UsageError("--language: a speech recognition model cannot be told the language; leave it out")
+    if others := [option for option in given if option not in OF_RECOGNIZERS]:
+        raise UsageError(f"{FLAGS[others[0]].long_name}: a speech recognition model does not have this option")
+    options = merge(given, from_environment(os.environ))
+    with status.busy(f"loading {screen.one_line(str(path))}"):
+        model = SpeechRecognizer(path, options, status)
+        sigbus_handler.install(screen.one_line(str(path)))
+    with model:
+        yield lambda sound, progress: model.transcribe(
+            sound, chunk_seconds=chunk or CHUNK_SECONDS, on_progress=progress
+        )
+
+
+def transcribe(transcriber: "Transcribe", name: str, sound: "Sound") -> "list[Segment]":
     """Return the segments of a sound, each of which is printed as soon as it is known."""
-    from localinfer.transcription import transcriber
     from localinfer.transcription.formats import as_text, time_stamp
 
     progress, segments = SoundProgress(name), []
-    limit = max(0, opened.options.n_predict)
-    found = transcriber.transcribe(
-        opened, sound, language=language, chunk_seconds=chunk, max_tokens=limit, on_progress=progress
-    )
-    for segment in found:
+    for segment in transcriber(sound, progress):
         progress.status.erase()
         screen.write(as_text([segment]))
         sys.stdout.flush()

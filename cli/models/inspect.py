@@ -21,6 +21,7 @@ from cli.models.loading import find_or_fetch
 from cli.models.parts import PartOptions, show_part
 from cli.models.points import show_points
 from cli.models.projector_report import is_projector, projector_rows
+from cli.models.recognizer_report import is_recognizer, recognizer_rows
 from cli.models.shown_fields import SHOWN_CHARACTERS, SHOWN_VALUES, format_value
 from cli.terminal import screen
 from cli.terminal.tables import table
@@ -106,7 +107,7 @@ def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
     from localinfer.graph.mixture_of_experts import active_parameters
     from localinfer.runtime.compiled_graph import memory_requirements
 
-    if is_projector(f):
+    if is_projector(f) or is_recognizer(f):
         weights = sum(tensor.nbytes for tensor in f.tensors.values())
         return MemoryEstimate(0, {"weights": weights}, weights, is_encoder=True)
     try:
@@ -168,6 +169,8 @@ def as_text(f: GGUF, memory: MemoryEstimate, projector: Path | None = None) -> I
     )
     if is_projector(f):
         yield from table("encoder", "<>", list(projector_rows(f)))
+    if is_recognizer(f):
+        yield from table("speech recognition", "<>", list(recognizer_rows(f)))
     yield from table("tensors", "<<<>", map(tensor_row, f.tensors.values()))
     yield from table("types", "<>>>", map(type_row, type_summaries(f)))
     yield from table("parameters", "<>", [(name, f"{number:,}") for name, number in parameters(f).items()])
@@ -237,6 +240,7 @@ def as_object(f: GGUF, memory: MemoryEstimate) -> dict[str, Json]:
         "types": {summary.type_name: type_object(summary) for summary in type_summaries(f)},
         "parameters": {**parameters(f)},
         **({"encoder": encoder_object(f)} if is_projector(f) else {}),
+        **({"speech_recognition": recognizer_object(f)} if is_recognizer(f) else {}),
         "memory": None if memory.problem else memory_object(memory),
         "memory_problem": memory.problem or None,
     }
@@ -249,6 +253,10 @@ def projector_object(projector: Path | None) -> dict[str, Json]:
 
 def encoder_object(f: GGUF) -> Json:
     return {str(label): str(value) for label, value in projector_rows(f)}
+
+
+def recognizer_object(f: GGUF) -> Json:
+    return {str(label): str(value) for label, value in recognizer_rows(f)}
 
 
 def memory_object(memory: MemoryEstimate) -> Json:

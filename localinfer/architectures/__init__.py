@@ -19,6 +19,7 @@ from localinfer.graph.builder import Builder
 BuildFunction = Callable[[Builder[Any]], None]  # adds a whole forward pass to the graph
 
 ENTRY_POINTS = "localinfer.architectures"
+SPEECH_RECOGNITION = "parakeet"  # see `localinfer.speech_recognition`
 EAGLE3 = "eagle3"  # a draft head, not a model: see `localinfer.graph.recording.eagle3`
 
 
@@ -45,9 +46,17 @@ def find_build_function(f: GGUF, architecture_file: str = "") -> BuildFunction:
     if name == EAGLE3:
         what = f"{name!r} is a draft head for another model: pass it as spec_draft_model (--spec-draft-model)"
         raise f.error("general.architecture", what, UnsupportedError)
+    reject_speech_recognition(f)
     raise f.error(
         "general.architecture", f"{printable(name, 80)!r} is not supported ({suggestion(module)})", UnsupportedError
     )
+
+
+def reject_speech_recognition(f: GGUF) -> None:
+    """Raise UnsupportedError for a model that is not a language model, but recognizes speech."""
+    if f.metadata.get("general.architecture") == SPEECH_RECOGNITION:
+        what = f"{SPEECH_RECOGNITION!r} is a speech recognition model, which only `localinfer transcribe` runs"
+        raise f.error("general.architecture", what, UnsupportedError)
 
 
 def from_file(path: Path) -> BuildFunction:

@@ -11,6 +11,8 @@ Data flow:
                        quantization_config.py: quantized matrices are joined with their scales
                                         ->  mtp.py: multi-token prediction (MTP) layers
 
+Speech recognition models have nothing in common with this: speech_recognition.py converts them.
+
 Each architecture is a table in architectures/. Files are untrusted: JSON has size limits (checkpoint_folder.py),
 file names cannot leave the directory, every shape is checked against config.json, and pickles are never loaded.
 Keys, names and conventions are those of llama.cpp, which can run the result.
@@ -25,6 +27,7 @@ from localinfer.conversion import (
     mtp,
     pooling,
     quantization_config,
+    speech_recognition,
     tensors,
     vocabulary,
 )
@@ -46,6 +49,8 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None) -> Sourc
     supported, ModelNotFoundError if there is no such directory, UsageError for a draft head without its target.
     """
     folder = tokenizer_folder = CheckpointFolder(Path(path))
+    if speech_recognition.is_speech_recognition(folder.json(CONFIG)):
+        return speech_recognition.open_speech_recognition(folder)
     architecture, config = find_architecture(folder.json(CONFIG))
     stored = quantization_config.dequantize(architecture, config, safetensors_file.open_weights(folder))
     if architecture.is_draft_head:

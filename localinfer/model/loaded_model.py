@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
-from localinfer import paths, tokenizer
+from localinfer import architectures, paths, tokenizer
 from localinfer.adapters import open_adapters
 from localinfer.architectures import EAGLE3
 from localinfer.errors import UsageError
@@ -79,6 +79,7 @@ class LoadedModel(Model):
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None, name: str | Path = "") -> None:
         """`name` is that by which the model was found; its store may know the projector."""
+        architectures.reject_speech_recognition(f)
         weight_loading.require_address_space(f)
         f = weight_loading.load_weights(f, options, progress)
         file_tokenizer = tokenizer.from_gguf(f)  # before the engine: its library aborts if memory runs out

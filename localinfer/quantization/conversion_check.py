@@ -8,12 +8,14 @@ import gc
 from pathlib import Path
 
 from localinfer import tokenizer
+from localinfer.architectures import SPEECH_RECOGNITION
 from localinfer.errors import LocalInferError
 from localinfer.gguf.atomic_file import display_path
 from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.options import Options
 from localinfer.runtime.compiled_graph import build_graph
+from localinfer.speech_recognition.recognition_file import recognition_file
 
 ENCODER = "clip"
 DRAFT_HEAD = "eagle3"  # it has no graph of its own: that of its target model includes it
@@ -36,6 +38,9 @@ def require_runnable(file: Path, checkpoint: Path) -> None:
 def record(f: GGUF) -> None:
     """Record the graph of a model without using it, and read its tokenizer. A file of an encoder has neither."""
     if f.get("general.architecture", str) == ENCODER:
+        return
+    if f.get("general.architecture", str) == SPEECH_RECOGNITION:
+        recognition_file(f)
         return
     if f.get("general.architecture", str) != DRAFT_HEAD:
         build_graph(f, Options())

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from localinfer.speech_recognition.words import Word
 from localinfer.transcription.transcriber import Segment
 
 SECONDS_PER_HOUR, SECONDS_PER_MINUTE = 3600, 60
@@ -34,21 +35,26 @@ def as_vtt(segments: Sequence[Segment]) -> str:
 
 
 def as_json(segments: Sequence[Segment], model: str, language: str) -> str:
-    """Return an object with the field names of whisper.cpp."""
+    """Return an object with the field names of whisper.cpp. `words` are added if the model gives their times."""
     found = language or next((segment.language for segment in segments if segment.language), "")
     content: Mapping[str, object] = {
         "params": {"model": model, "language": language or "auto", "translate": False},
         "result": {"language": found},
         "transcription": [
-            {
-                "timestamps": {"from": time_stamp(segment.start, ","), "to": time_stamp(segment.end, ",")},
-                "offsets": {"from": round(1000 * segment.start), "to": round(1000 * segment.end)},
-                "text": segment.text,
-            }
+            times_and_text(segment) | ({"words": list(map(times_and_text, segment.words))} if segment.words else {})
             for segment in segments
         ],
     }
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+
+
+def times_and_text(part: Segment | Word) -> dict[str, object]:
+    """Return the fields of a segment or a word."""
+    return {
+        "timestamps": {"from": time_stamp(part.start, ","), "to": time_stamp(part.end, ",")},
+        "offsets": {"from": round(1000 * part.start), "to": round(1000 * part.end)},
+        "text": part.text,
+    }
 
 
 def cue(segment: Segment, decimal_sign: str) -> str:

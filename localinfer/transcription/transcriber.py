@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localinfer.multimodal.media import SAMPLE_RATE, Sound
+from localinfer.speech_recognition.words import Word
 from localinfer.transcription.chunks import cut, is_silent
 from localinfer.transcription.prompts import prompt_for
 
@@ -20,13 +21,14 @@ Progress = Callable[[float, float], None]  # receives the seconds that are done,
 @dataclass(frozen=True)
 class Segment:
     """The text of a part of a sound, in seconds from its start. `is_complete` is false if the model wrote more tokens
-    than it may."""
+    than it may. `words` are empty if the model gives no times of words."""
 
     start: float
     end: float
     text: str
     language: str = ""
     is_complete: bool = True
+    words: tuple[Word, ...] = ()
 
 
 def transcribe(

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import eagle3_heads
 import numpy as np
+import parakeet_checkpoints
+import parakeet_files
 import projector_checkpoints
 import reference_models
 import sound_projectors
@@ -157,6 +159,7 @@ def vision_checkpoint(path: Path) -> None:
 
 def hearing_model(path: Path) -> None:
     write_hearing_model(path.parent).rename(path)
+    (path.parent / "mmproj-ultravox.gguf").rename(path.with_name(f"mmproj-{path.name}"))
 
 
 def sound(path: Path) -> None:
@@ -180,6 +183,8 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
     "voxtral.gguf": hearing_model, "mamba.gguf": recurrent_model,
+    "parakeet.gguf": partial(parakeet_files.write_model, "tdt"),
+    "parakeet-checkpoint/": partial(parakeet_checkpoints.write_checkpoint, "tdt"),
     "mmproj.gguf": lambda path: sound_projectors.write("ultravox", path.parent).rename(path),
     **dict.fromkeys(("meeting.mp3", "interview.wav", "monday.flac", "tuesday.flac", "talk.wav"), sound),
     "models/": models_directory, "imatrix.gguf": importance_matrix, "adapter.gguf": lora_adapter,
