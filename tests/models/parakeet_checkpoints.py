@@ -127,18 +127,23 @@ def write_checkpoint(name: str, folder: Path) -> Path:
     """Write a checkpoint directory and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights(name), folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(CONFIGS[name]))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(name)))
+    write_files(folder, CONFIGS[name], PIECES)
     return folder
 
 
-def tokenizer(name: str) -> dict[str, Any]:
-    """Return tokenizer.json: SentencePiece's BPE, as transformers converts it."""
+def write_files(folder: Path, config: dict[str, Any], pieces: list[str]) -> None:
+    """Write the files of a checkpoint apart from the tensors."""
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(config, pieces)))
+
+
+def tokenizer(config: dict[str, Any], pieces: list[str]) -> dict[str, Any]:
+    """Return tokenizer.json: SentencePiece's BPE, as transformers converts it. CTC has its blank for padding."""
     space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    blank = "<pad>" if name == "ctc" else "<blank>"
-    pieces = [piece if piece != blank else "<unused>" for piece in PIECES]
+    blank = "<pad>" if config["model_type"] == "parakeet_ctc" else "<blank>"
+    pieces = [piece if piece != blank else "<unused>" for piece in pieces]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    special = [(0, "<unk>"), (1, pieces[1]), (N_PIECES, blank)]
+    special = [(0, pieces[0]), (1, pieces[1]), (len(pieces), blank)]
     return {
         "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "pre_tokenizer": space,
         "post_processor": None,
