@@ -13,7 +13,7 @@ from random_blocks import NAMES, random_blocks
 
 import localinfer
 from localinfer.gguf.reader import open_gguf
-from localinfer.gguf.source import SourceTensor
+from localinfer.gguf.source import Field, SourceTensor
 
 BENCHMARKS = TESTS / "benchmarks"
 sys.path += PYTHONPATH
@@ -22,6 +22,7 @@ import assembly_loops  # noqa: E402
 import calibration  # noqa: E402
 import dense  # noqa: E402
 import dither  # noqa: E402
+import gptq_gguf_toolkit  # noqa: E402
 import hot_loops  # noqa: E402
 import llama_cpp_kernels  # noqa: E402
 import llvm_mca  # noqa: E402
@@ -198,6 +199,29 @@ ggml_gemv_q8_0_4x4_q8_0:
 \tret
 \t.size\tggml_gemv_q8_0_4x4_q8_0, .Lfunc_end0-ggml_gemv_q8_0_4x4_q8_0
 """
+
+
+def test_missing_quantizer_of_a_peer_is_reported(tmp_path: Path) -> None:
+    command = [sys.executable, gptq_gguf_toolkit.__file__, str(tmp_path), "no-model"]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert answer.stdout == ""
+    assert answer.stderr == f"skipped: {tmp_path} has no quant/gptq/src/quantizer.py\n"
+
+
+def test_rows_of_a_checkpoint_get_the_order_of_the_file() -> None:
+    fields = {
+        "general.architecture": Field.text("llama"),
+        "llama.attention.head_count": Field.uint32(2),
+        "llama.attention.head_count_kv": Field.uint32(1),
+    }
+    rows = np.arange(8, dtype=np.uint8)[:, None]
+    ordered = {
+        name: gptq_gguf_toolkit.to_gguf_rows(fields, f"blk.0.{name}.weight", rows)
+        for name in ("attn_q", "attn_k", "attn_v")
+    }
+    assert ordered["attn_q"].reshape(-1).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert ordered["attn_k"].reshape(-1).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert ordered["attn_v"] is rows
 
 
 def test_an_iteration_repeats_inner_loops_as_often_as_they_run() -> None:

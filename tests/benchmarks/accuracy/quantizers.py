@@ -21,9 +21,6 @@ from locations import CHECKOUT, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
-from llama_cpp_engine import C  # noqa: E402
-from requantize import file_type, to_llama_cpp_entries  # noqa: E402
-
 from localinfer.gguf.imatrix_file import read_imatrix  # noqa: E402
 
 PURE = "pure-"  # prefix of a recipe: all matrices have the same type
@@ -93,6 +90,9 @@ def llama_cpp_with_imatrix(task: Task) -> None:
 
 def quantize_with_llama_cpp(task: Task, imatrix: Path | None) -> None:
     """Quantize with llama.cpp, with the same importance matrix if there is one."""
+    from llama_cpp_engine import C  # here, because scripts that only run localinfer do not need llama.cpp
+    from requantize import file_type, to_llama_cpp_entries
+
     params = C.llama_model_quantize_default_params()
     params.ftype, params.pure, params.nthread = file_type(task.type), task.pure, task.threads
     entries = read_imatrix(imatrix).entries.items() if imatrix else ()
