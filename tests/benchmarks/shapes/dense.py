@@ -2,17 +2,18 @@
 
     python tests/benchmarks/shapes/dense.py /dev/shm                     # all of them
     python tests/benchmarks/shapes/dense.py /dev/shm phi3 heads-80       # some
+    python tests/benchmarks/shapes/dense.py /dev/shm qwen3-4b --layers 36
     python tests/benchmarks/speed.py /dev/shm/phi3.gguf -t 2
 
-The vocabulary is small, and large models have only two layers, because the benchmark measures the layers. The shapes
-with heads of 80 to 128 values are for `localinfer profile FILE -p 2048`, which shows the time of attention. Needs the
-dependency group `test`.
+The vocabulary is small, and large models have only two layers, because the benchmark measures the layers. `--layers N`
+writes as many as the real model has, for machines with many cores. The shapes with heads of 80 to 128 values are for
+`localinfer profile FILE -p 2048`, which shows the time of attention. Needs the dependency group `test`.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -125,11 +126,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=", ".join(SHAPES))
+    parser.add_argument("--layers", type=int, metavar="N", help="layers of each shape (default: as in the list)")
     arguments = parser.parse_args()
     if unknown := set(arguments.shapes) - SHAPES.keys():
         parser.error(f"no such shape: {', '.join(sorted(unknown))}")
     for name in arguments.shapes or SHAPES:
         shape = SHAPES[name]
+        if arguments.layers:
+            shape = replace(shape, dimensions=replace(shape.dimensions, n_layer=arguments.layers))
         path = write_file(arguments.folder / f"{name}.gguf", shape.metadata(), shape.shapes(), dict(shape.types()))
         print(f"{path}: {path.stat().st_size / 1e9:.2f} GB")
 
