@@ -23,7 +23,7 @@ def apply_block(g: Builder[X], attention: AttentionSpec, blk: Block, x: X) -> No
     """Apply a layer to the residual stream x."""
     n, heads = g.embedding_length, blk.heads
     lengths = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
-    if any(length % 32 for length in lengths):
+    if any(length % 32 for length in (*lengths, heads.count * heads.value)):
         raise g.hparams.error("attention.head_count", f"makes {lengths} values; they must be multiples of 32")
     n_ff = multiple_of_32(g.hparams, "feed_forward_length", g.block_count, blk.number)
 

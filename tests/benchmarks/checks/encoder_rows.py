@@ -52,7 +52,11 @@ WHY = {  # differences that are libmtmd's own, so that ours cannot be equal, and
     "deepseekocr-large": FLATTENED,
     "deepseekocr2": "libmtmd interpolates positions with other weights; with its ones, 2e-4",
     "gemma3nv": "libmtmd adds tensors with the size of the published model",
-    **dict.fromkeys(("gemma4v", "gemma4v_unclipped"), "libmtmd has another GELU; with it, 2e-3 and 8e-4"),
+    **dict.fromkeys(
+        ("gemma4v", "gemma4v_unclipped"),
+        "libmtmd has another GELU, and rounds pixels to F16; with its GELU, 2e-3 and 8e-4, with its pixels, too, "
+        "4e-4 and 2e-4",
+    ),
     "gemma4a_of_odd_size": "libmtmd pads for convolutions of 5 rows",
     "gemma4a": "libmtmd raises energies to a floor, which the model's processor adds; if ours does so, 5e-4",
     **dict.fromkeys(("ultravox", "voxtral"), "libmtmd counts a row less than it makes"),

@@ -11,6 +11,8 @@ import pytest
 import reference_models
 
 from localinfer import naive
+from localinfer.errors import LocalInferError
+from localinfer.gguf.overrides import override_metadata
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
@@ -25,6 +27,13 @@ def test_logits_with_images_agree_with_transformers(name: str, tmp_path: Path) -
 
 def test_logits_with_a_video_agree_with_transformers(tmp_path: Path) -> None:
     check_logits(media_models.VIDEO_MODEL, media_models.expected_with_video(), tmp_path)
+
+
+def test_lengths_that_kernels_cannot_gather_are_refused(tmp_path: Path) -> None:
+    path = checkpoints.as_type(reference_models.checkpoint("cogvlm", tmp_path), tmp_path / "m.gguf", "F32")
+    f = override_metadata(open_gguf(path), {"cogvlm.attention.value_length": 20})
+    with pytest.raises(LocalInferError, match=r"attention\.head_count: makes \(96, 96, 80\) values; they must be"):
+        Engine.load(f, EXACT, media=True)
 
 
 def check_logits(name: str, reference: media_models.MediaReference, folder: Path) -> None:
