@@ -62,6 +62,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "hash": ("cli.models.hash", "Print digests of the tensors of a model, which do not change with its metadata."),
     "quantize": ("cli.quantize.command", "Quantize or convert a model."),
     "lab": ("cli.quantize.lab", "Measure how sensitive a model is to the quantization of each tensor."),
+    "fit": ("cli.quantize.fit", "Make the model file for this machine and your text."),
     "merge": ("cli.models.merge", "Write LoRA adapters into the weights of a model."),
     "control-vector": ("cli.models.control_vector", "Make a control vector from pairs of prompts."),
     "gguf-split": ("cli.models.gguf_split", "Split a model file, or join the files of a split model."),

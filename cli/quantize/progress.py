@@ -20,10 +20,11 @@ REDRAW_SECONDS = 0.1
 
 
 class QuantizationProgress:
-    """Progress callback for `quantize`: prints llama-quantize's line per tensor, and a progress bar on a terminal."""
+    """Progress callback for `quantize`: a progress bar on a terminal and, unless `prints_tensors` is false,
+    llama-quantize's line per tensor."""
 
-    def __init__(self, plan: "QuantizationPlan", status: screen.Status) -> None:
-        self.plan, self.status = plan, status
+    def __init__(self, plan: "QuantizationPlan", status: screen.Status, *, prints_tensors: bool = True) -> None:
+        self.plan, self.status, self.prints_tensors = plan, status, prints_tensors
         self.start_time: float | None = None  # time of the first encoded slice, so that compilation does not count
         self.last_drawn = 0.0
         self.n_finished = 0  # tensors
@@ -39,8 +40,9 @@ class QuantizationProgress:
         if done == tensor.n_elements:
             self.n_finished += 1
             self.done += done
-            self.status.erase()
-            screen.note(self.line(tensor))
+            if self.prints_tensors:
+                self.status.erase()
+                screen.note(self.line(tensor))
         if time.monotonic() - self.last_drawn >= REDRAW_SECONDS:
             self.last_drawn = time.monotonic()
             self.status.show(self.bar(self.done + (done if done < tensor.n_elements else 0)))

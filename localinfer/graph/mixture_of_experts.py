@@ -56,15 +56,19 @@ def active_parameters(f: GGUF) -> tuple[int, int]:
     """Return the number of weights that a token of a text is multiplied with, and their bytes. Expert tensors count
     in proportion to the experts that a token uses, and matrices for rows of images not at all. Without valid expert
     metadata, all other weights count."""
+    tensors = f.tensors.values()
+    return (
+        sum(active_part(f, each, each.n_elements) for each in tensors),
+        sum(active_part(f, each, each.nbytes) for each in tensors),
+    )
+
+
+def active_part(f: GGUF, tensor: Tensor, whole: int) -> int:
+    """Return how many of a tensor's `whole` weights or bytes count in `active_parameters`."""
+    if ".vis_" in tensor.name:
+        return 0
     name = f.get("general.architecture", str)
     count, used = (f.metadata.get(f"{name}.expert_{key}") for key in ("count", "used_count"))
     if not (isinstance(count, int) and isinstance(used, int) and 0 < used <= count):
         count = used = 1
-
-    def active(tensor: Tensor, whole: int) -> int:
-        if ".vis_" in tensor.name:
-            return 0
-        return whole * used // count if "_exps." in tensor.name and tensor.shape[:1] == (count,) else whole
-
-    tensors = f.tensors.values()
-    return sum(active(each, each.n_elements) for each in tensors), sum(active(each, each.nbytes) for each in tensors)
+    return whole * used // count if "_exps." in tensor.name and tensor.shape[:1] == (count,) else whole

@@ -21,6 +21,7 @@ from quant import ggml
 
 N_POINTS = 40
 QUANTIZED = tuple(kind for kind in TYPES if kind not in FLOATS)
+Costs = Mapping[str, Mapping[str, int]]  # by tensor and name of a type
 LARGEST_TYPE = "Q8_0"  # the frontier ends at the size of this recipe
 
 
@@ -50,6 +51,16 @@ class SizeCurve:
         self._rest = output.layout.size - sum(each[-1].cost for each in self._options.values())
 
     @property
+    def kinds(self) -> dict[str, list[str]]:
+        """The types that each tensor may get, by name, with the present one."""
+        return {name: [option.type for option in each] for name, each in self._options.items()}
+
+    @property
+    def n_weights(self) -> dict[str, int]:
+        """The number of weights of each tensor."""
+        return {name: tensor.n_elements for name, tensor in self._tensors.items()}
+
+    @property
     def smallest_size(self) -> int:
         """The size of the smallest file, in bytes."""
         return self._rest + sum(min(option.cost for option in each) for each in self._options.values())
@@ -68,6 +79,19 @@ class SizeCurve:
             return None
         chosen = choose_options(self._options, size - self._rest)
         return self.point({name: option.type for name, option in chosen.items()})
+
+    def best_within(self, costs: Costs, limit: int) -> SizePoint | None:
+        """Return the choice with the least divergence whose costs add up to at most `limit`; None if there is none.
+
+        `costs` are those of each type in each tensor, in any unit that is not negative.
+        """
+        options = {
+            name: [option._replace(cost=costs[name][option.type]) for option in each]
+            for name, each in self._options.items()
+        }
+        if sum(min(option.cost for option in each) for each in options.values()) > limit:
+            return None
+        return self.point({name: option.type for name, option in choose_options(options, limit).items()})
 
     def recipe(self, name: str) -> SizePoint | None:
         """Return the choice of a recipe of llama.cpp; None if a type of it is unknown or needs an importance matrix

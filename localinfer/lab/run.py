@@ -8,7 +8,7 @@ The result is the content of a lab file (`localinfer.lab.lab_file`). An interrup
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,15 @@ def run_lab(
     path: Path,
     *,
     size: int | None = None,
+    measured: Sequence[str] = MEASURED_RECIPES,
     threads: int = 1,
     observer: LabObserver | None = None,
     compiling: Progress | None = None,
 ) -> dict[str, Any]:
     """Measure a model and return the content of its lab file, which will be written to `path`.
 
-    `types` is the best choice in a file of `size` bytes. Raises UsageError if no file is that small, and the errors of
+    `types` is the best choice in a file of `size` bytes. The recipes in `measured`, and the best choices of the same
+    sizes, are also measured as a whole. Raises UsageError if no file is that small, and the errors of
     `measure_sensitivity`.
     """
     observer = observer or LabObserver()
@@ -95,7 +97,8 @@ def run_lab(
         curve = SizeCurve(plan, {name: each.divergences for name, each in found.items()})
         recipes = curve.recipes()
         chosen = choice_for(curve, recipes, size)
-        checked = check_recipes(measurement, curve, recipes, observer)
+        whole = {name: recipes[name] for name in measured if name in recipes}
+        checked = check_recipes(measurement, curve, whole, observer)
     frontier = curve.frontier([point.size for point in recipes.values()])
     return {
         "format": FORMAT, "version": VERSION, "setting": dict(setting), "size": chosen.size,
@@ -130,13 +133,13 @@ def choice_for(curve: SizeCurve, recipes: Mapping[str, SizePoint], size: int | N
 def check_recipes(
     measurement: SensitivityMeasurement, curve: SizeCurve, recipes: Mapping[str, SizePoint], observer: LabObserver
 ) -> dict[str, dict[str, Any]]:
-    """Measure MEASURED_RECIPES, and the best choices of the same sizes."""
+    """Measure recipes, and the best choices of the same sizes."""
     found = {}
-    for name in MEASURED_RECIPES:
-        best = curve.best(recipes[name].size) if name in recipes else None
+    for name, recipe in recipes.items():
+        best = curve.best(recipe.size)
         if best:
             observer.on_check(name)
-            own = measurement.divergence_of(recipes[name].types)
+            own = measurement.divergence_of(recipe.types)
             observer.on_check(f"best choice in the size of {name}")
             found[name] = {"measured": as_figures(own), "best": {
                 **figures(best), "measured": as_figures(measurement.divergence_of(best.types)),

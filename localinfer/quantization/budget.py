@@ -47,7 +47,7 @@ MAX_BITS = 16  # per weight of the largest of these types
 Divergences = Mapping[str, Mapping[str, float]]  # by tensor and name of a type; the present type has none
 UNITS = {"": 1, "B": 1} | {
     letter + ending: base**power
-    for ending, base in (("B", 1000), ("iB", 1024))
+    for ending, base in (("", 1000), ("B", 1000), ("iB", 1024))
     for power, letter in enumerate("KMGT", 1)
 }
 
@@ -74,7 +74,7 @@ class Target:
 
 
 def parse_size(text: str) -> Target:
-    """Parse 700MB, 0.7GB, 650MiB or a number of bytes. Raises ValueError."""
+    """Parse 700MB, 0.7G, 650MiB or a number of bytes. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text, re.ASCII)
     units = {unit.lower(): factor for unit, factor in UNITS.items()}
     if not match or match[2].lower() not in units:

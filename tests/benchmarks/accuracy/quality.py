@@ -21,7 +21,6 @@ the groups `test` and `bench`.
 """
 
 import argparse
-import hashlib
 import os
 import sys
 import time
@@ -31,16 +30,14 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[3])]
 
-from calibration import CALIBRATIONS, KINDS, QUALITY, truncate_to_chunks  # noqa: E402
-from dither import write_dithered  # noqa: E402
-from divergence import DivergenceEvaluator  # noqa: E402
-from quantizers import PURE, QUANTIZERS, Task, run_localinfer  # noqa: E402
+from calibration import CALIBRATIONS, KINDS  # noqa: E402
+from prepared_model import PreparedModel  # noqa: E402
+from quantizers import PURE, QUANTIZERS, Task  # noqa: E402
 from ratios import Key, Row, append_line, format_header, format_row, format_targets, read_rows, to_json  # noqa: E402
 
 from localinfer import paths  # noqa: E402
 from localinfer.errors import LocalInferError  # noqa: E402
 from localinfer.gguf.reader import open_gguf  # noqa: E402
-from localinfer.hub.resolve import find  # noqa: E402
 from localinfer.quantization.recipes import RECIPES as KNOWN  # noqa: E402
 
 MODELS = ("smollm2", "gemma3-270m", "qwen2.5-coder-1.5b")
@@ -48,45 +45,20 @@ MIXES = "Q2_K,Q3_K_M,Q4_K_S,Q4_K_M,Q5_K_M,Q6_K,IQ2_M,IQ3_XXS,IQ3_M,IQ4_XS"
 RECIPES = f"{MIXES},pure-Q4_0,pure-Q4_1,pure-Q5_0"
 
 
-class Bench:
-    """One model with one noise seed. Its files are created when first needed and remain in the working folder."""
+class Bench(PreparedModel):
+    """One model with one noise seed, and the quantizers' files of it."""
 
     def __init__(self, model: str, seed: int, arguments: argparse.Namespace) -> None:
-        self.seed = seed
-        self.name, self.path = Path(model).stem if model.endswith(".gguf") else model, find(model)
-        self.folder, self.threads = arguments.work, arguments.threads
-        self.calibration, self.chunks, self.eval_chunks = arguments.calibration, arguments.chunks, arguments.eval_chunks
+        super().__init__(
+            model, arguments.work, seed=seed, threads=arguments.threads, calibration=arguments.calibration,
+            eval_chunks=arguments.eval_chunks,
+        )  # fmt: skip
+        self.chunks = arguments.chunks
 
     @cached_property
-    def source(self) -> Path:
-        stat = self.path.stat()
-        digest = hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:8]
-        return write_dithered(self.path, self.folder / f"{self.name}-{digest}-{self.seed}.gguf", self.seed)
-
-    @cached_property
-    def divergence_evaluator(self) -> DivergenceEvaluator:
-        texts = {kind: QUALITY / f"{kind}_a.txt" for kind in KINDS}
-        return DivergenceEvaluator(
-            self.source, texts, chunks=self.eval_chunks, folder=self.folder, threads=self.threads
-        )
-
-    @cached_property
-    def calibration_texts(self) -> dict[int, str]:
-        """The calibration texts by their number of chunks."""
-        text = CALIBRATIONS[self.calibration]()
-        return dict(truncate_to_chunks(self.path, text, chunks) for chunks in self.chunks)
-
-    def calibration_files(self, chunks: int) -> tuple[Path, Path]:
-        """Return the paths of the calibration text and of the importance matrix."""
-        text = self.calibration_texts[chunks]
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        stem = self.folder / f"{self.source.stem}-{self.calibration}-{chunks}-{digest}"
-        file, imatrix = stem.with_name(f"{stem.name}.txt"), stem.with_name(f"{stem.name}.imatrix")
-        if not imatrix.exists():
-            file.write_text(text, encoding="utf-8")
-            run_localinfer("imatrix", self.source, "-f", file, "--chunks", str(chunks), "-o", imatrix,
-                       "--output-format", "gguf", "-t", str(self.threads))  # fmt: skip
-        return file, imatrix
+    def calibration_chunks(self) -> list[int]:
+        """The numbers of chunks that the calibration text has."""
+        return sorted({self.calibration_text(chunks)[0] for chunks in self.chunks})
 
     def measure(self, key: Key) -> Row:
         """Write a quantized file and measure its divergence. Raises RuntimeError if the quantizer fails."""
@@ -105,7 +77,7 @@ class Bench:
     def keys(self, recipes: Sequence[str], contenders: Sequence[str]) -> Iterator[Key]:
         """Yield the keys of all rows, baselines first; quantizers without calibration have one row for all chunks."""
         for recipe in recipes:
-            for chunks in (0, *self.calibration_texts):
+            for chunks in (0, *self.calibration_chunks):
                 for name, contender in QUANTIZERS.items():
                     if name in contenders and contender.uses_calibration == bool(chunks):
                         calibration = self.calibration * bool(chunks)
