@@ -27,6 +27,9 @@ PANELS: dict[Section, str] = {
     "speculative": "Speculative decoding", "draft": "Draft model", "media": "Images and audio",
     "adapters": "Adapters", "chat": "Chat",
 }  # fmt: skip
+OVERRIDES = tuple(  # options that override the metadata of a model file
+    name for name in FLAGS if name == "override_kv" or name.startswith(("rope_", "yarn_"))
+)
 METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
 
 Command = Callable[..., None]

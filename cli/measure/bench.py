@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.arguments.flags import parse_options, with_options
+from cli.arguments.flags import OVERRIDES, parse_options, with_options
 from cli.measure.bench_results import TABLE_COLUMNS, WRITERS, as_narrow_markdown, peak_line
 from cli.measure.plot import plot, plot_path
 from cli.models.loading import default_model, find_or_fetch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from localinfer.evaluation.benchmark import BenchmarkResult, BenchmarkTest
 
 
-ENGINE_OPTIONS = ("threads_batch", "precision", "mmap", "tune")
+ENGINE_OPTIONS = ("threads_batch", "precision", "mmap", "tune", "check_tensors", *OVERRIDES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

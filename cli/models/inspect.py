@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cli.arguments.flags import JsonOption, ModelArgument, with_options
+from cli.arguments.flags import OVERRIDES, JsonOption, ModelArgument, with_options
 from cli.models.loading import find_or_fetch
 from cli.models.parts import PartOptions, show_part
 from cli.models.points import show_points
@@ -28,7 +28,8 @@ from cli.terminal.tables import table
 from localinfer.chat_template.template_selection import template_keys
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
-from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value, open_gguf
+from localinfer.gguf.overrides import open_overridden
+from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value
 from localinfer.hub.projectors import find_projector, kinds_text, media_kinds
 from localinfer.options import Layer, Options, from_environment, merge
 
@@ -37,12 +38,13 @@ TEMPLATE = "tokenizer.chat_template"
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-@with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap"))
+@with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap", *OVERRIDES))
 def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_json: JsonOption = False) -> None:
     """Show the metadata, tensors and memory use of a model file.
 
-    The memory is that of a context of --ctx-size tokens. With --modelfile, --template, --parameters, --system or
-    --license, only that part is printed, as `ollama show` does. --points lists the names of the activations.
+    The memory is that of a context of --ctx-size tokens. Metadata that options override are shown with the new values.
+    With --modelfile, --template, --parameters, --system or --license, only that part is printed, as `ollama show` does.
+    --points lists the names of the activations.
 
     \b
     Examples:
@@ -67,10 +69,10 @@ def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_js
 def inspect(path: Path, options: Options, as_json: bool, projector: Path | None = None) -> None:
     """Print the report of a file to stdout. `projector` is the file with which the model reads images or sounds.
 
-    Raises LocalInferError for a damaged file, before anything is printed. A file with an unsupported architecture is
-    shown without the memory estimate.
+    Raises LocalInferError for a damaged file, and UsageError for an override that does not fit it, before anything is
+    printed. A file with an unsupported architecture is shown without the memory estimate.
     """
-    f = open_gguf(path)
+    f = open_overridden(path, options)
     memory = estimate_memory(f, options)
     if is_projector(f):
         projector = None  # another one that lies beside it

@@ -56,6 +56,17 @@ def test_prompt_fraction_of_peak_arithmetic() -> None:
     assert cells(bench_results.as_markdown([prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
 
 
+def test_overridden_metadata(run: Run, model: Path) -> None:
+    """The benchmark runs the model with other metadata: here a context that needs scaled RoPE, and a wrong one."""
+    test = "bench", model, "-p", 4, "-n", 0, "-r", 1, "-t", 1, "-o", "json"
+    code, out, _ = run(*test, "--rope-scaling", "yarn", "--rope-scale", 4, "--override-kv", "general.size_label=str:9B")
+    assert code == 0
+    assert json.loads(out)[0]["model_type"].startswith("llama 9B")
+    code, out, err = run(*test, "--override-kv", "llama.attention.head_count=int:3")
+    assert (code, out) == (2, "")
+    assert "head_count: is 3; it must divide the embedding length 256 (an option sets this key)" in err
+
+
 def test_engine_options(run: Run, model: Path) -> None:
     """Keys and values in Q8_0 need about half the bytes of F16."""
     actual = []

@@ -84,6 +84,21 @@ def test_suppressed_tokens_are_shown(file: Path, capsys: Capture) -> None:
     assert line_of(out, "tokenizer.ggml.suppress_tokens").endswith("3 int32: 7, 5, 9")
 
 
+def test_overridden_metadata(file: Path, capsys: Capture) -> None:
+    """Other metadata are shown, and count in the memory estimate."""
+    tiny_llama(file)
+    dispatch(["inspect", str(file), "--json"])
+    before = json.loads(capsys.readouterr().out)
+    longer = "--rope-scaling", "yarn", "--rope-scale", "4", "--override-kv", "general.name=str:other"
+    dispatch(["inspect", str(file), "--json", *longer])
+    after = json.loads(capsys.readouterr().out)
+    assert after["metadata"]["general.name"] == "other"
+    assert after["metadata"]["llama.context_length"] == 4 * before["metadata"]["llama.context_length"]
+    assert after["memory"]["kv"] == 4 * before["memory"]["kv"]
+    with pytest.raises(UsageError, match=r"general\.name: is a string in this file, which an integer cannot override"):
+        dispatch(["inspect", str(file), "--override-kv", "general.name=int:1"])
+
+
 def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) -> None:
     tensors = open_gguf(tiny_qwen3moe(file)).tensors.values()
     total, memory = sum(each.n_elements for each in tensors), memory_requirements(open_gguf(file), Options())
