@@ -12,7 +12,7 @@ from typing import Any
 from localinfer.errors import LocalInferError
 from localinfer.escaping import printable
 
-GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 
 
 class Record:
@@ -84,8 +84,11 @@ def read_bytes(path: Path) -> bytes:
 
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file. Raises LocalInferError."""
+    content = read_bytes(path)
+    if content.startswith(PARQUET_MAGIC):
+        raise LocalInferError(f"{shown(path)}: is a Parquet file, of which the rows are needed as JSON Lines")
     try:
-        return read_bytes(path).decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LocalInferError(f"{shown(path)}: byte {error.start}: is no UTF-8 text") from None
 

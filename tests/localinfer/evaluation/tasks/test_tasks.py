@@ -177,6 +177,7 @@ BAD_FILES: dict[str, tuple[str, bytes, str]] = {
     "no object": ("gsm8k", b"[1]", r"bad: line 1: is no JSON object"),
     "deep": ("gsm8k", b"[" * 100_000, r"bad: line 1: is no JSON object"),
     "no UTF-8": ("arc", b'{"a": "\xff"}', r"bad: byte 7: is no UTF-8 text"),
+    "Parquet": ("mmlu", b"PAR1\x15", r"bad: is a Parquet file, of which the rows are needed as JSON Lines"),
     "damaged gzip": ("humaneval", gzip.compress(b"{}")[:-9], r"bad: .*"),
     "missing field": ("gsm8k", b'{"question": "?"}', r"bad: line 1: answer: is missing"),
     "no text": ("gsm8k", b'{"question": 1, "answer": "#### 1"}', r"bad: line 1: question: must be a text"),
