@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LAYERS = 4
 SHOWN_RECIPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M")
+CORRECTIONS = 2  # of the choice for a number of tokens per second, each with a new file
 DEFAULT_TEXT = "the documentation of Python"
 
 
@@ -322,17 +323,28 @@ class Fitting:
 
     def run(self, plan: "FitPlan", tokens_per_second: float, *, replace_file: bool) -> "FitResult":
         """Measure the model, write the file, and check it."""
-        from cli.quantize.fit_report import FitResult, choice_line, command_for
+        from cli.quantize.fit_report import FitResult, command_for, output_type_of
         from localinfer.fit.choice import Goal
         from localinfer.fit.speculation import fastest
         from localinfer.gguf.reader import open_gguf
 
         curve, imatrix = self._curve()
-        point = curve.choose(Goal(plan.file_limit, tokens_per_second))
-        output_type = point.types.get("output.weight") or point.types.get("token_embd.weight", "unchanged")
-        screen.note(choice_line(point, output_type))
-        self._write(point, imatrix, replace_file=replace_file)
-        divergence, speed, speculation = self._check()
+        goal = Goal(plan.file_limit, tokens_per_second)
+        point = curve.choose(goal)
+        speed = self._write(point, imatrix, replace_file=replace_file)
+        for _ in range(CORRECTIONS):
+            if speed >= tokens_per_second:
+                break
+            screen.note(f"decodes at {speed:.1f} tokens/s, not {tokens_per_second:g}; choosing faster types")
+            goal = replace(goal, tokens_per_second=goal.tokens_per_second * tokens_per_second / speed)
+            try:
+                point = curve.choose(goal)
+            except UsageError as problem:
+                screen.warn(str(problem))
+                break
+            speed = self._write(point, imatrix, replace_file=True)
+        output_type = output_type_of(point)
+        divergence, speculation = self._check()
         spec_type, f = fastest(speculation).spec_type, open_gguf(self._out)
         command = command_for(
             shown_path(self._out), self._ctx_size, spec_type, chats="tokenizer.chat_template" in f.metadata,
@@ -365,15 +377,17 @@ class Fitting:
         self._status.erase()
         return SpeedCurve(SizeCurve(plan, lab.divergences), self._time), imatrix
 
-    def _write(self, point: "FitPoint", imatrix: Path, *, replace_file: bool) -> None:
-        """Write the file."""
+    def _write(self, point: "FitPoint", imatrix: Path, *, replace_file: bool) -> float:
+        """Write the file, and return its tokens per second."""
+        from cli.quantize.fit_report import choice_line
         from cli.quantize.progress import QuantizationProgress
-        from localinfer.fit.measurements import make_base_plan
+        from localinfer.fit.measurements import make_base_plan, measure_decode_speed
         from localinfer.quantization import quantize
         from localinfer.quantization.budget import BASE_RECIPE, with_named_recipe
         from localinfer.quantization.pipeline import write_plan
         from localinfer.quantization.plan import Request
 
+        screen.note(choice_line(point))
         request = Request(BASE_RECIPE, imatrix=imatrix)
         plan = with_named_recipe(make_base_plan(self._source, imatrix), request, point.types)
         options = quantize.OutputOptions(replace=replace_file)
@@ -381,10 +395,12 @@ class Fitting:
         write_plan(
             plan, self._out, threads=self._threads, options=options, progress=progress, compiling=self._status
         )  # fmt: skip
+        speed = measure_decode_speed(self._out, self._threads, self._status.show, self._status)
         self._status.erase()
+        return speed
 
-    def _check(self) -> "tuple[Mean, float, list[SpeculationSpeed]]":
-        """Measure the new file: its divergence, the tokens per second, and kinds of speculative decoding."""
+    def _check(self) -> "tuple[Mean, list[SpeculationSpeed]]":
+        """Measure the divergence of the new file, and its speed with kinds of speculative decoding."""
         from localinfer.fit import measurements
         from localinfer.fit.speculation import measure_speculation
 
@@ -392,13 +408,12 @@ class Fitting:
         divergence = measurements.measure_divergence(
             self._workspace, self._out, status.percentage("KL divergence:"), status
         )
-        speed = measurements.measure_decode_speed(self._out, self._threads, status.show, status)
         found = measure_speculation(
             self._out, self._workspace.passages.held_out, threads=self._threads,
             draft_model=self._options.draft_model, on_step=status.percentage("speculative decoding:"), progress=status,
         )  # fmt: skip
         status.erase()
-        return divergence, speed, found
+        return divergence, found
 
 
 def require_floats(source: "Source") -> None:

@@ -75,10 +75,15 @@ def plan_lines(plan: FitPlan) -> Iterator[str]:
     yield from table("steps", "<>", [*steps, ("together", f"about {screen.clock(sum(plan.seconds.values()))}")])
 
 
-def choice_line(point: "FitPoint", output_type: str) -> str:
+def choice_line(point: "FitPoint") -> str:
     """Return a line about a choice of types."""
     types = ", ".join(f"{count} {kind}" for kind, count in Counter(point.types.values()).most_common())
-    return f"chosen: {point.size / MIB:.1f} MiB; output layer {output_type}; tensors: {types}"
+    return f"chosen: {point.size / MIB:.1f} MiB; output layer {output_type_of(point)}; tensors: {types}"
+
+
+def output_type_of(point: "FitPoint") -> str:
+    """Return the type of the output layer, which may be that of the token embeddings."""
+    return point.types.get("output.weight") or point.types.get("token_embd.weight", "unchanged")
 
 
 def result_lines(result: FitResult) -> Iterator[str]:

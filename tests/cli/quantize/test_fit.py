@@ -20,6 +20,7 @@ from localinfer.fit import measurements
 from localinfer.gguf.reader import open_gguf
 
 TEXT = DATA / "varied.txt"
+SECONDS = 300  # kernels may have to be compiled
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -103,7 +104,7 @@ def test_interrupted_run_is_resumed(
 def test_progress_on_a_terminal(terminal: Callable[..., Terminal], model: Path, tmp_path: Path) -> None:
     shown = terminal("fit", str(model), "--task", str(TEXT), "-t", "1", "-o", str(tmp_path / "out.gguf"))
     for text in ("this machine", "tensors: about ", "chosen: ", "KL divergence: 0 %", "localinfer chat"):
-        shown.expect(text)
+        shown.expect(text, SECONDS)
     assert shown.wait() == 0
     assert [path.name for path in tmp_path.iterdir() if "out.gguf" in path.name] == ["out.gguf"]
 
