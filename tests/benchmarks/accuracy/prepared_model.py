@@ -19,6 +19,8 @@ from quantizers import run_localinfer
 
 from localinfer.hub.resolve import find
 
+CALIBRATION_CHUNKS = 16  # of the importance matrix, where nothing else is said
+
 
 class PreparedModel:
     """One model with one noise seed. `calibration` is a key of CALIBRATIONS; `eval_chunks` of each text are scored."""

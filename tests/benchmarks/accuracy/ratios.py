@@ -81,7 +81,7 @@ class Row:
     @property
     def mean(self) -> float:
         """The geometric mean over all kinds of text."""
-        return math.exp(sum(map(math.log, self.means.values())) / len(self.tokens))
+        return geometric_mean(self.tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,6 +113,11 @@ def log_ratio(a: Values, b: Values) -> Mean:
     """Return log(mean a / mean b) of paired values with its standard error (delta method)."""
     mean_a, mean_b = mean_of(a), mean_of(b)
     return Mean(math.log(mean_a / mean_b), Mean.of(a / mean_a - b / mean_b).error)
+
+
+def geometric_mean(tokens: Mapping[str, Values]) -> float:
+    """Return the geometric mean over kinds of text of the mean divergence of their tokens."""
+    return math.exp(sum(math.log(mean_of(values)) for values in tokens.values()) / len(tokens))
 
 
 def mean_of(values: Values) -> float:
