@@ -2,6 +2,7 @@
 
     python tests/benchmarks/speech_recognition.py                          # Q8_0: 0.7 GB, made of 2.5 GB
     python tests/benchmarks/speech_recognition.py --type F16 --seconds 60 --layers 8
+    python tests/benchmarks/speech_recognition.py --model /tmp/parakeet.gguf     # keeps the file for the next run
 
 The spectrogram and the encoder are timed, and decoding on its own. Each step of decoding finds a token that lasts four
 rows, so there are 3.1 steps per second; that is the rate of tokens in fast speech. Needs the group `test`.
@@ -46,7 +47,7 @@ def published_shape(layers: int) -> dict[str, Any]:
     return config | sizes | {"encoder_config": encoder}
 
 
-def write_model(folder: Path, layers: int, type: str) -> Path:
+def write_model(path: Path, layers: int, type: str) -> None:
     """Write a checkpoint with random weights, and convert it."""
     random, config = np.random.default_rng(20), published_shape(layers)
     tensors = {
@@ -57,9 +58,23 @@ def write_model(folder: Path, layers: int, type: str) -> Path:
     tensors = {name: np.abs(each) + 1 if name.endswith("running_var") else each for name, each in tensors.items()}
     tensors["joint.head.bias"][-1] = 1e4  # the largest duration
     tensors["joint.head.bias"][TOKENS] = -1e4  # the blank
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    parakeet_checkpoints.write_files(folder, config, [f"▁{number}" for number in range(TOKENS)])
-    return localinfer.quantize(folder, folder / "model.gguf", type)
+    with tempfile.TemporaryDirectory() as folder:
+        save_file(tensors, Path(folder, "model.safetensors"), {"format": "pt"})
+        parakeet_checkpoints.write_files(Path(folder), config, [f"▁{number}" for number in range(TOKENS)])
+        localinfer.quantize(folder, path, type)
+
+
+def measure(path: Path, seconds: float, rounds: int, options: Options) -> tuple[list[tuple[float, float]], int]:
+    """Return the seconds of the encoder and of decoding for each round, and the number of tokens."""
+    file, sound = open_recognition_file(path), Sound(speech(seconds))
+    weights, times = read_head(file), []
+    for _ in range(rounds + 1):  # the first one compiles kernels
+        started = time.perf_counter()
+        rows = np.concatenate(list(encode(file, sound, CHUNK_SECONDS, options)))
+        encoded = time.perf_counter()
+        tokens = [*decoding.make_decoding(file, weights).feed(rows)]
+        times.append((encoded - started, time.perf_counter() - encoded))
+    return times[1:], len(tokens)
 
 
 def main() -> None:
@@ -69,21 +84,16 @@ def main() -> None:
     parser.add_argument("--type", default="Q8_0")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", type=Path, help="file with the model, which is written if it is missing")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        file = open_recognition_file(write_model(Path(folder), given.layers, given.type))
-        (Path(folder) / "model.safetensors").unlink()
-        sound, options = Sound(speech(given.seconds)), Options(threads=given.threads)
-        weights, times = read_head(file), []
-        for _ in range(given.rounds + 1):  # the first one compiles kernels
-            started = time.perf_counter()
-            rows = np.concatenate(list(encode(file, sound, CHUNK_SECONDS, options)))
-            encoded = time.perf_counter()
-            tokens = [*decoding.make_decoding(file, weights).feed(rows)]
-            times.append((encoded - started, time.perf_counter() - encoded))
-    encoder, decoder = np.median(times[1:], axis=0)
+        path = given.model or Path(folder, "model.gguf")
+        if not path.exists():
+            write_model(path, given.layers, given.type)
+        times, n_tokens = measure(path, given.seconds, given.rounds, Options(threads=given.threads))
+    encoder, decoder = np.median(times, axis=0)
     print(f"{given.type}, {given.layers} layers, {given.threads} threads: {given.seconds:g} s of sound")
-    print(f"spectrogram and encoder {encoder:.2f} s, decoding {decoder:.2f} s ({len(tokens)} tokens)")
+    print(f"spectrogram and encoder {encoder:.2f} s, decoding {decoder:.2f} s ({n_tokens} tokens)")
     print(f"real-time factor {(encoder + decoder) / given.seconds:.3f}")
 
 
