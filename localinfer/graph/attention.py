@@ -17,24 +17,31 @@ from localinfer.graph.properties.rope import (
 )
 from localinfer.graph.properties.sliding_window import read_kv_source_layers, read_sliding_layers, read_sliding_window
 
+MAX_ALIBI_BIAS = 64  # of the head with the smallest slope, whose scores then hardly decrease
+
 
 def qkv(g: Builder[X], h: X, blk: Block, *, bias: bool = False) -> Sequence[X]:
     """Return queries, keys and values, [token][head][value], from three matrices or from a fused one. With `bias`, each
-    matrix must have one."""
+    matrix must have one. The file may limit their magnitudes."""
     if bias:
         g.tensors.require_bias("attn_q", "attn_k", "attn_v", "attn_qkv")
     heads = blk.heads
     q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
+    products: Sequence[X]
     if g.tensors.has(f"{blk}attn_qkv.weight"):
         products = g.slices(h, f"{blk}attn_qkv", q, k, v)
         for name, x in zip("qkv", products, strict=True):
             g.point(x, f"{blk}attn_{name}")
-        return products
-    return [
-        g.matmul(h, f"{blk}attn_q", q, barrier=False),
-        g.matmul(h, f"{blk}attn_k", k, barrier=False),
-        g.matmul(h, f"{blk}attn_v", v),
-    ]
+    else:
+        products = [
+            g.matmul(h, f"{blk}attn_q", q, barrier=False),
+            g.matmul(h, f"{blk}attn_k", k, barrier=False),
+            g.matmul(h, f"{blk}attn_v", v),
+        ]
+    if g.hparams.number("attention.clamp_kqv", 0.0):
+        for x in products:
+            g.clip(x, g.hparams.positive("attention.clamp_kqv"))
+    return products
 
 
 def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:
@@ -80,6 +87,15 @@ def temperature_rope(g: Builder[X], rate: float, original: int, *, offset: int =
     are defaults for the metadata. See `AttentionTemperature`."""
     temperature = read_temperature(g.hparams, rate, original, offset)
     return temperature_only_rope(temperature, g.properties.key_length(sliding=False))
+
+
+def alibi(g: Builder[X], default: float) -> AttentionSpec:
+    """Return attention without rotary embeddings, whose scores decrease with the distance: as the file specifies, or as
+    the default does. With 0, they do not."""
+    bias = g.hparams.number("attention.max_alibi_bias", default)
+    if not 0 <= bias <= MAX_ALIBI_BIAS:
+        raise g.hparams.error("attention.max_alibi_bias", f"is {bias:g}; it must be 0 to {MAX_ALIBI_BIAS}")
+    return AttentionSpec(None, max_alibi_bias=bias)
 
 
 def sliding_window(g: Builder[X], default: int = 0) -> int:

@@ -51,9 +51,10 @@ class Builder(ABC, Generic[X]):
         """Whether norms are LayerNorms."""
         return self.properties.uses_layer_norm
 
-    def use_layer_norm(self) -> None:
-        """Make all norms LayerNorms: keys of the file do not decide, as some files have those of both kinds."""
-        self.properties.use_layer_norm()
+    def use_layer_norm(self, *, weights: bool = True) -> None:
+        """Make all norms LayerNorms, possibly without weights: keys of the file do not decide, as some files have those
+        of both kinds."""
+        self.properties.use_layer_norm(weights=weights)
 
     @property
     @abstractmethod
@@ -101,6 +102,10 @@ class Builder(ABC, Generic[X]):
         """Add a tensor of shape (n,) to each row of x."""
 
     @abstractmethod
+    def clip(self, x: X, limit: float) -> None:
+        """Limit the magnitudes of x."""
+
+    @abstractmethod
     def soft_cap(self, x: X, factor: float, cap: float) -> None:
         """Replace x with cap * tanh(factor * x / cap), or with factor * x if cap is 0."""
 
@@ -132,6 +137,10 @@ class Builder(ABC, Generic[X]):
     def by_modality(self, x: X, function: ModalityFunction[X]) -> Sequence[X]:
         """Return what the function makes of the rows of text in x, and of those of images, in the order of the tokens.
         The last row of an image counts as text."""
+
+    @abstractmethod
+    def xielu(self, x: X, alpha_p: float, alpha_n: float, beta: float, eps: float) -> None:
+        """Replace x with alpha_p x^2 + beta x above 0, and with alpha_n (e^min(x, eps) - 1 - x) + beta x below."""
 
     # --- matrices ---
 

@@ -40,6 +40,7 @@ class DecoderSpec:
     attention: AttentionSpec | Sequence[AttentionSpec]
     activation: str = "silu"
     gated: bool = True
+    length_counts_gate: bool = False
     row_norm: bool = False  # RMSNorm over whole rows of queries and keys
     pre_norms: Mapping[str, str] = field(default_factory=lambda: PRE_NORMS)
     post_norms: Mapping[str, str] = field(default_factory=lambda: NO_BRANCH_NORMS)
@@ -114,7 +115,8 @@ def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> B
     if spec.router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
         f, matrix = expert_feed_forward(g, h, blk, spec.router, spec.activation), ""
     else:
-        f, matrix = feed_forward(g, h, blk, spec.activation, gated=spec.gated), "ffn_down"
+        options = {"gated": spec.gated, "length_counts_gate": spec.length_counts_gate}
+        f, matrix = feed_forward(g, h, blk, spec.activation, **options), "ffn_down"
     return BranchOutput(g.norm(f, f"{blk}ffn_sub_norm") if spec.sub_norms else f, matrix)
 
 

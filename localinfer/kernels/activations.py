@@ -171,6 +171,28 @@ def gated_activation(activation: str, tile: int, passes: int) -> Body:
     return body
 
 
+@inline
+def xielu_of(x: Any, alpha_p: float, alpha_n: float, beta: float, eps: float) -> Any:
+    """Return alpha_p x^2 + beta x above 0, and alpha_n (e^min(x, eps) - 1 - x) + beta x below (xIELU; Huang and
+    Schlag, 2024)."""
+    zero, one = splat(f32x16, float32(0.0)), splat(f32x16, float32(1.0))
+    above = splat(f32x16, float32(alpha_p)) * x * x
+    below = splat(f32x16, float32(alpha_n)) * (exp(minimum(x, splat(f32x16, float32(eps)))) - one - x)
+    return fma(splat(f32x16, float32(beta)), x, select(x > zero, above, below))
+
+
+def xielu() -> Body:
+    """Make the kernel x = xIELU(x), whose parameters are arguments."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
+        for i in range(4 * args.n * first, 4 * args.n * end, 64):
+            x = load(f32x16, args.x + i)
+            store(args.x + i, xielu_of(x, args.alpha_p, args.alpha_n, args.beta, args.eps))
+
+    return body
+
+
 def gate_halves(activation: str, tile: int, passes: int) -> Body:
     """Make the kernel y = act(first half of a row of x) * second half, and q = y quantized unless q is 0; rows of x
     have 2 n values."""

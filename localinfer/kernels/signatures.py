@@ -72,6 +72,9 @@ CLIP = KernelSignature.parse("localinfer.kernels.residual:clip", "tokens x low:f
 REPLACE_ROWS = KernelSignature.parse("localinfer.kernels.media:replace_rows", "tokens x x_n x_first numbers n y:out")
 ADD_ROWS = KernelSignature.parse("localinfer.kernels.media:add_rows", "tokens x x_n x_first numbers n y:out")
 
+XIELU = KernelSignature.parse(
+    "localinfer.kernels.activations:xielu", "tokens alpha_p:float alpha_n:float beta:float eps:float n x:out"
+)
 GATED_ACTIVATION = KernelSignature.parse(
     "localinfer.kernels.activations:gated_activation", "tokens up up_n up_first n gate:out q:out"
 )
@@ -140,8 +143,8 @@ APPEND = KernelSignature.parse(
 ATTENTION = KernelSignature.parse(
     "localinfer.kernels.attention.paged_attention:attention",
     "tokens q q_sink k_cache v_cache capacity entry_positions oldest newest segments sink_pages group "
-    "kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks chunk partial:out y:out q_out:out "
-    "stop",
+    "kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks slopes chunk partial:out y:out "
+    "q_out:out stop",
 )
 COMBINE = KernelSignature.parse(
     "localinfer.kernels.attention.combine:combine",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.graph.properties.attention import alibi_slopes
 from localinfer.graph.properties.rope import AttentionTemperature, Rope
 from localinfer.graph.properties.router import Router
 
@@ -39,6 +40,14 @@ def within_window(position: Positions, window: int) -> NDArray[np.bool_]:
 
 
 # --- rope ---
+
+
+def alibi(heads: int, max_bias: float, position: Positions) -> Floats:
+    """Return what is added to the scores of each head, (heads, n_tokens, n_tokens): the negative distance of the key
+    times the slope of the head (ALiBi; Press et al., 2021), or 0 if `max_bias` is 0."""
+    slopes = alibi_slopes(heads, max_bias) if max_bias else np.zeros(heads)
+    distances: Floats = slopes[:, None, None] * (position[None, :] - position[:, None])
+    return distances
 
 
 def plain_frequencies(base: float, n: int) -> Floats:
@@ -124,6 +133,12 @@ def sigmoid(x: Floats) -> Floats:
 def soft_cap(x: Floats, cap: float) -> Floats:
     """Return cap * tanh(x / cap), or x if cap is 0."""
     return cap * np.tanh(x / cap) if cap else x
+
+
+def xielu(x: Floats, alpha_p: float, alpha_n: float, beta: float, eps: float) -> Floats:
+    """Return the expanded integral of ELU (Huang and Schlag, 2024)."""
+    y: Floats = np.where(x > 0, alpha_p * x**2, alpha_n * (np.expm1(np.minimum(x, eps)) - x)) + beta * x
+    return y
 
 
 def silu(x: Floats) -> Floats:

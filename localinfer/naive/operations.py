@@ -34,6 +34,7 @@ from localinfer.naive.formulas import (
     ACTIVATIONS,
     Floats,
     Positions,
+    alibi,
     gated_activation,
     join_heads,
     layer_norm,
@@ -48,6 +49,7 @@ from localinfer.naive.formulas import (
     temperature_at,
     visible,
     within_window,
+    xielu,
 )
 from localinfer.naive.heads import NumpyHeads
 from localinfer.naive.media import NaiveMedia
@@ -125,7 +127,8 @@ class NumpyBuilder(Builder[Floats]):
             x[:] = self.norm(x, name)
             return x
         normalise = layer_norm if self.uses_layer_norm else rms_norm
-        self.point(y := normalise(x, self.model[name], self.eps) + self.model.bias(name), name)
+        weight = self.model[name] if self.properties.has_norm_weights else np.ones(x.shape[1], x.dtype)
+        self.point(y := normalise(x, weight, self.eps) + self.model.bias(name), name)
         return y
 
     def norm_groups(
@@ -149,6 +152,9 @@ class NumpyBuilder(Builder[Floats]):
     def add_vector(self, x: Floats, tensor: str) -> Floats:
         return x + self.model.vector(tensor)
 
+    def clip(self, x: Floats, limit: float) -> None:
+        x[:] = np.clip(x, -limit, limit)
+
     def soft_cap(self, x: Floats, factor: float, cap: float) -> None:
         x[:] = soft_cap(factor * x, cap)
 
@@ -165,6 +171,9 @@ class NumpyBuilder(Builder[Floats]):
 
     def by_modality(self, x: Floats, function: ModalityFunction[Floats]) -> Sequence[Floats]:
         return self.media.by_modality(x, function)
+
+    def xielu(self, x: Floats, alpha_p: float, alpha_n: float, beta: float, eps: float) -> None:
+        x[:] = xielu(x, alpha_p, alpha_n, beta, eps)
 
     # --- matrices ---
 
@@ -225,9 +234,8 @@ class NumpyBuilder(Builder[Floats]):
             k = normed_and_rotated(split_heads(k, blk.heads.count_kv), "k", rotary)
             k = self.named_heads(k, f"{blk}attn_k_rope")
             self.kv_cache[blk.number] = self.store_in_cache(blk, k, v, anchors)
-        k, v = self.kv_cache[blk.number if kv_source is None else kv_source]
-        group = blk.heads.group  # query heads per KV head
-        k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
+        shared = self.kv_cache[blk.number if kv_source is None else kv_source]
+        k, v = (np.repeat(each, blk.heads.group, axis=0) for each in shared)  # for each query head
         rotated = self.named_heads(normed_and_rotated(q, "q", rotary), f"{blk}attn_q_rope")
         scores = rotated @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
         if window == 0 and model.n_ctx:
@@ -240,7 +248,8 @@ class NumpyBuilder(Builder[Floats]):
             mask |= self.media.later_rows()
         if spec.chunked:
             mask &= position[:, None] // window == position[None, :] // window
-        scores = np.where(mask, soft_cap(factor * scores, spec.cap), -np.inf)
+        scores = soft_cap(factor * scores, spec.cap) + alibi(blk.heads.count, spec.max_alibi_bias, position)
+        scores = np.where(mask, scores, -np.inf)
         if spec.sinks:  # an extra column whose value is 0
             sink_scores = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]
             scores, v = np.concatenate([scores, sink_scores], axis=2), np.pad(v, ((0, 0), (0, 1), (0, 0)))

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.sliding_window import sliding_window_layers
@@ -50,7 +53,8 @@ class AttentionSpec:
     `head_norm` is the norm of the heads of queries and keys: RMSNorm "before_rope" or "after_rope", "unweighted"
     RMSNorm after RoPE, LayerNorm with weights "per_head", or "none". Scores are multiplied by `scale` (None: key
     size^-1/2) and soft-capped at `cap` unless that is 0. With `sinks`, each head has a learned score, which the softmax
-    includes and which has no value.
+    includes and which has no value. Unless `max_alibi_bias` is 0, scores decrease with the distance of the key
+    (`alibi_slopes`).
 
     The rows of a bidirectional media span also attend to the later ones of the span, unless `causal_media`.
     """
@@ -62,7 +66,19 @@ class AttentionSpec:
     scale: float | None = None
     cap: float = 0.0
     sinks: bool = False
+    max_alibi_bias: float = 0.0
     causal_media: bool = False
+
+
+def alibi_slopes(heads: int, max_bias: float) -> NDArray[np.float64]:
+    """Return how much the scores of each head decrease for each position between query and key (ALiBi; Press et al.,
+    2021): powers of 2, from 2^(-max_bias / heads) to 2^-max_bias if the number of heads is a power of two. Further
+    heads have the slopes between these.
+    """
+    n = 1 << (heads.bit_length() - 1)
+    number = np.arange(heads)
+    steps = np.where(number < n, number + 1.0, number - n + 0.5)
+    return np.exp2(-max_bias * steps / n)
 
 
 def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[AttentionHeads]:

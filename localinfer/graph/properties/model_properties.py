@@ -36,15 +36,15 @@ class ModelProperties:
         self.tensors = Tensors(f, self.block_count)
         self.tensors.accept(*(name for name in f.tensors if is_mtp_tensor(name, self.block_count, blocks)))
         self.embedding_length = multiple_of_32(hparams, "embedding_length")
-        self.uses_layer_norm = False
+        self.uses_layer_norm, self.has_norm_weights = False, True
         self.eps = read_epsilon(hparams, RMS_EPSILON, LAYER_EPSILON)
         self.attention_heads: Sequence[AttentionHeads] = read_attention_heads(
             hparams, self.embedding_length, self.block_count
         )
 
-    def use_layer_norm(self) -> None:
-        """Make all norms LayerNorms. Call it before the first of them."""
-        self.uses_layer_norm = True
+    def use_layer_norm(self, *, weights: bool = True) -> None:
+        """Make all norms LayerNorms, possibly without weights. Call it before the first of them."""
+        self.uses_layer_norm, self.has_norm_weights = True, weights
         self.eps = read_epsilon(self.hparams, LAYER_EPSILON, RMS_EPSILON)
 
     @property

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF, Tensor
 from quant import FORMATS
-from quant.ggml import TYPES
+from quant.ggml import TYPE_NUMBERS, TYPES
 
 
 class Tensors:
@@ -122,6 +122,11 @@ class Tensors:
         if unused:
             what = f"is not used by the supported {self.f.get('general.architecture', str)} architecture"
             raise self.f.error(f"tensor {unused[0]}", what, UnsupportedError)
+
+
+def constant_tensor(name: str, values: NDArray[np.float32]) -> Tensor:
+    """Return numbers that no file has, but that the architecture determines, as a tensor."""
+    return Tensor(name, values.shape, TYPE_NUMBERS["F32"], values.reshape(-1).view(np.uint8), 0)
 
 
 def matrix_slice(tensor: Tensor, number: int) -> Tensor:

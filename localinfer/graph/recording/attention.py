@@ -2,15 +2,18 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.cache.ring_buffer import MIN_PACKED_ENTRIES, LayerCache, RingBuffer, VisiblePositions
 from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.points import KEYS, QUERIES
-from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
+from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec, alibi_slopes
 from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.properties.rope import NO_ROPE, Rope
+from localinfer.graph.properties.tensors import constant_tensor
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.points import PointRecorder
 from localinfer.graph.recording.rope_tables import Angles, BlockTable, RopeTable
@@ -63,6 +66,15 @@ class LayerAttention(NamedTuple):
     def scale(self) -> float:
         """The factor of the scores."""
         return self.spec.scale or self.heads.key**-0.5
+
+
+    @property
+    def alibi_slopes(self) -> Tensor | int:
+        """How much the scores of each head decrease with the distance of a key; 0 if they do not."""
+        if not self.spec.max_alibi_bias:
+            return 0
+        slopes = alibi_slopes(self.heads.count, self.spec.max_alibi_bias).astype(np.float32)
+        return constant_tensor(f"{self.name}alibi", slopes)
 
 
 class AttentionRecorder:
@@ -189,7 +201,10 @@ class AttentionRecorder:
         # Otherwise, two threads would quantize the same group of 32 values.
         quantized = y.quantized if heads.value % 32 == 0 else 0
         values_in_keys = cache.v.nbytes == 0
-        variant: Constants = {"values_in_keys": int(values_in_keys), "capped": int(cap > 0), **cache.types}
+        variant: Constants = {
+            "values_in_keys": int(values_in_keys), "capped": int(cap > 0),
+            "sloped": int(layer.spec.max_alibi_bias > 0), **cache.types,
+        }  # fmt: skip
         rows, large_rows = (tile_rows(heads.group, large_batch) for large_batch in (False, True))
         single = rows if self.graph.sequences > 1 else large_rows
         flat, tiled = self.graph.layouts
@@ -226,6 +241,7 @@ class AttentionRecorder:
             scale=layer.scale,
             cap=cap * LOG2_E,
             attn_sinks=layer.sink_scores or 0,
+            slopes=layer.alibi_slopes,
             chunk=chunk,
             partial=self._partial,
             y=y,

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import (
     Builder,
@@ -21,7 +23,7 @@ from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.rope import Rope, read_rope
-from localinfer.graph.properties.tensors import row_slice
+from localinfer.graph.properties.tensors import constant_tensor, row_slice
 from localinfer.graph.recording import matrix_products
 from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
@@ -34,6 +36,7 @@ from localinfer.kernels.signatures import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
+    CLIP,
     GATED_ACTIVATION,
     GAUSSIAN_TOPK,
     LAYER_NORM,
@@ -41,6 +44,7 @@ from localinfer.kernels.signatures import (
     NORM_HEADS,
     RMS_NORM,
     SOFT_CAP,
+    XIELU,
 )
 
 
@@ -102,7 +106,10 @@ class GraphBuilder(Builder[Buffer]):
 
     def norm(self, x: Buffer, name: str, *, in_place: bool = False) -> Buffer:
         y = x if in_place else self._graph.buffer(x.n, x.rows)
-        weight = self.tensors.vector(self.tensors.full_name(name), x.n)
+        if self.properties.has_norm_weights:
+            weight = self.tensors.vector(self.tensors.full_name(name), x.n)
+        else:
+            weight = constant_tensor(f"{name}.weight", np.ones(x.n, np.float32))
         if self.uses_layer_norm:
             self._graph.op(
                 name, LAYER_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 8), x=x, weight=weight,
@@ -149,6 +156,9 @@ class GraphBuilder(Builder[Buffer]):
         self._graph.op(tensor, ADD_BIAS, x.rows, bias=self.tensors.vector(tensor, x.n), n=x.n, x=x)
         return x
 
+    def clip(self, x: Buffer, limit: float) -> None:
+        self._graph.op("clip", CLIP, x.rows, chunks=(1, 8), x=x, low=-limit, high=limit, n=x.n, y=x)
+
     def soft_cap(self, x: Buffer, factor: float, cap: float) -> None:
         self._graph.need_scratch(64)
         self._graph.op("soft_cap", SOFT_CAP, x.rows, chunks=(1, 8), factor=factor, cap=cap, n=x.n, x=x)
@@ -176,6 +186,11 @@ class GraphBuilder(Builder[Buffer]):
             return function(x, False)
         model.modality_rows = model.modality_rows or ModalityRows(model.graph)
         return model.modality_rows.apply(x, function, model.points)
+
+    def xielu(self, x: Buffer, alpha_p: float, alpha_n: float, beta: float, eps: float) -> None:
+        self._graph.op(
+            "xielu", XIELU, x.rows, chunks=(1, 8), alpha_p=alpha_p, alpha_n=alpha_n, beta=beta, eps=eps, n=x.n, x=x
+        )
 
     # --- matrices ---
 

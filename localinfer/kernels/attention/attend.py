@@ -11,11 +11,12 @@ of them at a time are transposed from panels to rows. Queries, weights and spans
 
 from typing import Any, NamedTuple
 
-from numba import int32, int64
+from numba import float32, int32, int64
 
 from localinfer.kernels.attention.online_softmax import (
     NOTHING,
     SUMS,
+    Span,
     make_page_visibility,
     make_softmax_update,
     oldest_visible,
@@ -52,9 +53,9 @@ def make_attend_chunk(variant: AttentionVariant) -> Any:
 
     `tile` is the `TileScratch` with the queries and the spans of the tile; the state is updated.
     """
-    rows = variant.rows
+    rows, sloped = variant.rows, variant.sloped
     score_page, accumulate_page = make_score_page(variant), make_accumulate_page(variant)
-    page_visibility, update_softmax = make_page_visibility(rows), make_softmax_update(variant.capped)
+    page_visibility, update_softmax = make_page_visibility(rows), make_softmax_update(variant.capped, sloped)
 
     @inline
     def attend(cache: CacheHead, pages: PageRange, sizes: HeadSizes, tile: TileScratch, state: int) -> None:
@@ -77,11 +78,11 @@ def make_attend_chunk(variant: AttentionVariant) -> Any:
             score_page(queries, cache.k + sizes.k_page_bytes * page, p, panels, values, sizes)
             for row in range(rows):
                 oldest, newest = oldest_visible(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
+                span = Span(oldest, newest, load(float32, tile.slopes + 4 * row) if sloped else 0.0)
                 update_softmax(
                     p + 4 * PAGE_SIZE * row,
                     positions,
-                    oldest,
-                    newest,
+                    span,
                     cache.cap,
                     visible_panels,
                     state + sizes.state_bytes * row,

@@ -9,7 +9,7 @@ visible positions.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import float32, int32, types
@@ -19,6 +19,7 @@ from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from quant.jit.emit import I16, I64
 from quant.jit.emit_numeric import emit_reduce
 from quant.jit.vectors import (
+    convert,
     extract,
     f32x16,
     fma,
@@ -121,19 +122,38 @@ def cap_scores(p: int, cap: float) -> None:
         store(p + 4 * entry, tanh(scores) * splat(f32x16, float32(cap)))
 
 
-def make_softmax_update(capped: int) -> Any:
-    """Make update_softmax(p, positions, oldest, newest, cap, visible_panels, row, value_dim): turn a row's scores,
-    soft-capped if `capped`, into weights relative to its top, and rescale the state if the top grows."""
+@inline
+def lower_scores(p: int, positions: int, newest: int, slope: float) -> None:
+    """Lower the scores of a row by the distances of the keys, times a slope (ALiBi; Press et al., 2021)."""
+    for entry in range(0, PAGE_SIZE, 16):
+        ahead = convert(f32x16, load(i32x16, positions + 4 * entry) - splat(i32x16, int32(newest)))
+        store(p + 4 * entry, fma(ahead, splat(f32x16, float32(slope)), load(f32x16, p + 4 * entry)))
+
+
+class Span(NamedTuple):
+    """The visible positions of a row, and how much its scores decrease with the distance of a key."""
+
+    oldest: int
+    newest: int
+    slope: float
+
+
+def make_softmax_update(capped: int, sloped: int) -> Any:
+    """Make update_softmax(p, positions, span, cap, visible_panels, row, value_dim): turn a row's scores, soft-capped if
+    `capped` and lowered by distances if `sloped`, into weights relative to its top, and rescale the state if the top
+    grows."""
 
     @inline
     def update_softmax(
-        p: int, positions: int, oldest: int, newest: int, cap: float, visible_panels: int, row: int, value_dim: int
+        p: int, positions: int, span: Span, cap: float, visible_panels: int, row: int, value_dim: int
     ) -> None:
         if capped:
             cap_scores(p, cap)
+        if sloped:
+            lower_scores(p, positions, span.newest, span.slope)
         if visible_panels != ALL:
             for entry in range(0, PAGE_SIZE, 16):
-                here = visible(positions + 4 * entry, oldest, newest)
+                here = visible(positions + 4 * entry, span.oldest, span.newest)
                 store(p + 4 * entry, select(here, load(f32x16, p + 4 * entry), splat(f32x16, MINUS_INFINITY)))
         best = load(f32x16, p)
         for entry in range(16, PAGE_SIZE, 16):

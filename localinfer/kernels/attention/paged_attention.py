@@ -17,7 +17,8 @@ first value_size are returned; if `values_in_keys`, values are the last value_di
 attends to positions from its `oldest` to its `newest`, int32 each; of the first `sink_pages` pages, to all up to its
 newest, with the queries at `q_sink`. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
 `attn_sinks`, unless 0, has a learned score per head that takes part in the softmax and has no value (gpt-oss; OpenAI,
-2025).
+2025). If `sloped`, `slopes` has a number per head, times which scores decrease with the distance between query and key
+(ALiBi; Press et al., 2021).
 
 The sizes of heads are arguments, so that models share kernels.
 """
@@ -58,7 +59,7 @@ class SegmentWork(NamedTuple):
 def make_load_queries(variant: AttentionVariant) -> Any:
     """Make load_queries(args, work, first, head, tile): load the queries of a tile and their spans into its
     `TileScratch`, from row `first` of the segment on, for key head `head`."""
-    rows, transform = variant.rows, make_hadamard(variant.keys)
+    rows, sloped, transform = variant.rows, variant.sloped, make_hadamard(variant.keys)
 
     @inline
     def load_query(q: int, key_dim: int, scale: float, queries: TileQueries, row: int) -> None:
@@ -79,6 +80,9 @@ def make_load_queries(variant: AttentionVariant) -> Any:
             query = 4 * key_dim * ((args.kv_heads * token + head) * group + number % group)
             store(span, load(int32, args.oldest + 4 * token))
             store(span + 4, load(int32, args.newest + 4 * token))
+            if sloped:
+                slope = load(float32, args.slopes + 4 * (head * group + number % group))
+                store(tile.slopes + 4 * row, slope * float32(LOG2_E))
             load_query(args.q + query, key_dim, args.scale, tile.queries, row)
             if args.sink_pages:
                 load_query(args.q_sink + query, key_dim, args.scale, tile.sink_queries, row)

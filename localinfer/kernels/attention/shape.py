@@ -12,7 +12,8 @@ from quant.jit.vectors import inline
 class AttentionVariant:
     """The types and the tiles that attention kernels are compiled for.
 
-    If `values_in_keys`, values are dimensions of the keys. Scores are soft-capped if `capped`. Tiles have `rows` rows,
+    If `values_in_keys`, values are dimensions of the keys. Scores are soft-capped if `capped`, and decrease with the
+    distance of the key if `sloped`. Tiles have `rows` rows,
     or `single` rows in segments of one token. The output is quantized for tiles of `tile` tokens in `passes` passes
     (`quant.matmul.activations`).
     """
@@ -21,6 +22,7 @@ class AttentionVariant:
     v_type: str
     values_in_keys: int
     capped: int
+    sloped: int
     rows: int
     single: int
     tile: int

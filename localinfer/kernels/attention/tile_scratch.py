@@ -20,6 +20,7 @@ class TileScratch(NamedTuple):
     sink_queries: TileQueries  # queries for pages with attention sinks
     weights: int  # scores and weights of a page, float32 [rows][64], then scratch for `weighted_values`
     spans: int  # the visible positions of each row, int32 [rows][2]
+    slopes: int  # how much the scores of each row decrease with the distance of a key, float32 [rows]
     end: int  # of all that
 
 
@@ -34,6 +35,6 @@ def make_tile_scratch(rows: int) -> Any:
         sink_queries = TileQueries(scratch + 2 * size, scratch + 3 * size)
         weights = scratch + 4 * size
         spans = weights + weights_bytes
-        return TileScratch(queries, sink_queries, weights, spans, spans + spans_bytes)
+        return TileScratch(queries, sink_queries, weights, spans, spans + 8 * rows, spans + spans_bytes)
 
     return tile_scratch

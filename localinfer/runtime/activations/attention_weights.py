@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.cache.ring_buffer import VisiblePositions
+from localinfer.graph.properties.attention import alibi_slopes
 from localinfer.graph.recording.attention import LayerAttention
 
 Floats = NDArray[np.float32]
@@ -25,6 +26,9 @@ def attention_weights(
     scores = (queries @ keys).reshape(heads.count, n, n) * np.float32(layer.scale)
     if spec.cap:
         scores = np.float32(spec.cap) * np.tanh(scores / np.float32(spec.cap))
+    if spec.max_alibi_bias:
+        slopes = alibi_slopes(heads.count, spec.max_alibi_bias).astype(np.float32)[:, None, None]
+        scores += slopes * (positions[None, :] - positions[:, None])
     scores = np.where(attends(visible, positions), scores, -np.inf)
     largest = scores.max(axis=2, keepdims=True)
     sinks = None if layer.sink_scores is None else layer.sink_scores.data.view(np.float32).reshape(-1, 1, 1)

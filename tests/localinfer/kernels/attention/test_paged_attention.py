@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localinfer.graph.properties.attention import alibi_slopes
 from localinfer.kernels.layout import (
     ANCHORED_TYPES,
     GROUP_BYTES,
@@ -116,7 +117,7 @@ class Layer:
     def attend(
         self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, n_threads: int = 1,
         is_prefill: bool = True, q_sink: Floats | None = None, cap: float = 0.0, attn_sinks: Floats | None = None,
-        segments: Sequence[tuple[int, Pages]] = (),
+        slopes: Floats | None = None, segments: Sequence[tuple[int, Pages]] = (),
     ) -> Floats:  # fmt: skip
         """Return y (tokens, heads, head_dim) for q of the same shape, from the kernels for large or small batches.
         Without segments, all tokens attend to all pages."""
@@ -138,15 +139,16 @@ class Layer:
             "group": self.group, "kv_heads": self.kv_heads, "key_size": self.head_dim, "key_dim": self.wide,
             "value_size": value_size, "value_dim": value_dim,
             "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
-            "attn_sinks": 0 if attn_sinks is None else attn_sinks, "chunk": CHUNK,
+            "attn_sinks": 0 if attn_sinks is None else attn_sinks, "slopes": 0 if slopes is None else slopes,
+            "chunk": CHUNK,
             "partial": np.zeros(MIN_TILES_UNSPLIT * chunks * rows * row_state_bytes(self.wide), np.uint8), "y": y,
             "q_out": 0,
             "stop": np.zeros(1, np.int64),
         }  # fmt: skip
         variant: dict[str, Any] = {
             "k_type": self.key_kind, "v_type": self.v_type, "values_in_keys": int(self.shared > 0),
-            "capped": int(cap > 0), "rows": rows, "single": single if self.sequences > 1 else rows,
-            "tile": 0, "passes": 1,
+            "capped": int(cap > 0), "sloped": int(slopes is not None), "rows": rows,
+            "single": single if self.sequences > 1 else rows, "tile": 0, "passes": 1,
         }  # fmt: skip
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
         kernels.run("localinfer.kernels.attention.paged_attention:attention", arguments, n_threads, **variant)
@@ -167,6 +169,7 @@ class Layer:
     def reference(
         self, q: Floats, positions: NDArray[np.int32], k: Floats, v: Floats, at: NDArray[np.int32],
         window: int = EVERYTHING, cap: float = 0.0, attn_sinks: Floats | None = None,
+        slopes: Floats | None = None,
     ) -> NDArray[np.float64]:  # fmt: skip
         """Compute the same in float64 from the keys and values at these positions."""
         query = q.astype(np.float64) if self.k_type in UNSCALED else transformed(q).astype(np.float64)
@@ -176,6 +179,7 @@ class Layer:
         scores = np.einsum("thd,chd->htc", query, keys) * self.head_dim**-0.5
         scores = cap * np.tanh(scores / cap) if cap else scores
         back = positions[:, None] - at[None, :]
+        scores -= 0 if slopes is None else slopes[:, None, None].astype(np.float64) * back
         scores[:, (back < 0) | (back >= window)] = -np.inf
         sinks = np.full(len(scores), -np.inf) if attn_sinks is None else attn_sinks
         top = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
@@ -285,6 +289,22 @@ def test_scores_are_soft_capped() -> None:
     y = layer.attend(q, positions, cap=20.0)
     np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at, cap=20.0), atol=2e-5)
     assert abs(y - layer.reference(q, positions, k, v, at)).max() > 0.01
+
+
+@pytest.mark.parametrize("window", [EVERYTHING, 100])
+def test_scores_decrease_with_the_distance(window: int) -> None:
+    layer, slopes = Layer(3, 96, "f32", "f32"), alibi_slopes(6, 8.0).astype(np.float32)
+    k, v, at = filled(layer, 400)
+    q, positions = 2 * normal(30, 6, 96), np.arange(370, 400, dtype=np.int32)
+    y = layer.attend(q, positions, slopes=slopes, window=window)
+    np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at, window, slopes=slopes), atol=1e-5)
+    few = layer.attend(q[-2:], positions[-2:], slopes=slopes, window=window, n_threads=3, is_prefill=False)
+    np.testing.assert_array_equal(few, y[-2:])
+
+
+def test_slopes_are_those_of_the_paper() -> None:
+    np.testing.assert_array_equal(alibi_slopes(8, 8.0), 2.0 ** -np.arange(1, 9))
+    np.testing.assert_allclose(alibi_slopes(6, 8.0), 2.0 ** -np.array([2, 4, 6, 8, 1, 3]))  # two between those of four
 
 
 @pytest.mark.parametrize(("group", "head_dim", "k_type", "v_type"), SHAPES)
