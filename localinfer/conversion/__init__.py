@@ -9,6 +9,7 @@ Data flow:
     tokenizer_config.json, templates  ->  vocabulary/special_tokens.py                        ->  fields
     *.safetensors  ->  tensor_formats/  ->  tensors.py: renamed, retyped and reordered  ->  tensors
                        quantization_config.py: quantized matrices are joined with their scales
+                                        ->  layer_numbers.py: numbers of each layer become fields
                                         ->  mtp.py: multi-token prediction (MTP) layers
 
 Speech recognition models have nothing in common with this: speech_recognition.py converts them.
@@ -24,6 +25,7 @@ from localinfer.conversion import (
     config_hyperparameters,
     eagle3,
     general_metadata,
+    layer_numbers,
     mtp,
     pooling,
     quantization_config,
@@ -56,18 +58,21 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None) -> Sourc
     if architecture.is_draft_head:
         tokenizer_folder, config = eagle3.read_target(config, Path(target) if target else None)
     numbers = config_hyperparameters.read_hparams(architecture, config)
+    of_layers: dict[str, Field] = {}
     if architecture.is_draft_head:
         draft_vocabulary = eagle3.draft_vocabulary(stored, config, numbers)
         converted = tensors.convert(folder, architecture, numbers, eagle3.model_tensors(stored)) | draft_vocabulary
     else:
         stored = mtp.rename_mtp_layers(architecture, numbers.n_layer, stored)
         numbers = mtp.count_mtp_layers(architecture, numbers, stored)
+        stored, of_layers = layer_numbers.split(folder, architecture, numbers.n_layer, stored)
         converted = tensors.convert(folder, architecture, numbers, stored)
     tokens = vocabulary.read_vocabulary(tokenizer_folder, numbers.n_vocab, architecture.character_bpe_model)
     fields = {
         "general.architecture": Field.text(architecture.name),
         **general_metadata.fields(folder, converted.values()),
         **config_hyperparameters.fields(architecture, config, numbers),
+        **of_layers,
         **pooling.fields(folder, architecture, numbers),
         **vocabulary.fields(tokens, numbers.n_vocab),
         **special_tokens.fields(tokenizer_folder, tokens, numbers.n_vocab),

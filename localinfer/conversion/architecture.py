@@ -44,11 +44,12 @@ class Architecture:
     dense_tensors: tuple[str, ...] = ()  # further tensors of layers without experts, such as leading dense layers
     layer_type_tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # further tensors, by layer type
     optional_layer_tensors: tuple[str, ...] = ()  # each exists in all layers or in none
-    output_norm: str = "output_norm"
+    output_norm: str = "output_norm"  # "": it has no weights
     model_tensors: tuple[str, ...] = ()
     optional_model_tensors: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # overrides of tensor_shapes.py
     no_weight_suffix: tuple[str, ...] = ("ssm_a", "ssm_d")  # layer tensors whose names do not end in ".weight"
+    layer_numbers: Mapping[str, str] = field(default_factory=dict)  # stored numbers of each layer -> GGUF's whole keys
     final_shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GGUF shapes, if stored ones differ
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # changes the order of rows or columns
     fused_sources: Mapping[str, str] = field(default_factory=dict)  # tensor -> fused checkpoint tensor it may be in

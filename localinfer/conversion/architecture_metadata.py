@@ -20,6 +20,7 @@ from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
 from localinfer.graph.properties.pooling import POOLINGS
 
 Fields = dict[str, Field]
+BAICHUAN2_VOCABULARY = 125_696
 
 
 def minicpm_scales(config: JsonObject, hp: HParams) -> Fields:
@@ -29,6 +30,28 @@ def minicpm_scales(config: JsonObject, hp: HParams) -> Fields:
         "residual_scale": Field.float32(config.positive_float("scale_depth") / hp.n_layer**0.5),
         "logit_scale": Field.float32(hp.n_embd / config.positive_float("dim_model_base")),
     }
+
+
+def refact_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001
+    """Set Refact's feed-forward length: two thirds of four times the embedding length, in steps of 256."""
+    return replace(hp, n_ff=-(-(8 * hp.n_embd // 3) // 256) * 256)
+
+
+def baichuan_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Raise UnsupportedError for Baichuan 2, which normalises its output layer."""
+    if hp.n_vocab == BAICHUAN2_VOCABULARY:
+        raise config.error("vocab_size", "is that of Baichuan 2, whose output layer is not supported", UnsupportedError)
+    return hp
+
+
+def qwen_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001
+    """Halve the feed-forward length of Qwen's first generation: config.json counts the rows of gate and up together."""
+    return replace(hp, n_ff=hp.n_ff // 2)
+
+
+def qwen_metadata(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return the feed-forward length of gate and up together."""
+    return {"feed_forward_length": Field.uint32(2 * hp.n_ff)}
 
 
 def no_softcapping(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
@@ -46,6 +69,11 @@ def activation(config: JsonObject, hp: HParams, *, usual: tuple[str, ...]) -> Fi
 def falcon_layout(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
     """Return the tensor data layout "jploski": queries, keys and values are sorted by kind."""
     return {"tensor_data_layout": Field.text("jploski")}
+
+
+def meta_layout(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return the tensor data layout of models whose rows are in the order of Llama's first checkpoints."""
+    return {"tensor_data_layout": Field.text("Meta AI original pth")}
 
 
 def modern_bert(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001

@@ -7,13 +7,30 @@ from localinfer.conversion.expert_metadata import experts
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.rope import RopeMetadata
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 
 Fields = dict[str, Field]
 NO_ROPE_INTERVAL = 4
+MPT_VALUES = {
+    "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False, "softmax_scale": None, "alibi": True,
+}  # fmt: skip
 # Llama 4: the chunk size, the temperature scale, and Maverick's number of experts
 LLAMA4_CHUNK, LLAMA4_TEMPERATURE, MAVERICK_EXPERTS = 8192, 0.1, 128
+
+
+def mpt(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return MPT's metadata: ALiBi, and the limit of queries, keys and values."""
+    attention = config.child("attn_config")
+    for key, value in MPT_VALUES.items():
+        given = attention.values.get(key, value)
+        if given != value:
+            raise attention.error(key, f"{printable(repr(given), 40)} is not supported", UnsupportedError)
+    fields = {"attention.max_alibi_bias": Field.float32(attention.positive_float("alibi_bias_max", 8.0))}
+    if attention.values.get("clip_qkv") is None:
+        return fields
+    return fields | {"attention.clamp_kqv": Field.float32(attention.positive_float("clip_qkv"))}
 
 
 def require_no_rope_interval(config: JsonObject, hp: HParams) -> Fields:

@@ -102,6 +102,11 @@ class HParams:
         return self.n_head_kv * self.head_dim
 
     @property
+    def n_2kv(self) -> int:
+        """The number of rows of a fused matrix of keys and values."""
+        return 2 * self.n_kv
+
+    @property
     def n_qkv(self) -> int:
         """The number of rows of a fused matrix of queries, keys and values."""
         return self.n_q + 2 * self.n_kv

@@ -99,11 +99,13 @@ def with_older_keys(values: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration with the keys from before transformers 5, which the conversion needs."""
     values.setdefault("rotary_pct", (values.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))
     values.setdefault("n_ctx", values.get("n_positions"))
-    if values.get("multi_query") and not values["new_decoder_architecture"]:
+    if values.get("multi_query") and not values.get("new_decoder_architecture"):
         values["num_kv_heads"] = 1
     if values["model_type"] == "granitemoehybrid":
         words = {"linear_attention": "mamba", "full_attention": "attention"}
         values["layer_types"] = [words.get(kind, kind) for kind in values["layer_types"]]
+    if values["model_type"] == "exaone":
+        values["activation_function"] = values["hidden_act"]
     required = {"moe_intermediate_size": None} if values["model_type"] == "gemma4_text" else {}
     return required | {key: value for key, value in values.items() if value is not None}
 

@@ -22,7 +22,8 @@ import torch
 import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
-import cogvlm_model  # (needs the path above)
+import alibi_model  # (needs the path above)
+import cogvlm_model
 import reference_models
 import rwkv7_model
 
@@ -358,25 +359,88 @@ def nomic(config: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def nomic_shapes(shapes: Shapes) -> Shapes:
-    """Rename tensors, and join queries, keys and values in one matrix."""
-    actual: Shapes = {}
-    for name, (rows, *columns) in shapes.items():
-        key = renamed(name, dict.fromkeys(PROJECTIONS, "attn.Wqkv") | NOMIC)
-        actual[key] = (actual.get(key, (0,))[0] + rows if "Wqkv" in key else rows, *columns)
-    return actual
+Parts = Mapping[str, Mapping[str, int]]  # of joined matrices: numbers of rows, by name
 
 
-def nomic_computed(tensors: Tensors) -> Tensors:
-    actual: Tensors = {}
-    for name, values in tensors.items():
-        key = renamed(name, {new: old for old, new in NOMIC.items()})
-        if "Wqkv" in key:
-            for part, third in zip(PROJECTIONS, np.split(values, 3), strict=True):
-                actual[key.replace("attn.Wqkv", part)] = third.copy()
-        else:
-            actual[key] = values
-    return actual
+def joined(wholes: Parts, names: Mapping[str, str]) -> Conversions:
+    """Join matrices as rows of one, for all `wholes`, and rename other parts of tensor names."""
+    joins = {part: whole for whole, parts in wholes.items() for part in parts}
+    back = {new: old for old, new in names.items()}
+
+    def shapes(separate: Shapes) -> Shapes:
+        actual: Shapes = {}
+        for name, (n, *columns) in separate.items():
+            key = renamed(name, joins | names)
+            is_part = any(f"{part}." in name for part in joins)
+            actual[key] = (actual.get(key, (0,))[0] + n if is_part else n, *columns)
+        return actual
+
+    def computed(tensors: Tensors) -> Tensors:
+        actual: Tensors = {}
+        for name, values in tensors.items():
+            whole = next((each for each in wholes if f"{each}." in name), "")
+            parts = wholes.get(whole, {"": len(values)})
+            ends = np.cumsum([*parts.values()])[:-1]
+            for part, each in zip(parts, np.split(values, ends), strict=True):
+                actual[renamed(name, ({whole: part} if whole else {}) | back)] = each.copy()
+        return actual
+
+    return shapes, computed
+
+
+def joined_qkv(whole: str, q: int, kv: int, names: Mapping[str, str]) -> Conversions:
+    """Join queries, keys and values, of which there are `q` and `kv`."""
+    return joined({whole: dict(zip(PROJECTIONS, (q, kv, kv), strict=True))}, names)
+
+
+def as_exaone(config: dict[str, Any]) -> dict[str, Any]:
+    """Return llama's configuration with the keys of published checkpoints of EXAONE 3."""
+    names = {
+        "num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function",
+    }  # fmt: skip
+    own = {"architectures": ["ExaoneForCausalLM"], "model_type": "exaone"}
+    return {names.get(key, key): value for key, value in config.items()} | own
+
+
+def as_qwen(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of Qwen's first generation."""
+    return {
+        "architectures": ["QWenLMHeadModel"], "model_type": "qwen", "hidden_size": config["hidden_size"],
+        "intermediate_size": 2 * config["intermediate_size"], "num_hidden_layers": config["num_hidden_layers"],
+        "num_attention_heads": config["num_attention_heads"], "kv_channels": config["head_dim"],
+        "layer_norm_epsilon": config["rms_norm_eps"], "rotary_emb_base": config["rope_parameters"]["rope_theta"],
+        "rotary_pct": 1.0, "max_position_embeddings": config["max_position_embeddings"], "no_bias": True,
+        "seq_length": config["max_position_embeddings"], "vocab_size": config["vocab_size"],
+        "tie_word_embeddings": False, "use_dynamic_ntk": True, "use_logn_attn": True,
+    }  # fmt: skip
+
+
+def as_codeshell(config: dict[str, Any]) -> dict[str, Any]:
+    """Return StarCoder2's configuration as one of CodeShell."""
+    return {
+        "architectures": ["CodeShellForCausalLM"], "model_type": "codeshell", "n_embd": config["hidden_size"],
+        "n_layer": config["num_hidden_layers"], "n_head": config["num_attention_heads"],
+        "num_query_groups": config["num_key_value_heads"], "n_inner": config["intermediate_size"],
+        "n_positions": config["max_position_embeddings"], "layer_norm_epsilon": config["norm_epsilon"],
+        "vocab_size": config["vocab_size"], "activation_function": "gelu_pytorch_tanh", "group_query_attention": True,
+        "position_embedding_type": "rope", "scale_attn_weights": True, "tie_word_embeddings": False,
+    }  # fmt: skip
+
+
+def as_refact(config: dict[str, Any]) -> dict[str, Any]:
+    """Return llama's configuration as one of Refact."""
+    return {
+        "architectures": ["GPTRefactForCausalLM"], "model_type": "gpt_refact", "n_embd": config["hidden_size"],
+        "n_layer": config["num_hidden_layers"], "n_head": config["num_attention_heads"], "multi_query": True,
+        "n_positions": config["max_position_embeddings"], "layer_norm_epsilon": config["rms_norm_eps"],
+        "vocab_size": config["vocab_size"], "activation_function": "silu", "tie_word_embeddings": False,
+    }  # fmt: skip
+
+
+def named(architecture: str, model_type: str, **changes: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that gives a configuration another class, and keys other names."""
+    own = {"architectures": [architecture], "model_type": model_type}
+    return lambda config: {changes.get(key, key): value for key, value in config.items()} | own
 
 
 # --- the reference models ---
@@ -389,6 +453,8 @@ YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
 TIED = {"tie_word_embeddings": True}
 QUARTER = rope(partial_rotary_factor=0.25)
 GPT2 = {"n_embd": 96, "n_head": 3, "n_layer": 2, "n_positions": 256, "vocab_size": reference_models.N_VOCAB}
+BLOOM = {"hidden_size": 96, "vocab_size": reference_models.N_VOCAB} | SPECIAL_IDS
+MPT = {"d_model": 96, "vocab_size": reference_models.N_VOCAB, "max_seq_len": 256} | SPECIAL_IDS
 GEMMA2_CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 48}
 GRANITE = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.125, "residual_multiplier": 0.25, "logits_scaling": 0.75
@@ -433,6 +499,38 @@ OSS_ROPE = rope(
 QWEN3VLMOE = transposed_experts, transposed_experts
 UNFUSED, MIXTRAL = unfused("gate_proj", "up_proj", "down_proj"), unfused("w1", "w3", "w2", "block_sparse_moe")
 LFM2MOE = unfused("w1", "w3", "w2", "feed_forward", "feed_forward")
+NOMIC_BERT = joined_qkv("attn.Wqkv", 96, 96, NOMIC)
+GPT_NAMES = {
+    "model.embed_tokens": "transformer.wte", "model.layers.": "transformer.h.", "model.norm": "transformer.ln_f",
+    "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+}  # fmt: skip
+EXAONE = also_renamed(
+    (dict, dict),
+    GPT_NAMES | {
+        "self_attn.o_proj": "attn.attention.out_proj", "self_attn.": "attn.attention.", "mlp.gate_proj": "mlp.c_fc_0",
+        "mlp.up_proj": "mlp.c_fc_1", "mlp.down_proj": "mlp.c_proj",
+    },
+)  # fmt: skip
+QWEN_NAMES = GPT_NAMES | {
+    "self_attn.o_proj": "attn.c_proj", "mlp.gate_proj": "mlp.w2", "mlp.up_proj": "mlp.w1",
+    "mlp.down_proj": "mlp.c_proj",
+}  # fmt: skip
+QWEN, QWEN_NARROW = (joined_qkv("attn.c_attn", n, n, QWEN_NAMES) for n in (96, 64))
+CODESHELL = joined_qkv("attn.c_attn", 96, 32, GPT_NAMES | {"self_attn.o_proj": "attn.c_proj"})
+BAICHUAN = joined_qkv("self_attn.W_pack", 32, 32, {})
+REFACT_NAMES = GPT_NAMES | {
+    "self_attn.q_proj": "attn.q", "self_attn.o_proj": "attn.c_proj", "mlp.down_proj": "mlp.c_proj",
+}  # fmt: skip
+REFACT, REFACT_WIDE = (
+    joined(
+        {
+            "attn.kv": {"self_attn.k_proj": 32, "self_attn.v_proj": 32},
+            "mlp.gate_up_proj": {"mlp.gate_proj": n, "mlp.up_proj": n},
+        },
+        REFACT_NAMES,
+    )
+    for n in (256, 512)
+)
 HUNYUAN_VL = also_renamed((dict, dict), {"model.language_model.": "model."})
 DEEPSEEK_OCR = also_renamed(UNFUSED, {"model.language_model.": "model."})
 PHIMOE = also_renamed(MIXTRAL, {"block_sparse_moe.router": "block_sparse_moe.gate"})
@@ -574,7 +672,79 @@ MODELS = {
     "internlm3": Spec(
         architecture="llama", config=T.InternLM3Config(**sizes(3, 1, head_dim=48), **rope(theta=5e7))
     ),
+    "arcee": Spec(architecture="arcee", config=T.ArceeConfig(**sizes(6, 2) | TIED, **rope(theta=5e5))),
+    "arcee-yarn": Spec(architecture="arcee", config=T.ArceeConfig(**sizes(3, 1, 3, head_dim=48), **YARN)),
+    "apertus": Spec(architecture="apertus", config=T.ApertusConfig(**sizes(6, 2), **LLAMA3)),
+    "apertus-mha": Spec(architecture="apertus", config=T.ApertusConfig(**sizes(3, 3, 3), **rope(theta=1.2e7))),
+    "exaone": Spec(
+        architecture="exaone", config=T.LlamaConfig(**sizes(6, 2), **LLAMA3), written=as_exaone, shapes=EXAONE[0],
+        computed=EXAONE[1],
+    ),
+    "exaone-tied": Spec(
+        architecture="exaone", config=T.LlamaConfig(**sizes(3, 3, 3) | TIED, **rope(theta=5e5)), written=as_exaone,
+        shapes=EXAONE[0], computed=EXAONE[1],
+    ),
+    "xverse": Spec(
+        architecture="xverse", config=T.LlamaConfig(**sizes(3, 3), **rope()),
+        written=named("XverseForCausalLM", "xverse"),
+    ),
+    "xverse-wide": Spec(
+        architecture="xverse", config=T.LlamaConfig(**sizes(4, 4, 3, hidden_size=160), **rope(theta=5e5)),
+        written=named("XverseForCausalLM", "xverse"),
+    ),
+    # llama.cpp recognizes both by their numbers of layers
+    "baichuan": Spec(
+        architecture="baichuan", config=T.LlamaConfig(**sizes(2, 2, 32, **SMALL), **rope()), shapes=BAICHUAN[0],
+        computed=BAICHUAN[1],
+        written=named("BaichuanForCausalLM", "baichuan", max_position_embeddings="model_max_length"),
+    ),
+    "baichuan-13b": Spec(
+        architecture="baichuan", model=alibi_model.AlibiLlamaForCausalLM,
+        config=T.LlamaConfig(**sizes(2, 2, 40, **SMALL), **rope()), shapes=BAICHUAN[0],
+        computed=BAICHUAN[1],
+        written=named("BaichuanForCausalLM", "baichuan", max_position_embeddings="model_max_length"),
+    ),
+    "refact": Spec(
+        architecture="refact", model=alibi_model.AlibiLlamaForCausalLM,
+        config=T.LlamaConfig(**sizes(3, 1, intermediate_size=256), **rope()), written=as_refact, shapes=REFACT[0],
+        computed=REFACT[1],
+    ),
+    "refact-wide": Spec(
+        architecture="refact", model=alibi_model.AlibiLlamaForCausalLM, written=as_refact, shapes=REFACT_WIDE[0],
+        computed=REFACT_WIDE[1],
+        config=T.LlamaConfig(**sizes(5, 1, 3, hidden_size=160, intermediate_size=512), **rope()),
+    ),
+    "olmo": Spec(architecture="olmo", config=T.OlmoConfig(**sizes(3, 3), **rope())),
+    "olmo-clipped": Spec(
+        architecture="olmo", config=T.OlmoConfig(**sizes(6, 2, 3) | TIED, **rope(theta=5e5), clip_qkv=0.75)
+    ),
+    "orion": Spec(
+        architecture="orion", config=T.StableLmConfig(**sizes(3, 3), **rope(partial_rotary_factor=1.0)),
+        written=named("OrionForCausalLM", "orion", layer_norm_eps="rms_norm_eps"),
+    ),
+    "orion-gqa": Spec(
+        architecture="orion", config=T.StableLmConfig(**sizes(6, 2, 3), **rope(theta=1e5, partial_rotary_factor=1.0)),
+        written=named("OrionForCausalLM", "orion", layer_norm_eps="rms_norm_eps"),
+    ),
+    "chatglm": Spec(
+        architecture="chatglm", config=T.GlmConfig(**sizes(6, 2, head_dim=16), **rope(partial_rotary_factor=0.5)),
+    ),
+    "chatglm-mha": Spec(
+        architecture="chatglm",
+        config=T.GlmConfig(
+            **sizes(3, 3, 3, head_dim=32), **rope(theta=5e5, partial_rotary_factor=0.5), attention_bias=False
+        ),
+    ),
     # near relatives
+    "qwen": Spec(
+        architecture="qwen", config=T.Qwen2Config(**sizes(3, 3, head_dim=32), **rope()), written=as_qwen,
+        shapes=QWEN[0], computed=QWEN[1],
+    ),
+    "qwen-narrow": Spec(
+        architecture="qwen", written=as_qwen,
+        config=T.Qwen2Config(**sizes(4, 4, 3, hidden_size=64, intermediate_size=96, head_dim=16), **rope(theta=1e6)),
+        shapes=QWEN_NARROW[0], computed=QWEN_NARROW[1],
+    ),
     "qwen2": Spec(architecture="qwen2", config=T.Qwen2Config(**sizes(6, 2) | TIED, **rope(theta=1e6))),
     "qwen2-window": Spec(
         architecture="qwen2",
@@ -1083,6 +1253,43 @@ MODELS = {
         written=lambda config: config | {"model_type": "rwkv7"},
     ),
     # others
+    "starcoder": Spec(architecture="starcoder", config=T.GPTBigCodeConfig(**GPT2, **SPECIAL_IDS)),
+    "starcoder-wide": Spec(
+        architecture="starcoder",
+        config=T.GPTBigCodeConfig(
+            **GPT2 | {"n_embd": 160, "n_head": 5, "n_layer": 3}, **SPECIAL_IDS,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "bloom": Spec(
+        architecture="bloom", config=T.BloomConfig(**BLOOM, n_head=4, n_layer=2),
+        written=lambda config: config | {"seq_length": 256},
+    ),
+    "bloom-odd": Spec(
+        architecture="bloom", config=T.BloomConfig(**BLOOM, n_head=3, n_layer=3),
+        written=lambda config: config | {"seq_length": 256},
+    ),
+    "mpt": Spec(
+        architecture="mpt", config=T.MptConfig(**MPT, n_heads=4, n_layers=2), written=named("MPTForCausalLM", "mpt")
+    ),
+    "mpt-clipped": Spec(
+        architecture="mpt", written=named("MPTForCausalLM", "mpt"),
+        config=T.MptConfig(**MPT, n_heads=6, n_layers=3, attn_config={"clip_qkv": 0.75}),
+    ),
+    "codeshell": Spec(
+        architecture="codeshell", written=as_codeshell,
+        config=T.Starcoder2Config(**sizes(6, 2, intermediate_size=384), **rope(), sliding_window=None),
+        shapes=CODESHELL[0], computed=CODESHELL[1],
+    ),
+    "codeshell-mqa": Spec(
+        architecture="codeshell", written=as_codeshell,
+        config=T.Starcoder2Config(**sizes(3, 1, 3, intermediate_size=384), **rope(), sliding_window=None),
+        shapes=CODESHELL[0], computed=CODESHELL[1],
+    ),
+    "jais2": Spec(architecture="jais2", config=T.Jais2Config(**sizes(3, 3), **rope(theta=5e5))),
+    "jais2-gqa": Spec(
+        architecture="jais2", config=T.Jais2Config(**sizes(6, 2, 3, head_dim=32) | TIED, **rope())
+    ),
     "starcoder2": Spec(
         architecture="starcoder2",
         config=T.Starcoder2Config(**sizes(6, 2) | TIED, **rope(theta=1e5), sliding_window=None),
@@ -1239,8 +1446,8 @@ MODELS = {
         encoder=True,
         config=T.NomicBertConfig(**BERT, **rope(theta=1000.0), hidden_act="silu"),
         written=nomic,
-        shapes=nomic_shapes,
-        computed=nomic_computed,
+        shapes=NOMIC_BERT[0],
+        computed=NOMIC_BERT[1],
     ),
     "gemma-embedding": Spec(
         architecture="gemma-embedding",

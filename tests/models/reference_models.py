@@ -126,7 +126,9 @@ def values(name: str, shape: tuple[int, ...], norm: float) -> Floats:
         return random_integers(name, shape, 127) * power_of_two(0.5 / 127)
     if name.endswith(".sinks"):  # as large as attention scores
         return random_integers(name, shape, 127) * power_of_two(16 / 127)
-    return np.float32(norm) + random_integers(name, shape, 32) / np.float32(128)
+    if name.endswith(".act_fn.eps"):  # where xIELU changes its form, below 0
+        return np.asarray(random_integers(name, shape, 32) / np.float32(256) - np.float32(0.25))
+    return np.asarray(np.float32(norm) + random_integers(name, shape, 32) / np.float32(128))
 
 
 def random_integers(name: str, shape: tuple[int, ...], largest: int) -> Floats:

@@ -16,6 +16,14 @@ from localinfer.conversion.architectures.common import (
 from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.tensor_formats import reorder
 
+CHATGLM = Architecture(
+    name="chatglm",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *UNGATED_FFN),
+    optional_layer_tensors=biases("attn_q", "attn_k", "attn_v"),
+    shapes={"ffn_up": ("n_gate_and_up", "n_embd")},
+    has_partial_rope=True,
+    defaults={"partial_rotary_factor": 0.5},
+)
 GLM4 = Architecture(
     name="glm4",
     layer_tensors=(*PRE_NORMS, *POST_NORMS, *SEPARATE_QKV, *UNGATED_FFN),
@@ -53,6 +61,7 @@ GLM4MOE = Architecture(
 )
 GLM4VMOE = replace(GLM4MOE, metadata=vision_metadata.sigmoid_experts)
 BY_CLASS = {
+    "GlmForCausalLM": CHATGLM,
     "Glm4ForCausalLM": GLM4,
     "Glm4vForConditionalGeneration": GLM4V,
     "GlmOcrForConditionalGeneration": GLM_OCR,

@@ -1,8 +1,9 @@
-"""GPT-2 and later models with LayerNorm: GPT-NeoX, StableLM, StarCoder2."""
+"""GPT-2 and later models with LayerNorm: BLOOM, MPT, GPT-NeoX, StableLM, StarCoder, StarCoder2, CodeShell, Jais 2."""
 
+from dataclasses import replace
 from functools import partial
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import architecture_metadata, attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -11,6 +12,7 @@ from localinfer.conversion.architectures.common import (
     GELU,
     HEAD_NORMS,
     PRE_NORMS,
+    RELU2,
     SEPARATE_QKV,
     UNGATED_FFN,
     biases,
@@ -41,6 +43,50 @@ GPT2 = Architecture(
     },
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu_new"},
 )
+STARCODER = replace(
+    GPT2,
+    name="starcoder",
+    reorder={},
+    required_values={**GPT2.required_values, "multi_query": True},
+    defaults={**GPT2.defaults, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
+)
+CODESHELL = replace(
+    GPT2,
+    name="codeshell",
+    model_tensors=("output_norm.bias",),
+    reorder={},
+    has_rope=True,
+    key_aliases={"num_key_value_heads": "num_query_groups"},
+    required_values={**GPT2.required_values, "position_embedding_type": "rope", "group_query_attention": True},
+    defaults={"hidden_act": "gelu_pytorch_tanh"},
+)
+BLOOM = Architecture(
+    name="bloom",
+    layer_tensors=GPT2.layer_tensors,
+    model_tensors=("token_embd_norm", "token_embd_norm.bias", "output_norm.bias"),
+    reorder={"attn_qkv": reorder.group_qkv, "attn_qkv.bias": reorder.group_qkv},
+    tensor_prefix="transformer.",
+    ffn_multiplier=4,
+    norm="layer",
+    has_rope=False,
+    key_aliases={"hidden_size": "n_embed", "max_position_embeddings": "seq_length"},
+    required_values={"apply_residual_connection_post_layernorm": False},
+    defaults={"tie_word_embeddings": True, "max_position_embeddings": 2048},
+)
+MPT = Architecture(
+    name="mpt",
+    layer_tensors=(*PRE_NORMS, *FUSED_QKV, *UNGATED_FFN),
+    ffn_multiplier=4,
+    norm="layer",
+    has_rope=False,
+    key_aliases={
+        "hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
+        "max_position_embeddings": "max_seq_len",
+    },
+    metadata=attention_metadata.mpt,
+    required_values={"expansion_ratio": 4, "no_bias": True, "embedding_fraction": 1.0},
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5},
+)  # fmt: skip
 GPTNEOX = Architecture(
     name="gptneox",
     layer_tensors=(
@@ -82,8 +128,23 @@ STARCODER2 = Architecture(
     may_have_window=True,
     defaults={"tie_word_embeddings": True},
 )
+JAIS2 = Architecture(
+    name="jais2",
+    layer_tensors=(*PRE_NORMS, *biases(*PRE_NORMS), *SEPARATE_QKV, *UNGATED_FFN),
+    optional_layer_tensors=biases(*SEPARATE_QKV, *UNGATED_FFN),
+    model_tensors=("output_norm.bias",),
+    norm="layer",
+    activations=RELU2,
+)
 BY_CLASS = {
     "GPT2LMHeadModel": GPT2,
+    "GPTBigCodeForCausalLM": STARCODER,
+    "CodeShellForCausalLM": CODESHELL,
+    "Jais2ForCausalLM": JAIS2,
+    "BloomForCausalLM": BLOOM,
+    "BloomModel": BLOOM,
+    "MPTForCausalLM": MPT,
+    "MptForCausalLM": MPT,
     "GPTNeoXForCausalLM": GPTNEOX,
     "StableLmForCausalLM": STABLELM,
     "StableLMEpochForCausalLM": STABLELM,

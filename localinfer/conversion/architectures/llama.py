@@ -10,7 +10,9 @@ from localinfer.conversion.architectures.common import (
     INTERLEAVED_ROPE,
     POST_NORMS,
     PRE_NORMS,
+    RELU2,
     SEPARATE_QKV,
+    UNGATED_FFN,
     biases,
 )
 from localinfer.conversion.tensor_formats import reorder
@@ -44,6 +46,78 @@ MINICPM = Architecture(
     reorder=INTERLEAVED_ROPE,
     metadata=architecture_metadata.minicpm_scales,
     defaults={"tie_word_embeddings": True},
+)
+ARCEE = Architecture(
+    name="arcee",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *UNGATED_FFN),
+    optional_layer_tensors=biases(*SEPARATE_QKV, *UNGATED_FFN),
+    reorder=INTERLEAVED_ROPE,
+    activations=RELU2,
+)
+APERTUS = Architecture(
+    name="apertus",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *UNGATED_FFN),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
+    layer_numbers={
+        f"model.layers.{{}}.mlp.act_fn.{name}": f"xielu.{name}" for name in ("alpha_n", "alpha_p", "beta", "eps")
+    },
+    activations=("xielu",),
+)
+EXAONE = Architecture(
+    name="exaone",
+    layer_tensors=LLAMA.layer_tensors,
+    optional_layer_tensors=LLAMA.optional_layer_tensors,
+)
+XVERSE = Architecture(
+    name="xverse",
+    layer_tensors=LLAMA.layer_tensors,
+    reorder=INTERLEAVED_ROPE,
+    metadata=architecture_metadata.meta_layout,
+)
+BAICHUAN = Architecture(
+    name="baichuan",
+    layer_tensors=LLAMA.layer_tensors,
+    fused_sources=dict.fromkeys(("attn_q", "attn_k", "attn_v"), "attn_qkv"),
+    reorder={"attn_q": reorder.first_queries, "attn_k": reorder.middle_keys, "attn_v": reorder.last_values},
+    tensor_names={"self_attn.W_pack": "attn_qkv"},
+    key_aliases={"max_position_embeddings": "model_max_length"},
+    read_hparams=architecture_metadata.baichuan_hparams,
+    metadata=architecture_metadata.meta_layout,
+)
+REFACT = Architecture(
+    name="refact",
+    layer_tensors=LLAMA.layer_tensors,
+    fused_sources={"attn_k": "attn_kv", "attn_v": "attn_kv", "ffn_gate": "ffn_gate_up", "ffn_up": "ffn_gate_up"},
+    shapes={"attn_kv": ("n_2kv", "n_embd"), "ffn_gate_up": ("n_gate_and_up", "n_embd")},
+    reorder={
+        "attn_k": reorder.first_half, "attn_v": reorder.second_half, "ffn_gate": reorder.first_half,
+        "ffn_up": reorder.second_half,
+    },
+    tensor_names={"attn.q": "attn_q", "attn.kv": "attn_kv", "mlp.gate_up_proj": "ffn_gate_up"},
+    ffn_multiplier=4,
+    has_rope=False,
+    read_hparams=architecture_metadata.refact_hparams,
+    required_values={"multi_query": True},
+    defaults={"multi_query": True},
+)  # fmt: skip
+OLMO = Architecture(
+    name="olmo",
+    layer_tensors=(*SEPARATE_QKV, *GATED_FFN),
+    output_norm="",
+    reorder=INTERLEAVED_ROPE,
+    norm="layer",
+    float_keys={"clip_qkv": "attention.clamp_kqv"},
+    required_values={"attention_bias": False},
+    defaults={"layer_norm_eps": 1e-5},
+)
+ORION = Architecture(
+    name="orion",
+    layer_tensors=(*LLAMA.layer_tensors, *biases(*PRE_NORMS)),
+    model_tensors=("output_norm.bias",),
+    norm="layer",
+    key_aliases={"layer_norm_eps": "rms_norm_eps"},  # its norms are LayerNorms
+    metadata=architecture_metadata.meta_layout,
+    required_values={"attention_bias": False},
 )
 INTERNLM2 = Architecture(
     name="internlm2",
@@ -104,6 +178,15 @@ BY_CLASS = {
     "Ministral3ForCausalLM": MISTRAL3,
     "SmolLM3ForCausalLM": SMOLLM3,
     "MiniCPMForCausalLM": MINICPM,
+    "ArceeForCausalLM": ARCEE,
+    "ApertusForCausalLM": APERTUS,
+    "ExaoneForCausalLM": EXAONE,
+    "XverseForCausalLM": XVERSE,
+    "OrionForCausalLM": ORION,
+    "BaichuanForCausalLM": BAICHUAN,
+    "BaiChuanForCausalLM": BAICHUAN,
+    "GPTRefactForCausalLM": REFACT,
+    "OlmoForCausalLM": OLMO,
     "InternLM2ForCausalLM": INTERNLM2,
     "Exaone4ForCausalLM": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,

@@ -1,15 +1,16 @@
-"""Qwen 2 and later: dense, mixture of experts, and hybrids with gated delta net layers."""
+"""Qwen: dense, mixture of experts, and hybrids with gated delta net layers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from localinfer.conversion import expert_metadata, recurrent_metadata, vision_metadata
+from localinfer.conversion import architecture_metadata, expert_metadata, recurrent_metadata, vision_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
     FUSED_EXPERT_SHAPES,
     FUSED_EXPERTS,
+    FUSED_QKV,
     GATED_FFN,
     HEAD_NORMS,
     PRE_NORMS,
@@ -22,6 +23,13 @@ from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.tensor_formats import reorder
 
+QWEN = Architecture(
+    name="qwen",
+    layer_tensors=(*PRE_NORMS, *FUSED_QKV, "attn_qkv.bias", *GATED_FFN),
+    read_hparams=architecture_metadata.qwen_hparams,
+    metadata=architecture_metadata.qwen_metadata,
+    required_values={"no_bias": True},
+)
 QWEN2 = Architecture(
     name="qwen2",
     layer_tensors=(*LLAMA.layer_tensors, *biases("attn_q", "attn_k", "attn_v")),
@@ -158,6 +166,7 @@ def with_dense_layers(architecture: Architecture) -> Callable[[JsonObject], Arch
 
 
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
+    "QWenLMHeadModel": QWEN,
     "Qwen2ForCausalLM": QWEN2,
     "DotsOCRForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,

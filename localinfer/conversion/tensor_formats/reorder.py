@@ -178,6 +178,21 @@ def recurrent_gates(values: Values, hp: HParams) -> Values:
 # --- fused queries, keys and values ---
 
 
+def first_queries(values: Values, hp: HParams) -> Values:
+    """Return q1 q2 of the rows q1 q2 k1 k2 v1 v2, with the halves of each head interleaved."""
+    return interleave_query_halves(values[: hp.n_q], hp)
+
+
+def middle_keys(values: Values, hp: HParams) -> Values:
+    """Return k1 k2 of the rows q1 q2 k1 k2 v1 v2, with the halves of each head interleaved."""
+    return interleave_key_halves(values[hp.n_q : hp.n_q + hp.n_kv], hp)
+
+
+def last_values(values: Values, hp: HParams) -> Values:
+    """Return v1 v2 of the rows q1 q2 k1 k2 v1 v2."""
+    return values[hp.n_q + hp.n_kv :]
+
+
 def group_qkv(values: Values, hp: HParams) -> Values:
     """Reorder q1 k1 v1 q2 k2 v2 to q1 q2 k1 k2 v1 v2."""
     heads = values.reshape(hp.n_head, 3, hp.head_dim, *values.shape[1:])

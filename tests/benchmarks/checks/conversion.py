@@ -31,6 +31,8 @@ KNOWN = {
     "gemma3n-25": "llama.cpp divides by n - 1 for the deviation of a gate",
     "falcon": "llama.cpp takes the tanh of gelu",
     "falcon-40b": "llama.cpp takes the tanh of gelu",
+    "mpt": "llama.cpp takes the tanh of gelu",
+    "mpt-clipped": "llama.cpp takes the tanh of gelu",
     "gptneox": "llama.cpp takes the tanh of gelu",
     "gptneox-sequential": "llama.cpp takes the tanh of gelu",
 }

@@ -33,6 +33,7 @@ each_head = pytest.mark.parametrize("name", eagle3_heads.NAMES)
 
 # Keys that are always written here but that llama.cpp omits if they have default values, and keys unknown to it.
 MORE = {
+    "attention.layer_norm_rms_epsilon",
     "attention.key_length",
     "attention.value_length",
     "attention.head_count_kv",
@@ -51,12 +52,17 @@ MORE = {
 NO_EXPERTS = {"expert_count", "expert_used_count"}  # which are 0
 NO_ROPE = {"rope.dimension_count", "rope.scaling.finetuned"}
 LESS = {
+    **{name: {"rope.scaling.type", "rope.scaling.factor"} for name in ("codeshell", "codeshell-mqa")},  # a factor of 1
+    **{name: {"attention.layer_norm_epsilon"} for name in ("qwen", "qwen-narrow")},  # which is that of other norms
     "nemotron": {"attention.layer_norm_rms_epsilon"},  # the architecture has no such norms
     "granitehybrid": NO_EXPERTS,
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent"), NO_ROPE),
     "granite4": {*NO_EXPERTS, "expert_shared_feed_forward_length", *RECURRENT_KEYS},
 }
 OTHER = {
+    # llama.cpp takes the embedding length, and the usual values of an older format
+    "chatglm": {"context_length", "attention.layer_norm_rms_epsilon"},
+    "chatglm-mha": {"context_length", "attention.layer_norm_rms_epsilon", "rope.freq_base"},
     "falcon": {"context_length"},  # config.json has it now
     "falcon-40b": {"context_length"},
     "cogvlm": {f"blk.{{}}.vis_{name}.weight" for name in ("attn_qkv", "attn_output", "gate", "up", "down")},  # left out
@@ -365,7 +371,7 @@ def test_wrong_shape_names_the_tensor(name: str, tmp_path: Path) -> None:
     whole = load_file(folder / "model.safetensors")
     first = {key: values for key, values in whole.items() if ".0." in f".{key}" and not STACKED.search(key)}
     for key, values in first.items():
-        unusual = np.zeros((*values.shape[:-1], values.shape[-1] + 1), np.float32)
+        unusual = np.zeros((*values.shape[:-1], (values.shape or (1,))[-1] + 1), np.float32)
         save_file(whole | {key: unusual}, folder / "model.safetensors")
         assert f"tensor {key}: has " in str(refusal(folder))
 
