@@ -93,6 +93,8 @@ class Verifier:
         self._exact = GuidedBuilder(models[0], run, self._check)
         self._single, self._flipped = (GuidedBuilder(model, run) for model in models[1:])
         self._models, self._variants = models, (self._single, self._flipped)
+        for variant in self._variants:
+            variant.properties = self._exact.properties  # which say whether norms are LayerNorms
 
     @property
     def weights_not_finite(self) -> Sequence[str]:
