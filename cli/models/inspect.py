@@ -30,7 +30,7 @@ from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value
-from localinfer.hub.projectors import find_projector, kinds_text, media_kinds
+from localinfer.hub.projectors import find_projector, kinds_text, media_kinds, projector_of
 from localinfer.options import Layer, Options, from_environment, merge
 
 TEMPLATE = "tokenizer.chat_template"
@@ -38,13 +38,13 @@ TEMPLATE = "tokenizer.chat_template"
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-@with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap", *OVERRIDES))
+@with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap", "mmproj", *OVERRIDES))
 def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_json: JsonOption = False) -> None:
     """Show the metadata, tensors and memory use of a model file.
 
     The memory is that of a context of --ctx-size tokens. Metadata that options override are shown with the new values.
     With --modelfile, --template, --parameters, --system or --license, only that part is printed, as `ollama show` does.
-    --points lists the names of the activations.
+    --points lists the names of the activations, also of the projector.
 
     \b
     Examples:
@@ -53,13 +53,14 @@ def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_js
       localinfer inspect model.gguf --json
       localinfer inspect mmproj.gguf
       localinfer inspect model.gguf --points
+      localinfer inspect model.gguf --mmproj mmproj.gguf --points
       localinfer show smollm2 --modelfile > Modelfile
     """
     wanted = part.wanted(as_json=as_json)
     path = find_or_fetch(model, screen.Status())
     options = merge(given, from_environment(os.environ))
     if wanted == "points":
-        show_points(path, options, as_json=as_json)
+        show_points(path, options, projector_of(model, path, options), as_json=as_json)
     elif wanted:
         show_part(model, path, wanted)
     else:

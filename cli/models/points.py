@@ -1,6 +1,7 @@
 """`localinfer inspect --points`: the points at which hooks read and change activations. The weights are not read."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -14,17 +15,23 @@ if TYPE_CHECKING:
     from localinfer.model.points import PointDescription
 
 Layers = list[int]
+NUMBER = re.compile(r"(?<=\bblk\.)(\d+)")  # of a layer
 
 
-def show_points(path: Path, options: Options, *, as_json: bool) -> None:
-    """Print the points of a model. Raises LocalInferError for a damaged file, UnsupportedError for a model that cannot
-    run."""
+def show_points(path: Path, options: Options, projector: Path | None = None, *, as_json: bool) -> None:
+    """Print the points of a model, and those of its projector. Raises LocalInferError for a damaged file,
+    UnsupportedError for a model or a projector that cannot run."""
     from localinfer.gguf.overrides import open_overridden
     from localinfer.graph.recording.model_graph import HookedGraph
-    from localinfer.model.points import describe_points
+    from localinfer.model.points import describe, describe_points
     from localinfer.runtime.compiled_graph import build_graph
 
-    points = describe_points(build_graph(open_overridden(path, options), options, hooks=HookedGraph(None)))
+    f = open_overridden(path, options)
+    points = describe_points(build_graph(f, options, hooks=HookedGraph(None)))
+    if projector is not None:
+        from localinfer.multimodal.projector_file import open_projector, projector_points
+
+        points = {**describe(projector_points(open_projector(projector, f), options)), **points}
     if as_json:
         found = {name: {"shape": each.shape, "description": each.description} for name, each in points.items()}
         screen.write(json.dumps(found, indent=1) + "\n")
@@ -37,9 +44,9 @@ def rows(points: "Mapping[str, PointDescription]") -> Iterator[Sequence[str]]:
     """Yield a row for each point, or for all layers that have it in one shape."""
     layers: dict[tuple[str, str], tuple[Layers, str]] = {}
     for name, point in points.items():
-        block, number, rest = name.split(".", 2) if name.startswith("blk.") else ("", "", name)
-        key = f"{block}.*.{rest}" if block else name, " x ".join(map(str, point.shape))
-        layers.setdefault(key, ([], point.description))[0].extend([int(number)] if block else [])
+        before, layer, rest = NUMBER.split(name, 1) if NUMBER.search(name) else (name, "", "")
+        key = f"{before}*{rest}" if layer else name, " x ".join(map(str, point.shape))
+        layers.setdefault(key, ([], point.description))[0].extend([int(layer)] if layer else [])
     for (name, shape), (numbers, description) in layers.items():
         yield name, ranges(numbers), shape, description
 

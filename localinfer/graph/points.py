@@ -1,9 +1,12 @@
 """The points of a model: the activations that hooks can read and change, by name.
 
 A point of a layer has the prefix `blk.N.`. Names are those of the tensors in the GGUF file where a tensor makes the
-activations: `blk.3.attn_q` is the product with `blk.3.attn_q.weight`, `blk.3.attn_norm` the output of that norm.
+activations: `blk.3.attn_q` is the product with `blk.3.attn_q.weight`, `blk.3.attn_norm` the output of that norm. In the
+encoders of images and sounds, all products, norms and convolutions with tensors are points. Their names begin as in
+projector files.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from localinfer.errors import UsageError
@@ -35,6 +38,7 @@ POINTS: Mapping[str, str] = {
     "ffn_gate": "gate of the feed-forward network, before the activation function",
     "ffn_up": "up projection of the feed-forward network",
     "ffn_act": "act(gate) * up, or act(up) without a gate: the neurons",
+    "ffn_act_1": "neurons of the second feed-forward network of a layer (encoders of sounds)",
     "ffn_sub_norm": "norm of the neurons",
     "ffn_down": "product with the down projection",
     "ffn_gate_inp": "logits of the router of a mixture of experts",
@@ -84,19 +88,37 @@ POINTS: Mapping[str, str] = {
     "channel_mix_value": "output of a channel mixing, which is added to the residual stream",
     "output_norm": "hidden states after the output norm, of the tokens whose logits are computed",
     "logits": "logits, of the tokens whose logits are computed",
+    "v.patch_embd": "patches times the patch embedding, with its bias and learned positions",
+    "ln1": "norm before attention (encoders of images and sounds)",
+    "ln2": "norm before the feed-forward network (encoders of images and sounds), or of a conformer's layer",
+    "v.output": "rows of an image that enter the language model",
+    "a.output": "rows of a sound that enter the language model",
 }
+OF_TENSOR = "product, norm or convolution with the tensor of this name"
+ENCODER_PREFIXES = ("v.", "a.", "mm.", "resampler.")
+LAYER = re.compile(r"([va]\.(sam\.)?)?blk\.(\d+\.)+")
 READ_ONLY = ATTENTION_WEIGHTS, "ffn_expert_ids"
 N_SUGGESTIONS = 5
 
 
 def kind(name: str) -> str:
     """Return the name of a point without its layer: the key of `POINTS`."""
-    return name.split(".", 2)[2] if name.startswith("blk.") else name
+    return LAYER.sub("", name, count=1) if LAYER.match(name) else name
+
+
+def is_of_encoder(name: str) -> bool:
+    """Return whether a point belongs to the encoder of images or sounds."""
+    return name.startswith(ENCODER_PREFIXES)
+
+
+def is_point(name: str) -> bool:
+    """Return whether activations of this name are a point."""
+    return kind(name) in POINTS or is_of_encoder(name)
 
 
 def description(name: str) -> str:
     """Return what the activations at a point are."""
-    return POINTS[kind(name)]
+    return POINTS.get(kind(name), OF_TENSOR)
 
 
 def matching(patterns: Iterable[str], names: Collection[str]) -> Sequence[str]:
@@ -114,6 +136,11 @@ def matching(patterns: Iterable[str], names: Collection[str]) -> Sequence[str]:
             raise UsageError(f"{pattern}: the model has no such point{suggestions(pattern, names)}")
         found.update(matches)
     return [name for name in names if name in found]
+
+
+def may_match_encoders(patterns: Iterable[str]) -> bool:
+    """Return whether patterns may match points of encoders: names that begin like theirs, or with a wildcard."""
+    return any(is_of_encoder(pattern) or pattern.startswith(tuple("*?[")) for pattern in patterns)
 
 
 def suggestions(pattern: str, names: Collection[str]) -> str:

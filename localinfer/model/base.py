@@ -16,7 +16,7 @@ from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # most prompts are text only
-    from localinfer.model.media_encoder import MediaInfo
+    from localinfer.model.media_encoder import MediaIds, MediaInfo, Message
     from localinfer.multimodal.access import MediaAccess
     from localinfer.multimodal.projector import Projector
 
@@ -118,6 +118,13 @@ class ModelBase:
         ids = self._encode(text, on_wait, add_special=add_special, parse_special=parse_special)
         return ids[1:] if ids[:2] == [self.tokenizer.bos] * 2 else ids
 
+    def _encode_messages(
+        self, messages: "Sequence[Message]", access: "MediaAccess | None", media_ids: "MediaIds | None"
+    ) -> "Sequence[Message]":
+        """Return the messages with token ids in place of images and sounds: see `MediaEncoder.encode_messages`."""
+        hooks = self.engine.sequence.modifiers.hooks
+        return self._resources.encode_messages(messages, access, media_ids, self.n_ctx, hooks)
+
     def _tokenize_with_media(
         self, text: str, media: Sequence[object], access: "MediaAccess | None", on_wait: Callable[[], None] | None, *,
         add_special: bool, parse_special: bool,
@@ -129,7 +136,8 @@ class ModelBase:
         if len(pieces) != len(media) + 1:
             raise UsageError(f"media: {len(media)} for {len(pieces) - 1} markers {MEDIA_MARKER} in the prompt")
         encoder = self._resources.media_encoder()
-        ids_of_media = encoder.encode_sources(media, access or ANY_FILE, self.engine.prompt_media.begin(), self.n_ctx)
+        hold, hooks = self.engine.prompt_media.begin(), self.engine.sequence.modifiers.hooks
+        ids_of_media = encoder.encode_sources(media, access or ANY_FILE, hold, self.n_ctx, hooks)
         ids = self.tokenize(pieces[0], add_special=add_special, parse_special=parse_special, on_wait=on_wait)
         for media_ids, piece in zip(ids_of_media, pieces[1:], strict=True):
             ids += media_ids

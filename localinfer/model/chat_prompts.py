@@ -39,7 +39,7 @@ class ChatPrompts(ModelBase):
 
         access = cast("MediaAccess | None", options.pop("media_access", None))
         media_ids = None if options.pop("counts_media", False) else self.engine.prompt_media.begin()
-        messages = self._resources.encode_messages(messages, access, media_ids, self.n_ctx)
+        messages = self._encode_messages(messages, access, media_ids)
         conversation = Conversation(
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message)

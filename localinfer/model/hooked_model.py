@@ -1,6 +1,6 @@
 """Hooks on a model's activations: read them with `capture`, change them with `patch`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -28,10 +28,18 @@ class HookedModel(ModelBase):
 
     def points(self) -> "Mapping[str, PointDescription]":
         """Return the points at which activations can be read and changed, by name, each with its `shape` for one token
-        and a `description`."""
-        from localinfer.model.points import describe_points
+        and a `description`. Those of the encoders of images and sounds come first."""
+        return self._points_matching(["*"])
 
-        return describe_points(self.engine.compiled_graph.point_graph)
+    def _points_matching(self, patterns: "Iterable[str]") -> "Mapping[str, PointDescription]":
+        """Return the points that patterns may match. The projector is opened if these may be points of encoders."""
+        from localinfer.graph.points import may_match_encoders
+        from localinfer.model.points import describe, describe_points
+
+        of_encoders: Mapping[str, PointDescription] = {}
+        if may_match_encoders(patterns) and self.media_kinds:
+            of_encoders = describe(self.projector.points())
+        return {**of_encoders, **describe_points(self.engine.compiled_graph.point_graph)}
 
     @contextmanager
     def capture(self, *patterns: str) -> "Iterator[Trace]":
@@ -47,7 +55,7 @@ class HookedModel(ModelBase):
         from localinfer.graph.points import matching
         from localinfer.runtime.activations.trace import Trace
 
-        names = matching(patterns, self.points())
+        names = matching(patterns, self._points_matching(patterns))
         trace = Trace(names, self.engine.compiled_graph.model_graph.attention.layers)
         with self._with_hooks(trace.group()):
             yield trace
@@ -70,7 +78,7 @@ class HookedModel(ModelBase):
         from localinfer.graph.points import READ_ONLY, kind, matching
         from localinfer.runtime.activations.hooks import HookGroup
 
-        names, hooks = self.points(), dict[str, "Patch"]()
+        names, hooks = self._points_matching(patches), dict[str, "Patch"]()
         for pattern, function in patches.items():
             if not callable(function):
                 raise UsageError(f"{pattern}: the patch is no function, but {type(function).__name__}")

@@ -29,6 +29,7 @@ from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from localinfer.multimodal.projector import Projector
+    from localinfer.runtime.activations.hooks import SequenceHooks
     from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 MAX_DECODED_BYTES = 256 << 20  # of decoded images, sounds and videos that are kept for the next request
@@ -116,11 +117,13 @@ class MediaEncoder:
     # --- messages ---
 
     def encode_messages(
-        self, messages: Sequence[Message], access: MediaAccess, media_ids: MediaIds | None, n_ctx: int = 0
-    ) -> Sequence[Message]:
+        self, messages: Sequence[Message], access: MediaAccess, media_ids: MediaIds | None, n_ctx: int = 0,
+        hooks: "SequenceHooks | None" = None,
+    ) -> Sequence[Message]:  # fmt: skip
         """Return the messages with the token ids of their images and sounds: {"type": "image", "ids": [...]}.
 
-        Without `media_ids`, as many zeros as there would be ids: nothing is encoded. Raises UsageError that names an
+        Without `media_ids`, as many zeros as there would be ids: nothing is encoded. `hooks` are called at the points
+        of the encoders. Raises UsageError that names an
         invalid field, UnsupportedInputError if the model cannot read a part, PromptTooLongError for more than `n_ctx`
         tokens.
         """
@@ -129,7 +132,7 @@ class MediaEncoder:
             return messages
         require_few([where for where, _ in parts])
         found = [NamedMedia(where, KINDS[part["type"]], part_content(part, where, access)) for where, part in parts]
-        ids = dict(zip((id(part) for _, part in parts), self.ids(found, media_ids, n_ctx), strict=True))
+        ids = dict(zip((id(part) for _, part in parts), self.ids(found, media_ids, n_ctx, hooks), strict=True))
 
         def replaced(part: object) -> object:
             return {"type": KINDS[part["type"]], "ids": ids[id(part)]} if id(part) in ids else part  # type: ignore[index]
@@ -144,18 +147,22 @@ class MediaEncoder:
     # --- texts ---
 
     def encode_sources(
-        self, sources: Sequence[object], access: MediaAccess, media_ids: MediaIds, n_ctx: int
-    ) -> list[list[int]]:
+        self, sources: Sequence[object], access: MediaAccess, media_ids: MediaIds, n_ctx: int,
+        hooks: "SequenceHooks | None" = None,
+    ) -> list[list[int]]:  # fmt: skip
         """Return the token ids of images, sounds and videos: paths, bytes, data: URLs, decoded media, or parts of
-        messages."""
+        messages. `hooks` are called at the points of the encoders."""
         fields = [f"media[{index}]" for index in range(len(sources))]
         require_few(fields)
         found = [named_media(source, field, access) for field, source in zip(fields, sources, strict=True)]
-        return self.ids(found, media_ids, n_ctx)
+        return self.ids(found, media_ids, n_ctx, hooks)
 
     # --- token ids ---
 
-    def ids(self, found: Sequence[NamedMedia], media_ids: MediaIds | None, n_ctx: int = 0) -> list[list[int]]:
+    def ids(
+        self, found: Sequence[NamedMedia], media_ids: MediaIds | None, n_ctx: int = 0,
+        hooks: "SequenceHooks | None" = None,
+    ) -> list[list[int]]:  # fmt: skip
         """Return the token ids of each image or sound; zeros without `media_ids`."""
         for each in found:
             self._require(each.kind, each.field)
@@ -166,7 +173,9 @@ class MediaEncoder:
                 raise PromptTooLongError(sum(counts), n_ctx, TOO_LONG)
         if media_ids is None:
             return [[0] * count for count in counts]
-        return [self._encode(projector, self._decode(each), media_ids) for each in found]
+        if hooks:
+            hooks.begin_media()
+        return [self._encode(projector, self._decode(each), media_ids, hooks) for each in found]
 
     def info(self, source: object, field: str) -> "MediaInfo":
         """Return the size and the tokens of an image, a sound or a video: see `Model.media_info`."""
@@ -197,9 +206,11 @@ class MediaEncoder:
         """Return the token ids of the text around an image or a sound."""
         return self._tokenizer.encode(text, add_special=False, parse_special=True, continues_text=True)
 
-    def _encode(self, projector: "Projector", media: Media, media_ids: MediaIds) -> list[int]:
+    def _encode(
+        self, projector: "Projector", media: Media, media_ids: MediaIds, hooks: "SequenceHooks | None"
+    ) -> list[int]:
         ids: list[int] = []
-        for piece in projector.encode(media):
+        for piece in projector.encode(media, hooks):
             if isinstance(piece, str):
                 ids += self._tokens(piece)
             else:

@@ -121,7 +121,7 @@ class Model(TextGeneration, ChatPrompts, AdapterScales, CacheFiles, Views):
         self.engine.compiled_graph.require_output_layer()
         rest = keywords.copy()
         access = rest.pop("media_access", None)
-        messages = self._resources.encode_messages(messages, access, self.engine.prompt_media.begin(), self.n_ctx)
+        messages = self._encode_messages(messages, access, self.engine.prompt_media.begin())
         return self._answer(ChatRequest.from_keywords(messages, rest))
 
     def _answer(self, request: "ChatRequest") -> GenerationStream:

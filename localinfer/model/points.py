@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from localinfer.graph.points import ATTENTION_WEIGHTS, KEYS, QUERIES, description
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.points import Point
 
 
 class PointDescription(NamedTuple):
@@ -15,13 +16,18 @@ class PointDescription(NamedTuple):
     description: str
 
 
+def describe(points: Mapping[str, Point]) -> Mapping[str, PointDescription]:
+    """Return the description of each point."""
+    return {name: PointDescription(point.shape, description(name)) for name, point in points.items()}
+
+
 def describe_points(model_graph: ModelGraph) -> Mapping[str, PointDescription]:
     """Return the points of a graph that has all points, by name, in the order in which they are computed."""
     points = model_graph.points.points
     weighted = dict(attention_weights(model_graph))
-    found = {}
+    found = dict[str, PointDescription]()
     for name, point in points.items():
-        found[name] = PointDescription(point.shape, description(name))
+        found.update(describe({name: point}))
         if name in weighted:
             heads, weights = weighted[name]
             found[weights] = PointDescription((heads, "tokens"), description(weights))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from localinfer.generation.structured.vocabulary import Vocabulary
     from localinfer.model.media_encoder import MediaEncoder, MediaIds, Message
     from localinfer.multimodal.access import MediaAccess
+    from localinfer.runtime.activations.hooks import SequenceHooks
 
 
 class SharedResources:
@@ -51,8 +52,9 @@ class SharedResources:
             return self._media_encoder
 
     def encode_messages(
-        self, messages: "Sequence[Message]", access: "MediaAccess | None", media_ids: "MediaIds | None", n_ctx: int
-    ) -> "Sequence[Message]":
+        self, messages: "Sequence[Message]", access: "MediaAccess | None", media_ids: "MediaIds | None", n_ctx: int,
+        hooks: "SequenceHooks | None" = None,
+    ) -> "Sequence[Message]":  # fmt: skip
         """Return the messages with token ids in place of images and sounds: see `MediaEncoder.encode_messages`. By
         default, they may name any file.
         """
@@ -60,7 +62,7 @@ class SharedResources:
             return messages
         from localinfer.multimodal.access import ANY_FILE
 
-        return self.media_encoder().encode_messages(messages, access or ANY_FILE, media_ids, n_ctx)
+        return self.media_encoder().encode_messages(messages, access or ANY_FILE, media_ids, n_ctx, hooks)
 
     def embedder(self) -> "Embedder":
         """End the current run of the model, and return the embedder, which uses the model's engine."""

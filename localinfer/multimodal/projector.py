@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -11,20 +11,23 @@ from operator import itemgetter
 
 import numpy as np
 
-from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.reader import GGUF
+from localinfer.graph.recording.model_graph import HookedGraph
+from localinfer.graph.recording.points import Point
 from localinfer.machine import resources
-from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder
+from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder, OnPoint
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoders.arrangement import Part, View
 from localinfer.multimodal.media import Image, Sound, Video, digest_of
 from localinfer.multimodal.preprocessing.encoder_input import OVERVIEW
 from localinfer.multimodal.preprocessing.processors import ImageProcessor, make_image_processor
-from localinfer.multimodal.projector_file import ProjectorFile
+from localinfer.multimodal.projector_file import ProjectorFile, projector_points
 from localinfer.multimodal.sounds.sound_input import SoundProcessor
 from localinfer.multimodal.videos.video_info import VideoInfo
 from localinfer.multimodal.videos.video_processor import VideoProcessor
 from localinfer.options import Options
+from localinfer.runtime.activations.hooks import SequenceHooks
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 from quant.jit.loader import Progress
 
@@ -49,6 +52,8 @@ class Projector:
         self._lock = threading.Lock()
         self._kept: OrderedDict[bytes, list[Part]] = OrderedDict()
         self._closed = False
+        self._hooks: SequenceHooks | None = None  # of what is being encoded, by this thread
+        self._encoding_thread = 0
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -62,21 +67,37 @@ class Projector:
         """The projector type of the encoder of sounds. Raises UnsupportedError if there is none."""
         return self._file.sound_encoder.projector_type
 
-    def encode(self, media: Image | Sound | Video) -> list[Part]:
+    def encode(self, media: Image | Sound | Video, hooks: SequenceHooks | None = None) -> list[Part]:
         """Return the rows that take the place of an image, a sound or a video in the prompt, and the text around them.
 
-        The same image is not encoded twice while its rows are kept. Raises UnsupportedError for what the projector does
-        not encode, NotEnoughMemoryError, and LocalInferError if the file has changed.
+        The same image is not encoded twice while its rows are kept. With `hooks` at points of the encoder, it is
+        encoded, and its rows are not kept. Raises UnsupportedError for what the projector does not encode,
+        NotEnoughMemoryError, LocalInferError if the file has changed, and the errors of hooks.
         """
+        if self._encoding_thread == threading.get_ident():
+            raise UsageError("a hook cannot evaluate the model that it belongs to")
         with self._lock:
             if self._closed:
                 raise LocalInferError("the projector is closed")
+            if hooks and hooks.encoder_points:
+                return self._encode_with_hooks(media, hooks)
             if media.digest not in self._kept:
                 self._kept[media.digest] = self._parts(media)
                 while len(self._kept) > 1 and sum(map(size_of, self._kept.values())) > MAX_KEPT_BYTES:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(media.digest)
             return list(self._kept[media.digest])
+
+    def _encode_with_hooks(self, media: Image | Sound | Video, hooks: SequenceHooks) -> list[Part]:
+        self._hooks, self._encoding_thread = hooks, threading.get_ident()
+        try:
+            return self._parts(media)
+        finally:
+            self._hooks, self._encoding_thread = None, 0
+
+    def points(self) -> Mapping[str, Point]:
+        """Return the points of the encoders by name (`localinfer.graph.points`): of graphs that cannot run."""
+        return projector_points(self._file, self._options)
 
     def layout(self, media: Image | Sound | Video) -> list[str | int]:
         """Return what `encode` returns, without encoding: the number of rows in place of the rows."""
@@ -127,6 +148,15 @@ class Projector:
             self._kept.clear()
 
     @property
+    def _hooked_graph(self) -> HookedGraph | None:
+        """What distinguishes the graph of an encoder with hooks."""
+        return HookedGraph(self._hooks.encoder_points) if self._hooks else None
+
+    @property
+    def _on_point(self) -> OnPoint | None:
+        return self._hooks.call_encoder_hooks if self._hooks else None
+
+    @property
     def _image_processor(self) -> ImageProcessor:
         """The processor of images. Raises UnsupportedError if the file encodes none."""
         assert self._file.image_encoder
@@ -149,10 +179,12 @@ class Projector:
         """Return the rows of an image and the text around them. Adjacent inputs of the same size share a graph."""
         views, f, inputs, size = [], self._file.f, self._image_processor(image), image.pixels.shape[:2]
         for grid, group in groupby(inputs, key=lambda each: each.grid):
-            with CompiledEncoder(*self._file.build(grid, self._options), self._progress) as encoder:
+            graph = self._file.build(grid, self._options, hooks=self._hooked_graph)
+            with CompiledEncoder(*graph, self._progress) as encoder:
                 for each in group:
                     f.check_unchanged()
-                    views.append(View(each.name, self._embeddings(encoder.run(each.patches), grid), size))
+                    rows = encoder.run(each.patches, on_point=self._on_point)
+                    views.append(View(each.name, self._embeddings(rows, grid), size))
         return self._file.image_encoder.arrange(views)
 
     def _sound_parts(self, sound: Sound) -> list[Part]:
@@ -162,11 +194,13 @@ class Projector:
         assert self._sound_processor
         features = self._sound_processor(sound).features
         for n_frames, group in groupby(windows, key=itemgetter(1)):
-            with CompiledEncoder(*encoder.build(n_frames, self._options), self._progress) as compiled:
+            graph = encoder.build(n_frames, self._options, self._hooked_graph)
+            with CompiledEncoder(*graph, self._progress) as compiled:
                 for first, _ in group:
                     f.check_unchanged()
                     seen = features[first : first + encoder.framing.window]
-                    rows = compiled.run(encoder.family.prepare(seen, encoder.framing.lengths(n_frames)))
+                    prepared = encoder.family.prepare(seen, encoder.framing.lengths(n_frames))
+                    rows = compiled.run(prepared, on_point=self._on_point)
                     views.append(View(OVERVIEW, MediaEmbeddings(digest_of(rows), rows, len(rows)), NO_IMAGE))
         return encoder.family.arrange(views)
 
@@ -174,11 +208,11 @@ class Projector:
         """Return the rows of a video and the text around them."""
         processor, f, rows = self.video_processor, self._file.f, []
         inputs = processor(video)
-        graph = self._file.build(inputs[0].grid, self._options, processor.family.frames)
+        graph = self._file.build(inputs[0].grid, self._options, processor.family.frames, self._hooked_graph)
         with CompiledEncoder(*graph, self._progress) as encoder:
             for number, each in enumerate(inputs, 1):
                 f.check_unchanged()
-                rows.append(self._embeddings(encoder.run(each.patches), each.grid))
+                rows.append(self._embeddings(encoder.run(each.patches, on_point=self._on_point), each.grid))
                 if self._progress:
                     self._progress("video", number, len(inputs))
         return processor.family.arrange(video, rows)

@@ -4,6 +4,7 @@ The file is untrusted: building the graph checks every tensor and key that it us
 does not use. A file that does not belong to the language model is refused, too.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.rope import SECTIONS_KEY
+from localinfer.graph.recording.model_graph import HookedGraph
+from localinfer.graph.recording.points import Point
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder, read_class_rows
 from localinfer.multimodal.encoder_graph.encoder_model import (
     IGNORE_DAMAGED_WEIGHTS,
@@ -34,6 +37,7 @@ from localinfer.options import Options
 ARCHITECTURE, PREFIX = "clip", "clip.vision"
 INCOMPLETE_WITHOUT = {"gemma3na": "a.conv1d.0.norm.weight"}  # encoders of sounds, by a tensor
 MAX_PATCHES = 1 << 17
+ALL_POINTS = HookedGraph(None)
 USED_BY_PREPROCESSORS = (
     "image_mean", "image_std", "image_min_pixels", "image_max_pixels", "preproc_image_size", "preproc_min_tiles",
     "preproc_max_tiles", "image_grid_pinpoints", "image_crop_resolution", "image_aspect_ratio",
@@ -76,7 +80,9 @@ class ProjectorFile:
         return self.sound
 
     @IGNORE_DAMAGED_WEIGHTS
-    def build(self, grid: tuple[int, int], options: Options, n_frames: int = 1) -> tuple[EncoderBuilder, Buffer]:
+    def build(
+        self, grid: tuple[int, int], options: Options, n_frames: int = 1, hooks: HookedGraph | None = None
+    ) -> tuple[EncoderBuilder, Buffer]:
         """Build and check the graph for images with this grid of patches, or for as many frames of a video. Nothing is
         allocated or compiled. Return the builder and the output rows."""
         f = self.f if self.image_encoder.has_layers else with_a_layer(self.f, PREFIX)
@@ -89,9 +95,10 @@ class ProjectorFile:
         n = encoder.n_rows(f, grid, grid[0] * grid[1] + len(class_rows))
         if n > MAX_PATCHES:
             raise LocalInferError(f"an image of {grid[0]} x {grid[1]} patches is too large; the limit is {MAX_PATCHES}")
-        model = encoder_model(f, hparams, tensors, n, options)
+        model = encoder_model(f, hparams, tensors, n, options, hooks)
         g = EncoderBuilder(model, grid, read_heads(model), n_frames, class_rows)
         output = encoder.build(g)
+        g.point(output, "v.output")
         if f.get("clip.has_audio_encoder", bool, False):
             tensors.accept(*sound_tensors(f))
         tensors.reject_unused()
@@ -129,6 +136,16 @@ def open_projector(path: str | Path, model: GGUF) -> ProjectorFile:
     file = ProjectorFile(f, name, encoder, length, deepstack, encoder.is_bidirectional(model), sound)
     file.build(smallest_grid(f, encoder), Options())
     return file
+
+
+def projector_points(file: ProjectorFile, options: Options) -> Mapping[str, Point]:
+    """Return the points of the encoders of a file by name, of images before those of sounds."""
+    points = dict[str, Point]()
+    if file.encoder:
+        points.update(file.build(smallest_grid(file.f, file.encoder), options, hooks=ALL_POINTS)[0].model.points.points)
+    if file.sound:
+        points.update(file.sound.build(file.sound.some_frames, options, ALL_POINTS)[0].model.points.points)
+    return points
 
 
 def read_encoder(f: GGUF) -> tuple[str, Encoder]:

@@ -62,7 +62,8 @@ class ModelRunner:
     def prepare_hooks(self, hooks: SequenceHooks, progress: Progress | None = None) -> None:
         """Build the graph that is cut at the points of these hooks."""
         with self.lock:
-            self._hooked_graphs.get(hooks.points, progress)
+            if hooks.points:
+                self._hooked_graphs.get(hooks.points, progress)
 
     # --- batches ---
 

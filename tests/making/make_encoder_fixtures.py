@@ -36,6 +36,7 @@ from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, rena
 from safetensors.torch import save_file
 
 DATA = Path(__file__).parents[1] / "data" / "projectors"
+SEED = 20
 CONVERTER = Path(os.environ.get("LLAMA_CPP", ".")) / "convert_hf_to_gguf.py"
 
 
@@ -390,7 +391,7 @@ SPECS = {
 
 def random_weights(model: Any) -> None:
     """Replace all weights by integers times a power of two."""
-    generator = torch.Generator().manual_seed(20)
+    generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             values = torch.randint(-7, 8, tensor.shape, generator=generator).float()
@@ -418,19 +419,24 @@ def convert(spec: Spec, model: Any) -> bytes:
         return next(Path(folder).glob("*.gguf")).read_bytes()
 
 
+def pixels_of(spec: Spec, grid: Grid, generator: np.random.Generator) -> torch.Tensor:
+    """Return the pixels of the next image."""
+    shape = (1, 3, grid[0] * spec.patch, grid[1] * spec.patch)
+    some = torch.tensor(generator.integers(-16, 17, shape) / 16).float()
+    return spec.pixels(grid, generator) if spec.pixels else some
+
+
 def make(name: str, spec: Spec) -> str:
     """Write the fixtures of one projector. Return what the converter reports if it fails."""
-    torch.manual_seed(20)
+    torch.manual_seed(SEED)
     model = spec.model().eval().float()
     model.config._attn_implementation = "eager"
     model.set_attn_implementation("eager")
     random_weights(model)
     arrays: dict[str, Any] = {"architecture": spec.architecture, "embedding_length": spec.embedding_length}
-    generator = np.random.default_rng(20)
+    generator = np.random.default_rng(SEED)
     for number, grid in enumerate(spec.grids):
-        shape = (1, 3, grid[0] * spec.patch, grid[1] * spec.patch)
-        some = torch.tensor(generator.integers(-16, 17, shape) / 16).float()
-        pixels = spec.pixels(grid, generator) if spec.pixels else some
+        pixels = pixels_of(spec, grid, generator)
         with torch.no_grad():
             rows = spec.encode(model, pixels, grid)
         inputs = spec.inputs(pixels) if spec.inputs else as_patches(pixels, spec.patch)

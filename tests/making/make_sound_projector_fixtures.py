@@ -48,6 +48,7 @@ from torch.nn.functional import silu
 
 DATA = Path(__file__).parents[1] / "data" / "sound_projectors"
 CONVERTER = Path(os.environ.get("LLAMA_CPP", ".")) / "convert_hf_to_gguf.py"
+SEED = 20
 BANDS, CHUNK = 32, 3000  # bands of the spectrogram, frames of 30 s
 WHISPER = {  # the converter needs more layers than convolutions
     "d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "num_mel_bins": BANDS,
@@ -267,7 +268,7 @@ SPECS = {
 
 def random_weights(model: torch.nn.Module) -> None:
     """Replace all weights by integers times a power of two."""
-    generator = torch.Generator().manual_seed(20)
+    generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             values = torch.randint(-7, 8, tensor.shape, generator=generator).float()
@@ -304,19 +305,25 @@ def convert(model: Any, name: str, spec: Spec) -> bytes:
         return next(Path(folder).glob("*.gguf")).read_bytes()
 
 
+def levels_of(spec: Spec, frames: int, generator: np.random.Generator) -> Any:
+    """Return the spectrogram of the next sound, int8 (frames, bands), in halves."""
+    length = frames if spec.ends or spec.within else CHUNK
+    levels = generator.integers(-2, 3, (length, spec.bands)).astype(np.int8)
+    levels[frames - 1 if spec.ends else CHUNK :] = 0
+    levels[frames + 2 :] = -2  # two frames of the silence still contain sound
+    return levels
+
+
 def make(name: str, spec: Spec) -> None:
     """Write the fixtures of one projector."""
-    torch.manual_seed(20)
+    torch.manual_seed(SEED)
     model = spec.model().eval().float()
     model.set_attn_implementation("eager")
     random_weights(model)
     arrays: dict[str, Any] = {"architecture": spec.architecture, "embedding_length": spec.embedding_length}
-    generator = np.random.default_rng(20)
+    generator = np.random.default_rng(SEED)
     for number, frames in enumerate(spec.frames):
-        length = frames if spec.ends or spec.within else CHUNK
-        levels = generator.integers(-2, 3, (length, spec.bands)).astype(np.int8)
-        levels[frames - 1 if spec.ends else CHUNK :] = 0
-        levels[frames + 2 :] = -2  # two frames of the silence still contain sound
+        levels = levels_of(spec, frames, generator)
         with torch.no_grad():
             rows = spec.encode(model, torch.tensor(levels.T / 2).float()[None], frames)
         arrays |= {f"features_{number}": levels, f"frames_{number}": frames, f"rows_{number}": rows.numpy()}

@@ -199,7 +199,7 @@ class GraphBuilder(Builder[Buffer]):
         if add_to is not None and not self.asks_for(name):
             return self._product(x, weight, name, 0, n_out, add_to, barrier)
         y = self._product(x, weight, name, 0, n_out, None, barrier)
-        if name.startswith("blk."):  # the embedding may be the output matrix, too
+        if name != "token_embd":  # the embedding may be the output matrix, too
             self.point(y, name)
         if add_to is None:
             return y

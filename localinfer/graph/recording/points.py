@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from localinfer.graph.cache.recurrent_state import StatePool
 from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import ComputeGraph
-from localinfer.graph.points import POINTS, READ_ONLY, kind
+from localinfer.graph.points import READ_ONLY, is_point, kind
 
 Indices = NDArray[np.int32]
 
@@ -169,17 +169,18 @@ class PointRecorder:
 
     def asks_for(self, name: str) -> bool:
         """Return whether a point is to be recorded."""
-        return kind(name) in POINTS if self._asked is None else name in self._asked
+        return is_point(name) if self._asked is None else name in self._asked
 
-    def add(self, name: str, x: Buffer, *, heads: int = 1, size: int = 0) -> None:
+    def add(self, name: str, x: Buffer, *, heads: int = 1, size: int = 0, rows: Rows | None = None) -> None:
         """Record that the next op may read the activations of a point, if it is asked for.
 
-        The heads of x have `size` values, followed by padding; 0: x has no padding.
+        The heads of x have `size` values, followed by padding; 0: x has no padding. `rows` are the first rows of x, if
+        not all are activations.
         """
         if self.asks_for(name):
             x.quantized.is_written = x.bf16.is_written = False
             dim = x.n // heads
-            self._add(RowPoint(name, len(self._graph.ops), x.rows, x.floats, heads, size or dim, dim))
+            self._add(RowPoint(name, len(self._graph.ops), rows or x.rows, x.floats, heads, size or dim, dim))
 
     def add_region(self, name: str, region: Region, n: int, dtype: type[np.float32] | type[np.int32]) -> None:
         """Record a point whose activations, n numbers for each token, are not in a buffer."""

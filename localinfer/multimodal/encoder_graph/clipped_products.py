@@ -9,6 +9,7 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.kernels.signatures import CLIP
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.matrices import n_rows_of, padded_length, padded_product, product_of_padded
+from localinfer.multimodal.encoder_graph.transformer import name_units
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -61,4 +62,5 @@ def clipped_network(g: EncoderBuilder, x: Buffer, names: tuple[str, ...], down: 
     n = padded_length(g, down, rows)
     up, *gates = (clipped_product(g, x, name, rows, n) for name in names)
     hidden = g.gate(gates[0], up, act) if gates else g.gate(up, None, act)
+    name_units(g, hidden, down, rows)
     return clipped_product(g, hidden, down, n_out, n_in=rows)

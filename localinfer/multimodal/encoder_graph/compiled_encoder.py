@@ -1,5 +1,6 @@
 """A compiled encoder: its compute graph for images of one size in memory, with kernels and threads."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -11,15 +12,18 @@ from localinfer.graph.cache.ring_buffer import EMPTY
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH
 from localinfer.graph.ops.op import Op
+from localinfer.graph.recording.points import Point
 from localinfer.kernels.layout import PAGE_SIZE
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.encoder_model import require_memory
 from localinfer.runtime.compiled_graph import float_rows
+from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.thread_pool import POOL_KERNELS, OnOp, ThreadPool
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 
 Floats = NDArray[np.float32]
+OnPoint = Callable[[Point], None]
 
 
 class CompiledEncoder:
@@ -30,6 +34,7 @@ class CompiledEncoder:
 
     def __init__(self, g: EncoderBuilder, output: Buffer, progress: loader.Progress | None = None) -> None:
         assert g.input is not None
+        self._cuts = g.model.points.cuts()
         self._g, self._input, self._output, self.graph = g, g.input, output, g.graph
         require_memory(g.f, g.input_size, g.graph.nbytes)
         needed = [*POOL_KERNELS, *(kernel_of(op.rows.capacity, op) for op in self.graph.ops)]
@@ -40,15 +45,21 @@ class CompiledEncoder:
         stop = self.graph.stop.view(np.int64)
         self._pool = ThreadPool(addresses, records, stop, self.graph.scratch_addresses)
 
-    def run(self, patches: Floats, on_op: OnOp | None = None) -> Floats:
+    def run(self, patches: Floats, on_op: OnOp | None = None, on_point: OnPoint | None = None) -> Floats:
         """Return the output rows of an image, given its patches in the order of the grid. `on_op` receives the number
-        of the current op regularly."""
+        of the current op regularly, `on_point` each point of the graph, whose activations it may read and change."""
+        if self._cuts:  # a point may have rows that no op writes
+            self._g.constants.write()
         entry = self._input
         rows = float_rows(entry.patches, entry.patches.rows.capacity)
         rows[entry.first : entry.first + len(entry.order), : patches.shape[1]] = patches[entry.order]
         float_rows(entry.residual, len(entry.initial))[:] = entry.initial
         threads = self.graph.threads if self.graph.batch <= MAX_SMALL_BATCH else self.graph.threads_batch
-        self._pool.run(0, len(self.graph.ops), threads, on_op)
+        n_ops = len(self.graph.ops)
+        for cut in run_in_parts(lambda first, end: self._pool.run(first, end, threads, on_op), self._cuts, 0, n_ops):
+            for point in self._cuts[cut]:
+                if on_point:
+                    on_point(point)
         return float_rows(self._output, self._output.rows.capacity).copy()
 
     def close(self) -> None:

@@ -94,25 +94,29 @@ class EncoderBuilder(GraphBuilder):
             raise self.hparams.error(key, f"is {size}; it must divide the {rows} x {columns} patches of an image")
         return size
 
-    def layers(self, count: int = 0) -> Iterator[str]:
-        """Iterate over the prefixes of the names of the first `count` layers, or of all. Activations that one layer
-        creates must not be used in the next."""
+    def layers(self, x: Buffer, count: int = 0) -> Iterator[str]:
+        """Iterate over the prefixes of the names of the first `count` layers, or of all, which change the residual
+        stream x. Activations that one layer creates must not be used in the next."""
         for number in range(count or self.block_count):
             self.model.start_block(number)
             with self.graph.reuse_buffers():
-                yield f"{self.layer_prefix}{number}."
+                blk = f"{self.layer_prefix}{number}."
+                self.point(x, f"{blk}resid_pre")
+                yield blk
+                self.point(x, f"{blk}resid_post")
 
     # --- input ---
 
     def embed_patches(
         self, positions: Floats | None = None, *, order: Indices | None = None, convolutions: Sequence[str] = (),
-        class_last: bool = False,
+        class_last: bool = False, point: str = "v.patch_embd",
     ) -> Buffer:  # fmt: skip
         """Return the residual stream: the product of each patch and the patch embedding, the sum of `convolutions`, of
         which each belongs to one frame if patches show as many.
 
         `positions` are the position embeddings of the class rows and the patches, in this order (patches first with
-        `class_last`), as are the rows. Patches are in the given `order` of rows, positions in that of the grid.
+        `class_last`), as are the rows. Patches are in the given `order` of rows, positions in that of the grid. `point`
+        names the result.
         """
         n, names = self.embedding_length, tuple(convolutions) or (PATCH_EMBEDDING,)
         side_by_side = self.n_frames == len(names) > 1
@@ -127,17 +131,27 @@ class EncoderBuilder(GraphBuilder):
         initial[self.n_patches if class_last else 0 :][:count] += self.class_rows
         if order is not None:
             initial[first : first + self.n_patches] = initial[first + order.reshape(-1)]
-        return self.enter_patches(weight, initial, self.graph.tokens, first=first, order=order)
+        return self.enter_patches(weight, initial, self.graph.tokens, point, first=first, order=order)
 
     def enter_patches(
-        self, weight: Tensor, initial: Floats, rows: Rows, *, first: int = 0, order: Indices | None = None
+        self, weight: Tensor, initial: Floats, rows: Rows, point: str, *, first: int = 0, order: Indices | None = None
     ) -> Buffer:
         """Return the residual stream, which begins as `initial`: the products of the matrix and each patch are added to
-        the rows from `first` on, in the given `order` or in that of the grid."""
+        the rows from `first` on, in the given `order` or in that of the grid. `point` names the result."""
         x, patches = self.graph.buffer(weight.shape[0], rows), self.graph.buffer(weight.shape[1], rows)
         numbers = np.arange(self.n_patches, dtype=np.int32) if order is None else order.reshape(-1)
         self.input = PatchInput(patches, first, numbers, x, initial)
-        return self.product(patches, weight, add_to=x)
+        self.begin_stream(x, patches, weight, point)
+        return x
+
+    def begin_stream(
+        self, x: Buffer, patches: Buffer, weight: Tensor, point: str, rows: Rows | None = None
+    ) -> None:
+        """Add the products of a matrix and the input to x, which has initial values. `point` names the sums, in the
+        first `rows` of x."""
+        check_product(self.f, patches, weight, x, None)
+        matrix_products.matmul(self.graph, patches, weight, add_to=x)
+        self.model.points.add(point, x, rows=rows)
 
     def patch_rows(self) -> Indices:
         """Return the numbers of the rows of patches, behind the class rows."""
@@ -151,11 +165,27 @@ class EncoderBuilder(GraphBuilder):
     ) -> Buffer:  # fmt: skip
         """Return weight . x (+ bias), or add it to `add_to`, for a matrix that the host has converted, or whose result
         has a place: the first rows and columns of `out`. Raises LocalInferError unless the matrix fits them."""
+        name = weight.name.removesuffix(".weight")
         check_product(self.f, x, weight, add_to, out)
-        if bias is not None and add_to is not None:
-            self.graph.op(bias.name, ADD_BIAS, x.rows, bias=bias, n=add_to.n, x=add_to)
-            bias = None
-        return matrix_products.matmul(self.graph, x, weight, add_to=add_to, out=out, bias=bias)
+        if add_to is not None and not self.asks_for(name):
+            if bias is not None:
+                self.graph.op(bias.name, ADD_BIAS, x.rows, bias=bias, n=add_to.n, x=add_to)
+            return matrix_products.matmul(self.graph, x, weight, add_to=add_to)
+        y = matrix_products.matmul(self.graph, x, weight, out=out, bias=bias)
+        self.model.points.add(name, y, size=weight.shape[0], rows=x.rows)
+        if add_to is None:
+            return y
+        self.add(add_to, y)
+        return add_to
+
+    def norm_groups(
+        self, x: Buffer, size: int, tensor: str = "", *, per_group_weight: bool = False, eps: float | None = None,
+        out: Buffer | None = None,
+    ) -> Buffer:  # fmt: skip
+        y = super().norm_groups(x, size, tensor, per_group_weight=per_group_weight, eps=eps, out=out)
+        if tensor:
+            self.point(y, tensor.removesuffix(".weight"))
+        return y
 
     def scale_columns(self, x: Buffer, tensor: str) -> None:
         """Multiply each row of x by a tensor of shape (n,)."""
@@ -179,6 +209,7 @@ class EncoderBuilder(GraphBuilder):
             name, LAYER_NORM, x.rows, constants=self.graph.layouts, x=x, weight=weight,
             bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=eps, y=y, q=y.quantized,
         )  # fmt: skip
+        self.point(y, name)
         return y
 
     def rows(self, count: int) -> Rows:

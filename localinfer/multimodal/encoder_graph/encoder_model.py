@@ -11,7 +11,7 @@ from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.properties.attention import AttentionHeads
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.recording.context import Context
-from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
 from localinfer.machine import resources
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.options import Options
@@ -24,8 +24,9 @@ HOST_BYTES = 24  # of each value of a row, for positions in double precision; th
 
 
 def encoder_model(
-    f: GGUF, hparams: Hyperparameters, tensors: EncoderTensors, n_rows: int, options: Options
-) -> ModelGraph:
+    f: GGUF, hparams: Hyperparameters, tensors: EncoderTensors, n_rows: int, options: Options,
+    hooks: HookedGraph | None = None,
+) -> ModelGraph:  # fmt: skip
     """Return the graph of an encoder whose residual stream has this number of rows, without operations. Raises
     NotEnoughMemoryError if there is too little memory even for what the host computes while operations are added."""
     key_size = hparams.count("attention.head_dim", 0, minimum=0, maximum=MAX_HEAD_SIZE)
@@ -35,7 +36,8 @@ def encoder_model(
     threads = options.threads or resources.default_threads()
     graph = ComputeGraph(n_rows, 1, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision])
     cache_type = CACHE_TYPES[precision]
-    model = ModelGraph(f, hparams, graph, Context(n_rows, k_type=cache_type, v_type=cache_type, causal=False))
+    context = Context(n_rows, k_type=cache_type, v_type=cache_type, causal=False)
+    model = ModelGraph(f, hparams, graph, context, hooks=hooks)
     model.tensors = tensors
     return model
 

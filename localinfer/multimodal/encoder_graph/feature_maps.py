@@ -91,6 +91,7 @@ class FeatureMaps:
             name, WEIGH_ROWS, y.rows, chunks=(1, 8), x=of.x, numbers=self._table(of.size, width, stride), weight=weight,
             bias=0, count=width**2, n=y.n, y=y,
         )  # fmt: skip
+        self._g.point(y, name.removesuffix(".weight"))
         return FeatureMap(y, size)
 
     def enlarge(self, of: FeatureMap, size: Size) -> Buffer:

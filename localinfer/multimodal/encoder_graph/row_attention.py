@@ -63,4 +63,6 @@ class RowAttention:
         window = layer.spec.window
         n_rows = len(self.spans[window][0]) if window else self._model.graph.batch
         check_positions(self._model.f, n_rows, q.rows.capacity)
-        return self._model.attention.attend(layer, q, k, v)
+        y = self._model.attention.attend(layer, q, k, v)
+        self._model.points.add(f"{layer.name}attn_heads", y)
+        return y

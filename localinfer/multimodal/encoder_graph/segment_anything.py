@@ -72,8 +72,10 @@ def encode(g: EncoderBuilder) -> Buffer:
     padded = g.rows(g.n_patches + 1)
     for number in range(g.hparams.count("sam.block_count", maximum=1 << 8)):
         with g.graph.reuse_buffers():
-            area = full if number % FULL_EVERY == FULL_EVERY - 1 else local
-            add_layer(g, x, f"v.sam.blk.{number}.", area, heads, padded)
+            area, blk = full if number % FULL_EVERY == FULL_EVERY - 1 else local, f"v.sam.blk.{number}."
+            g.point(x, f"{blk}resid_pre")
+            add_layer(g, x, blk, area, heads, padded)
+            g.point(x, f"{blk}resid_post")
     return shrink(g, x)
 
 
@@ -95,7 +97,7 @@ def embed(g: EncoderBuilder, n: int) -> Buffer:
     side = found.shape[-2] if found and len(found.shape) > 1 else 1
     table = g.tensors.single(POSITIONS, side, side, n)
     initial = positions.resample(table, g.grid, "cubic", antialias=True) + g.tensors.values(f"{PATCH}.bias", n)
-    return g.enter_patches(weight, initial, g.rows(g.n_patches))
+    return g.enter_patches(weight, initial, g.rows(g.n_patches), PATCH)
 
 
 def add_layer(g: EncoderBuilder, x: Buffer, blk: str, area: Area, heads: AttentionHeads, padded: Rows) -> None:
@@ -108,6 +110,7 @@ def add_layer(g: EncoderBuilder, x: Buffer, blk: str, area: Area, heads: Attenti
         places = row_order.inverse_of_first(area.order, g.n_patches)
         attended = g.gather(attended, places, out=g.graph.buffer(x.n, x.rows))
     add_branch(g, x, attended, f"{blk}attn.out")
+    g.point(x, f"{blk}resid_mid")
     h, up = g.default_layer_norm(x, f"{blk}post_ln", EPSILON), f"{blk}mlp.lin1"
     hidden = hidden_units(g, h, [up], f"{blk}mlp.lin2", "gelu_erf")
     add_branch(g, x, hidden, f"{blk}mlp.lin2", n_in=n_rows_of(g, up))
@@ -118,6 +121,8 @@ def attend(g: EncoderBuilder, h: Buffer, blk: str, area: Area, heads: AttentionH
     n, (height, width) = heads.count * heads.key, area.grid
     dim = -(-(heads.key + height + width) // DIMENSIONS) * DIMENSIONS
     q, k, v = g.slices(h, f"{blk}attn.qkv", n, n, n)
+    for name, x in zip("qkv", (q, k, v), strict=True):
+        g.point(x, f"{blk}attn_{name}")
     q_out, k_out = (g.graph.buffer(heads.count * dim, h.rows) for _ in "qk")
     scale: float = heads.key**-0.5
     g.graph.op(

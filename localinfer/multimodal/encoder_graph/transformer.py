@@ -1,5 +1,6 @@
 """The layers of a vision transformer (Dosovitskiy et al., 2020), and the networks that project its output."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from localinfer.multimodal.encoder_graph.matrices import (
 )
 
 FULL_ATTENTION = AttentionSpec()
+DOWN_PROJECTION = re.compile(r"ffn_down|ffn_up|mlp\.lin2")  # files of older converters name it ffn_up
 OnLayer = Callable[[int, Buffer], None]  # receives the residual stream after a layer
 
 
@@ -33,11 +35,12 @@ def transform(
 ) -> None:  # fmt: skip
     """Apply the first `n_layers` layers, or all, to the residual stream. A layer with an entry in `windows` other than
     0 attends to windows of that size."""
-    for number, blk in enumerate(g.layers(n_layers)):
+    for number, blk in enumerate(g.layers(x, n_layers)):
         window = windows[number] if windows else 0
         h = g.norm(x, f"{blk}ln1")
         attended = attend(g, h, blk, replace(spec, window=window) if window else spec)
         add_branch(g, x, attended, f"{blk}attn_out", f"{blk}ls1.weight")
+        g.point(x, f"{blk}resid_mid")
         layer_network(g, x, blk, act)
         if on_layer:
             on_layer(number, x)
@@ -49,6 +52,8 @@ def attend(g: EncoderBuilder, h: Buffer, blk: str, spec: AttentionSpec) -> Buffe
     q_n, k_n, v_n = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
     if g.tensors.has(f"{blk}attn_qkv.weight"):
         q, k, v = g.slices(h, f"{blk}attn_qkv", q_n, k_n, v_n)
+        for name, x in zip("qkv", (q, k, v), strict=True):
+            g.point(x, f"{blk}attn_{name}")
     else:
         q = g.matmul(h, f"{blk}attn_q", q_n, barrier=False)
         k = g.matmul(h, f"{blk}attn_k", k_n, barrier=False)
@@ -76,10 +81,16 @@ def hidden_units(g: EncoderBuilder, h: Buffer, names: Sequence[str], down: str, 
     up, *gates = names
     rows = n_rows_of(g, up)
     n = padded_length(g, down, rows)
-    if gates:
-        gate = padded_product(g, h, gates[0], rows, n)
-        return g.gate(gate, padded_product(g, h, up, rows, n), act)
-    return g.gate(padded_product(g, h, up, rows, n), None, act)
+    y = padded_product(g, h, up, rows, n)
+    units = g.gate(padded_product(g, h, gates[0], rows, n), y, act) if gates else g.gate(y, None, act)
+    name_units(g, units, down, rows)
+    return units
+
+
+def name_units(g: EncoderBuilder, units: Buffer, down: str, n: int) -> None:
+    """Name the first n hidden units of a layer's network. Without a point are those of projectors."""
+    if (name := DOWN_PROJECTION.sub("ffn_act", down)) != down:
+        g.model.points.add(name, units, size=n)
 
 
 def layer_network(g: EncoderBuilder, x: Buffer, blk: str, act: str) -> None:

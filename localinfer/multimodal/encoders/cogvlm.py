@@ -23,7 +23,7 @@ def build(g: EncoderBuilder) -> Buffer:
     with LayerNorm and a gated network. Files have no flag for the activation, which is the exact GELU."""
     g.use_layer_norm()
     x = g.embed_patches(learned_positions.of_all_rows(g))
-    for blk in g.layers():
+    for blk in g.layers(x):
         add_layer(g, x, blk)
     x = projected(g, x, n_rows_of(g, "mm.model.fc"))
     x = g.gate(g.default_layer_norm(x, "mm.post_fc_norm"), None, "gelu_erf")
@@ -36,6 +36,7 @@ def add_layer(g: EncoderBuilder, x: Buffer, blk: str) -> None:
     """Add the normalised branches of a layer to x."""
     branch = g.matmul(attend(g, x, blk, FULL_ATTENTION), f"{blk}attn_out", x.n)
     g.add(x, g.norm(branch, f"{blk}ln1"))
+    g.point(x, f"{blk}resid_mid")
     up, down = f"{blk}ffn_up", f"{blk}ffn_down"
     branch = product_of_padded(g, hidden_units(g, x, [up], down, "gelu_erf"), down, n_rows_of(g, up), x.n)
     g.add(x, g.norm(branch, f"{blk}ln2"))

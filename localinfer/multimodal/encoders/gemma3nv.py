@@ -52,6 +52,7 @@ def build(g: EncoderBuilder) -> Buffer:
     for stage in range(STAGES):
         for number, blk in enumerate(blocks(g, stage)):
             x = block(g, maps, x, blk, 1 if number else 2)
+            g.point(x.x, f"{blk}resid_post")
         ends.append(x)
     y = g.norm(fuse(g, maps, ends[-FUSED:]), "v.msfa.norm", in_place=True)
     g.scale(y, math.sqrt(y.n))

@@ -33,15 +33,17 @@ def build(g: EncoderBuilder) -> Buffer:
     size = g.merge_size("projector.scale_factor", 3)
     if g.heads.key % 4:
         raise g.hparams.error("attention.head_count", f"makes heads of {g.heads.key} values; they must be 4 n")
-    x = g.embed_patches((position_rows(g) - row_sums(g)) * np.float32(0.5))
+    x = g.embed_patches((position_rows(g) - row_sums(g)) * np.float32(0.5), point="")
     g.scale(x, 2.0)  # pixels from 0 to 1 become those from -1 to 1
+    g.point(x, "v.patch_embd")
     vertical, horizontal = positions.grid_positions(g.grid)
     each = positions.frequencies(g.heads.key // 2, BASE)
     angles = np.concatenate([horizontal[:, None] * each, vertical[:, None] * each], 1)
     spec = AttentionSpec(g.attention.rotation("quarters", angles), scale=1.0)
-    for blk in g.layers():
+    for blk in g.layers(x):
         attended = attend(g, g.norm(x, f"{blk}ln1"), blk, spec)
         g.add_norm(x, clipped_product(g, attended, f"{blk}attn_out", x.n), f"{blk}attn_post_norm")
+        g.point(x, f"{blk}resid_mid")
         h, names = g.norm(x, f"{blk}ln2"), (f"{blk}ffn_up", f"{blk}ffn_gate")
         g.add_norm(x, clipped_network(g, h, names, f"{blk}ffn_down", "gelu", x.n), f"{blk}ffn_post_norm")
     x = g.average(x, row_order.blocks(g.grid, size))

@@ -73,6 +73,7 @@ def resample(g: EncoderBuilder, x: Buffer, spec: AttentionSpec) -> Buffer:
     v = g.matmul(values, "resampler.attn.v", n)
     attended = g.model.attention.attend(LayerAttention("resampler.", heads, spec), q_all, k, v)
     attended = g.gather(attended, np.arange(n_queries, dtype=np.int32))
+    g.point(attended, "resampler.attn_heads")
     x = g.norm(g.matmul(attended, "resampler.attn.out", n), "resampler.ln_post")
     return g.matmul(x, "resampler.proj", n_rows_of(g, "resampler.proj"))
 

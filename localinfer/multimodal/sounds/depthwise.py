@@ -39,6 +39,7 @@ def convolve(g: EncoderBuilder, x: Buffer, weight: Tensor, bias: Tensor | None, 
         weight.name, WEIGH_ROWS, y.rows, chunks=(1, 8), x=x, numbers=taps.numbers, weight=weight, bias=bias or 0,
         count=taps.width, n=x.n, y=y,
     )  # fmt: skip
+    g.point(y, weight.name.removesuffix(".weight"))
     return y
 
 

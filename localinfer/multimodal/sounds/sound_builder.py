@@ -57,7 +57,8 @@ class SoundBuilder(EncoderBuilder):
         if bias is not None:
             initial += floats_of(bias)
         self.input = PatchInput(inputs, 0, np.arange(self.n_frames, dtype=np.int32), x, initial)
-        return self.product(inputs, weight, add_to=x)
+        self.begin_stream(x, inputs, weight, name)
+        return x
 
     def enter(
         self, name: str, n_out: int, n_in: int, taps: Sequence[int], n_rows: int, act: str = ACTIVATION,
@@ -72,7 +73,8 @@ class SoundBuilder(EncoderBuilder):
         initial = np.zeros((rows.capacity, n_out), np.float32)
         initial[:n_rows] = floats_of(self.tensors.convolution_bias(name, n_out, len(taps), bias_first))
         self.input = PatchInput(inputs, 0, np.arange(n_rows, dtype=np.int32), x, initial)
-        return self.gate(self.product(inputs, weight, add_to=x), None, act)
+        self.begin_stream(x, inputs, weight, name, self.rows(n_rows))
+        return self.gate(x, None, act)
 
     def convolve(self, x: Buffer, name: str, n_out: int, taps: Sequence[int], neighbours: Indices) -> Buffer:
         """Return the activations of a convolution that reads the rows `neighbours[i]` of x for row i."""

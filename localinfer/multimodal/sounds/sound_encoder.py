@@ -8,6 +8,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.recording.model_graph import HookedGraph
 from localinfer.multimodal.encoder_graph.encoder_model import (
     IGNORE_DAMAGED_WEIGHTS,
     check_lengths,
@@ -40,12 +41,19 @@ class SoundEncoder:
         """How many frames of a spectrogram are encoded, and which of them the convolutions see together."""
         return self.family.framing
 
+    @property
+    def some_frames(self) -> int:
+        """A number of frames that it encodes."""
+        return self.framing.frames(min(self.framing.window, CHUNK_FRAMES))
+
     def make_processor(self) -> SoundProcessor:
         """Return what makes the spectrograms that it reads."""
         return self.family.make_processor(Hyperparameters(self.f, PREFIX).count("num_mel_bins", maximum=MAX_BANDS))
 
     @IGNORE_DAMAGED_WEIGHTS
-    def build(self, n_frames: int, options: Options) -> tuple[SoundBuilder, Buffer]:
+    def build(
+        self, n_frames: int, options: Options, hooks: HookedGraph | None = None
+    ) -> tuple[SoundBuilder, Buffer]:
         """Build and check the graph for sounds of `n_frames` frames, a result of `framing.frames`. Nothing is allocated
         or compiled. Return the builder and the output rows."""
         f = self.f if self.family.has_layers else with_a_layer(self.f, PREFIX)
@@ -53,9 +61,10 @@ class SoundEncoder:
         hparams.accept("feed_forward_length", "projection_dim", "projector_type")
         tensors = SoundTensors(f, hparams.count("block_count"), self.converted)
         n_rows = sum(map(self.framing.positions, self.framing.lengths(n_frames)))
-        model = encoder_model(f, hparams, tensors, n_rows, options)
+        model = encoder_model(f, hparams, tensors, n_rows, options, hooks)
         g = SoundBuilder(model, self.framing, n_frames, read_heads(model))
         output = self.family.build(g)
+        g.point(output, "a.output")
         tensors.reject_unused()
         hparams.reject_unused()
         check_lengths(f, model.graph)
@@ -86,5 +95,5 @@ def open_sound_encoder(f: GGUF, model: GGUF) -> SoundEncoder:
         what = f"is {projected}; the embedding length of {printable(model.path.name, 80)} is {length}"
         raise f.error(f"{PREFIX}.projection_dim", what, UsageError)
     encoder = SoundEncoder(f, name, family, length)
-    encoder.build(family.framing.frames(min(family.framing.window, CHUNK_FRAMES)), Options())
+    encoder.build(encoder.some_frames, Options())
     return encoder

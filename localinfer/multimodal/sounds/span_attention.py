@@ -102,6 +102,7 @@ class SpanAttention:
             p_step=heads.key if isinstance(vectors, Buffer) else 0, first=LANES + spans.first, oldest=self.oldest,
             newest=self.newest, heads=heads.count, size=heads.key, scale=scale or heads.key**-0.5, cap=cap, y=y,
         )  # fmt: skip
+        g.point(y, f"{name}attn_heads" if name.endswith(".") else f"{name}_heads")
         return y
 
     def _columns(self, vectors: Buffer | Floats | None) -> tuple[Buffer | Region | int, int]:

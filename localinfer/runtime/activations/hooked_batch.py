@@ -99,7 +99,8 @@ class HookedGraphs:
         points = frozenset[str]().union(*(each.hooks.points for each in hooked))
         for each in hooked:
             each.hooks.begin_batch(each.tokens, each.positions)
-        return HookedBatch(self.get(points), hooked, is_alone=n_segments == 1)
+        graph = self.get(points) if points else self._compiled_graph
+        return HookedBatch(graph, hooked, is_alone=n_segments == 1)
 
     def close(self) -> None:
         """Close the graphs."""

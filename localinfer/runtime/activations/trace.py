@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import UnsupportedError
-from localinfer.graph.points import ATTENTION_WEIGHTS, KEYS, QUERIES, kind
+from localinfer.graph.points import ATTENTION_WEIGHTS, KEYS, QUERIES, is_of_encoder, kind
 from localinfer.runtime.activations.attention_weights import attention_weights
 from localinfer.runtime.activations.hooks import Floats, HookGroup, RowInfo
 
@@ -24,7 +24,8 @@ class Trace(Mapping[str, Floats]):
 
     `tokens` are the ids of these tokens; the last token of a text is not evaluated, so it has no row. Points of the
     output layer have rows for the tokens whose logits were computed: `positions` says which. Attention weights are
-    (heads, tokens, tokens).
+    (heads, tokens, tokens). Points of encoders have the rows of the last images or sounds that were encoded, one after
+    the other.
     """
 
     def __init__(self, names: Sequence[str], layers: "Mapping[str, tuple[LayerAttention, VisiblePositions]]") -> None:
@@ -80,7 +81,7 @@ class Trace(Mapping[str, Floats]):
 
     def group(self) -> HookGroup:
         """Return the hooks that record the activations."""
-        return HookGroup(dict.fromkeys(self._rows, self.add), self._begin_batch, self._rewind)
+        return HookGroup(dict.fromkeys(self._rows, self.add), self._begin_batch, self._rewind, self._begin_media)
 
     def _captured_names(self) -> Iterator[str]:
         """Yield the points that are recorded: attention weights are computed of others."""
@@ -94,9 +95,15 @@ class Trace(Mapping[str, Floats]):
     def _begin_batch(self, tokens: NDArray[np.int32], positions: Positions) -> None:
         if self._n_kept is not None:
             self._batches = rows_before(self._n_kept, self._batches)
-            self._rows = {name: rows_before(self._n_kept, parts) for name, parts in self._rows.items()}
+            for name in self._rows:
+                if not is_of_encoder(name):
+                    self._rows[name] = rows_before(self._n_kept, self._rows[name])
             self._n_kept = None
         self._batches.append((positions, tokens))
+
+    def _begin_media(self) -> None:
+        for name in filter(is_of_encoder, self._rows):
+            self._rows[name] = []
 
     def add(self, values: Floats, info: RowInfo) -> None:
         """Add the activations of some tokens."""

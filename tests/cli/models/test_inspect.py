@@ -10,6 +10,7 @@ import numpy as np
 import projector_checkpoints
 import pytest
 from image_processors import write_keys
+from seeing_model import write_seeing_model
 from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from cli.__main__ import dispatch
@@ -268,6 +269,22 @@ def test_points_of_a_model(file: Path, capsys: Capture) -> None:
     points = json.loads(capsys.readouterr().out)
     assert points["blk.1.ffn_gate_inp"]["shape"] == [open_gguf(file).get("qwen3moe.expert_count", int)]
     assert all(point["description"] for point in points.values())
+
+
+def test_points_of_a_projector(tmp_path: Path, capsys: Capture) -> None:
+    model = write_seeing_model(tmp_path)
+    named = tmp_path / "other" / "projector.gguf"
+    named.parent.mkdir()
+    (tmp_path / "mmproj-gemma3.gguf").rename(named)
+    assert dispatch(["inspect", str(model), "--points"]) == 0
+    assert "v.blk" not in capsys.readouterr().out
+    assert dispatch(["inspect", str(model), "--points", "--mmproj", str(named)]) == 0
+    out = capsys.readouterr().out
+    assert line_of(out, "v.blk.*.resid_post") == "v.blk.*.resid_post 0-1 32 residual stream after the layer"
+    assert line_of(out, "v.output") == "v.output 64 rows of an image that enter the language model"
+    assert line_of(out, "blk.*.resid_post") == "blk.*.resid_post 0-6 64 residual stream after the layer"
+    with pytest.raises(UsageError, match="belongs to gemma3 models, not to llama"):
+        dispatch(["inspect", str(tiny_llama(tmp_path / "llama.gguf")), "--points", "--mmproj", str(named)])
 
 
 def test_points_are_one_part(file: Path) -> None:

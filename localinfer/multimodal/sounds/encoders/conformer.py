@@ -54,7 +54,7 @@ def transform(g: SoundBuilder, x: Buffer, depthwise_first: tuple[int, ...] = ())
     attention, vectors = SpanAttention.make(g, g.heads, all_rows(g.graph.batch)), distance_rows(g)
     width = kernel_width(g)
     taps = make_taps(g, over_time(g.graph.batch, width // 2, width // 2), g.graph.batch)
-    for blk in g.layers():
+    for blk in g.layers(x):
         feed_forward(g, x, f"{blk}ffn_norm", f"{blk}ffn_up", f"{blk}ffn_down")
         attend(g, x, blk, attention, vectors)
         convolution_module(g, x, blk, taps, depthwise_first)

@@ -72,7 +72,7 @@ def transform(g: SoundBuilder, x: Buffer, attention: Attention, names: LayerName
     """Apply all layers to the residual stream."""
     count = g.graph.batch
     taps = make_taps(g, over_time(count, kernel_width(g) - 1, 0), count)
-    for blk in g.layers():
+    for blk in g.layers(x):
         feed_forward(g, x, blk, "")
         attend(g, x, blk, attention, names)
         convolution_module(g, x, blk, taps)

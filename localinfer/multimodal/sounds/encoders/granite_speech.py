@@ -41,7 +41,7 @@ def build(g: SoundBuilder) -> Buffer:
     outputs = g.graph.buffer(x.n * (len(kept) + 1)) if kept else x
     if 0 in kept:
         g.copy_columns(x, outputs, 0)
-    for number, blk in enumerate(g.layers(), 1):
+    for number, blk in enumerate(g.layers(x), 1):
         feed_forward(g, x, f"{blk}ffn_norm", f"{blk}ffn_up", f"{blk}ffn_down")
         attend(g, x, blk, attention, size)
         convolution_module(g, x, blk, taps)
