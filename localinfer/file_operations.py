@@ -303,7 +303,7 @@ def verify(
 
     The first tokens of a text are evaluated, at most `n_tokens`. `checks` of the result has the error of each operation
     beside the error that is allowed, `first_wrong` is the first one that is wrong, or None. Raises UsageError for a
-    text without tokens or a quantized KV cache, and what `localinfer.load` raises.
+    text without tokens, and what `localinfer.load` raises.
     """
     return verify_model(resolve.find(model), options, text, n_tokens)
 
@@ -313,11 +313,13 @@ def verify_model(
     on_operation: Callable[[int, int], None] | None = None,
 ) -> "Verification":  # fmt: skip
     """Verify a model file, and show the progress. See `verify`."""
+    from localinfer.adapters import open_adapters
     from localinfer.evaluation.verification import verification
 
     defaults: Mapping[str, Value] = {"ctx_size": max(n_tokens, VERIFIED_CONTEXT)}
     options = merge(from_keywords(keywords), from_environment(os.environ), defaults, resolve.default_options(path))
-    return verification.verify(open_overridden(path, options), options, text, n_tokens, progress, on_operation)
+    f = open_overridden(path, options)
+    return verification.verify(f, options, text, n_tokens, progress, on_operation, open_adapters(f, options))
 
 
 class CalibrationData(NamedTuple):

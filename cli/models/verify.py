@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from localinfer.evaluation.verification.verifier import OperationCheck
     from localinfer.options.keywords import LoadKeywords
 
-OPTIONS = ("architecture", "override_kv", "threads", "precision", "ctx_size", "cache_type_k", "cache_type_v")
+OPTIONS = (
+    "architecture", "override_kv", "threads", "precision", "ctx_size", "cache_type_k", "cache_type_v", "lora",
+    "lora_scaled", "control_vector", "control_vector_scaled", "control_vector_layer_range",
+)  # fmt: skip
 N_TOKENS, CONTEXT = 32, 256
 
 
@@ -54,6 +57,7 @@ def verify_command(
     Examples:
       localinfer verify smollm2
       localinfer verify model.gguf --precision high --all
+      localinfer verify model.gguf --cache-type-k q8_0 --cache-type-v q8_0 --lora adapter.gguf
       localinfer verify model-f32.gguf --against checkpoint/
     """
     with missing_model_first(model):

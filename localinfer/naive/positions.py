@@ -55,11 +55,13 @@ def rope_of_file(model: Model, keys: Hyperparameters, pairs: str, key_length: in
 def key_anchors(model: Model, blk: Block, rope: Rope | None, positions: Positions, sinks: int) -> Floats | float:
     """Return the mean of the rotated key bias over each position's page: (heads, n_tokens, head_size), or 0 without a
     bias. Pages begin at position 0, and again after the `sinks`."""
-    bias = model.bias(f"{blk}attn_k")
+    bias, of_all, heads = model.bias(f"{blk}attn_k"), model.bias(f"{blk}attn_qkv"), blk.heads
+    if not isinstance(of_all, float):
+        bias = of_all[heads.count * heads.key :][: heads.count_kv * heads.key]
     if isinstance(bias, float):
         return 0.0
     begin = np.where(positions < sinks, 0, sinks)
     first = positions - (positions - begin) % PAGE
-    heads = split_heads(np.tile(bias, (len(first), 1)), blk.heads.count_kv)
-    near = (heads if rope is None else rotate(heads, first + entry, rope) for entry in range(PAGE))
-    return sum(near, np.zeros_like(heads)) / PAGE
+    biases = split_heads(np.tile(bias, (len(first), 1)), heads.count_kv)
+    near = (biases if rope is None else rotate(biases, first + entry, rope) for entry in range(PAGE))
+    return sum(near, np.zeros_like(biases)) / PAGE

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from localinfer.gguf.reader import GGUF
+from localinfer.graph.properties.adapters import Adapters
 from localinfer.naive.formulas import Floats
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
@@ -35,6 +36,17 @@ class Model:
         # Low-rank changes by tensor name: A, B and the factor of each. With experts, A and B have a dimension for them.
         self.changes: Mapping[str, Sequence[tuple[Floats, Floats, float]]] = {}
         self.directions: Mapping[int, Floats] = {}  # control vectors, by the layer after which they are added
+
+    def use_adapters(self, adapters: Adapters) -> None:
+        """Use LoRA adapters and control vectors."""
+        self.changes = {
+            name: [
+                (pair.a.astype(self.dtype), pair.b.astype(self.dtype), pair.factor * adapters.scales[pair.adapter])
+                for pair in pairs
+            ]
+            for name, pairs in adapters.pairs.items()
+        }
+        self.directions = {layer: values.astype(self.dtype) for layer, values in adapters.directions.items()}
 
     def has(self, name: str) -> bool:
         """Return whether the file has a tensor of this name."""

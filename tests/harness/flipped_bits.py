@@ -51,6 +51,21 @@ def flip_a_bit_of_a_state(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(CompiledGraph, "run", run_with_error)
 
 
+def flip_a_bit_of_codes(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Flip a bit of the code of the first dimension of the first key of a quantized cache, whenever an op that appends
+    has run."""
+    run = CompiledGraph.run
+
+    def run_with_error(self: CompiledGraph, first: int, end: int, *arguments: Any) -> None:
+        run(self, first, end, *arguments)
+        for op in self.graph.ops[first:end]:
+            if op.name == name and self.model_graph.attention.positions.view(np.int32)[0] == 0:
+                cache = self.model_graph.attention.caches[name.removesuffix("append")]
+                cache.k.view(np.uint8)[32] ^= 4  # behind the scales of 16 keys
+
+    monkeypatch.setattr(CompiledGraph, "run", run_with_error)
+
+
 def flip_a_bit_of_an_argument(
     monkeypatch: pytest.MonkeyPatch, name: str, argument: tuple[KernelSignature, str], bit: int
 ) -> None:

@@ -12,14 +12,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.evaluation.verification.cached_heads import CachedHeads, read_keys, read_values
 from localinfer.evaluation.verification.rounded_inputs import rounded_inputs
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.recording.attention import LayerAttention
 from localinfer.graph.recording.model_graph import HookedGraph
 from localinfer.graph.recording.operation_log import LoggedOperation, OperationLog
 from localinfer.graph.recording.points import Point
-from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from localinfer.options import Options
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.compiled_graph import CompiledGraph
@@ -37,7 +38,6 @@ STATES = (
     "channel_mix_shift_state",
 )  # fmt: skip
 POINTS = "attn_q_rope", "ffn_expert_ids", "ffn_expert_weights", *STATES  # results within operations
-CACHE_DTYPES: dict[str, type[np.floating]] = {"f32": np.float32, "f16": np.float16}
 
 
 @dataclass(eq=False)
@@ -57,14 +57,14 @@ class CapturedOperation:
 
 @dataclass(eq=False)
 class CapturedRun:
-    """The operations of a run, the points within them, and the keys and values that the caches hold, by layer: (heads,
-    tokens, size). `batches` are the numbers of tokens that were evaluated together."""
+    """The operations of a run, the points within them, and the keys and values that the caches hold, by layer.
+    `batches` are the numbers of tokens that were evaluated together."""
 
     tokens: Sequence[int]
     operations: list[CapturedOperation]
     points: dict[str, NDArray[np.float32] | NDArray[np.int32]]
-    keys: dict[int, NDArray[np.floating]]
-    values: dict[int, NDArray[np.floating]]
+    keys: dict[int, CachedHeads]
+    values: dict[int, CachedHeads]
     passes: int  # of products with quantized weights: see `ComputeGraph`
     n_ctx: int
     batches: Sequence[int]
@@ -73,12 +73,16 @@ class CapturedRun:
 class CaptureGraph:
     """The graph of a model that can stop after each operation. Raises the errors of `CompiledGraph`."""
 
-    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+    def __init__(
+        self, f: GGUF, options: Options, progress: Progress | None = None, adapters: Adapters | None = None
+    ) -> None:
         n_blocks = f.get(f"{f.get('general.architecture', str)}.block_count", int)
         self.log, names = OperationLog(), [f"blk.{number}.{kind}" for number in range(n_blocks) for kind in POINTS]
         # One sequence, whose caches hold all tokens, in batches that have logits for each token.
         options = replace(options, ctx_policy="stop", parallel=1, batch_size=MAX_BATCH, ubatch_size=MAX_BATCH)
-        self.compiled = CompiledGraph(f, options, progress, hooks=HookedGraph(names, log=self.log))
+        self.compiled = CompiledGraph(
+            f, options, progress, adapters=adapters, hooks=HookedGraph(names, log=self.log)
+        )
         self._runner = ModelRunner(self.compiled, uses_ring_buffer=False)
         if options.tune:
             tune(self._runner, may_measure=False)  # rows are read as in other runs
@@ -119,6 +123,7 @@ class CaptureGraph:
             else:
                 sequence.pack([count])
                 self.compiled.set_inputs(ids, np.arange(count))
+                self.compiled.model_graph.set_adapter_scales(0, count, self._runner.default_scales)
             self.compiled.select_output_rows(np.arange(count, dtype=np.int32))
             parts.append(self._run_batch(count))
             if self.is_causal:
@@ -171,21 +176,14 @@ class CaptureGraph:
             result.rounded.update(rounded_inputs(op, count, self.compiled.graph.passes))
 
     def _capture_cache(self, layer: LayerAttention, run: CapturedRun, count: int) -> None:
-        """Record the keys and values of the batch, as the cache holds them. `localinfer.kernels.attention.cache_types`
-        describes their layout."""
+        """Record the keys and values of the batch, as the cache holds them."""
         attention, heads = self.compiled.model_graph.attention, layer.heads
         cache = attention.caches[layer.name]
         ring = next(ring for ring in attention.rings.values() if any(each is cache for each in ring.layers))
-        page, entry = np.divmod(ring.entries.view(np.int32)[:count], PAGE_SIZE)
-        panel, lane = np.divmod(entry, PANEL_KEYS)
-        number, n_pages = int(layer.name.split(".")[1]), len(ring.pages)
-        keys = cache.k.view(CACHE_DTYPES[cache.types["k_type"]])
-        panels = keys.reshape(heads.count_kv, n_pages, PAGE_SIZE // PANEL_KEYS, heads.key_dim, PANEL_KEYS)
-        run.keys[number] = panels[:, page, panel, : heads.key, lane].swapaxes(0, 1).copy()
+        number = int(layer.name.split(".")[1])
+        run.keys[number] = read_keys(cache, ring, count, heads.key_dim, heads.key)
         if cache.v.nbytes:
-            values = cache.v.view(CACHE_DTYPES[cache.types["v_type"]])
-            entries = values.reshape(heads.count_kv, n_pages, PAGE_SIZE, heads.value_dim)
-            run.values[number] = entries[:, page, entry, : heads.value].copy()
+            run.values[number] = read_values(cache, ring, count, heads.value_dim, heads.value)
 
     def close(self) -> None:
         """End the threads."""
@@ -193,9 +191,11 @@ class CaptureGraph:
 
 
 @contextmanager
-def capture_graph(f: GGUF, options: Options, progress: Progress | None = None) -> Iterator[CaptureGraph]:
+def capture_graph(
+    f: GGUF, options: Options, progress: Progress | None = None, adapters: Adapters | None = None
+) -> Iterator[CaptureGraph]:
     """Open the graph of a model, and close it at the end."""
-    graph = CaptureGraph(f, options, progress)
+    graph = CaptureGraph(f, options, progress, adapters)
     try:
         yield graph
     finally:
@@ -227,8 +227,8 @@ def join(tokens: Sequence[int], parts: Sequence[CapturedRun]) -> CapturedRun:
         tokens,
         [joined(each) for each in zip(*(part.operations for part in parts), strict=True)],
         {name: np.concatenate([part.points[name] for part in parts]) for name in first.points},
-        {layer: np.concatenate([part.keys[layer] for part in parts], axis=1) for layer in first.keys},
-        {layer: np.concatenate([part.values[layer] for part in parts], axis=1) for layer in first.values},
+        {layer: CachedHeads.joined([part.keys[layer] for part in parts]) for layer in first.keys},
+        {layer: CachedHeads.joined([part.values[layer] for part in parts]) for layer in first.values},
         first.passes,
         first.n_ctx,
         [count for part in parts for count in part.batches],

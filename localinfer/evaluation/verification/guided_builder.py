@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.evaluation.verification.cached_heads import transform
 from localinfer.evaluation.verification.captured_run import CapturedOperation, CapturedRun
 from localinfer.evaluation.verification.rounded_weights import RoundedModel
 from localinfer.graph.builder import AltUpStreams, Block, Router
@@ -100,14 +101,20 @@ class GuidedBuilder(NumpyBuilder):
         state[:] = self.run.points[name][len(self.own[name]) - 1]
 
     def store_in_cache(
-        self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float  # noqa: ARG002 (not of these caches)
-    ) -> tuple[Floats, Floats]:  # fmt: skip
-        keys = self.run.keys[blk.number].astype(k.dtype)
-        self.own[f"{blk}attn_k_cache"] = k
+        self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float
+    ) -> tuple[Floats, Floats]:
+        cached = self.run.keys[blk.number]
+        keys = cached.heads().astype(k.dtype)
+        if cached.anchors is not None:
+            padded = np.zeros(cached.anchors.shape, k.dtype)
+            padded[..., : cached.size] = anchors
+            self.own[f"{blk}attn_k_anchor"] = transform(padded)
+        self.own[f"{blk}attn_k_cache"] = cached.as_stored(k)
         if v is None:
             return keys, keys[..., -blk.heads.value :]
-        self.own[f"{blk}attn_v_cache"] = split_heads(v, blk.heads.count_kv)
-        return keys, self.run.values[blk.number].astype(k.dtype)
+        cached = self.run.values[blk.number]
+        self.own[f"{blk}attn_v_cache"] = cached.as_stored(split_heads(v, blk.heads.count_kv))
+        return keys, cached.heads().astype(k.dtype)
 
     def _choose(self, scores: Floats, blk: Block, router: Router) -> tuple[NDArray[np.int64], Floats]:
         p, name = expert_probabilities(scores, router), f"{blk}ffn_expert_ids"

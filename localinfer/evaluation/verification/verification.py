@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from localinfer.architectures import find_build_function
 from localinfer.errors import LocalInferError, NotEnoughMemoryError, UsageError
-from localinfer.evaluation.verification.captured_run import CACHE_DTYPES, CaptureGraph, capture_graph
+from localinfer.evaluation.verification.captured_run import CaptureGraph, capture_graph
 from localinfer.evaluation.verification.verifier import OperationCheck, Verifier
 from localinfer.gguf.reader import GGUF
+from localinfer.graph.properties.adapters import Adapters
 from localinfer.machine import resources
 from localinfer.options import Options
 from localinfer.tokenizer import from_gguf as tokenizer_from_gguf
@@ -48,15 +49,13 @@ class Verification(NamedTuple):
 
 def verify(
     f: GGUF, options: Options, text: str | None = None, n_tokens: int = N_TOKENS, progress: Progress | None = None,
-    on_operation: OnOperation | None = None,
+    on_operation: OnOperation | None = None, adapters: Adapters | None = None,
 ) -> Verification:  # fmt: skip
     """Evaluate the first tokens of a text, at most `n_tokens`, and check each operation; without a text, one in several
-    languages. Raises UsageError for an empty text, NotEnoughMemoryError and the errors of loading a model."""
-    for name, kind in (("cache_type_k", options.cache_type_k), ("cache_type_v", options.cache_type_v)):
-        if kind not in CACHE_DTYPES:
-            raise UsageError(f"{name}: {kind} cannot be verified, only {' and '.join(CACHE_DTYPES)}")
+    languages. `adapters` change the model. Raises UsageError for an empty text, NotEnoughMemoryError and the errors of
+    loading a model."""
     build = find_build_function(f, options.architecture)
-    with capture_graph(f, options, progress) as graph:
+    with capture_graph(f, options, progress, adapters) as graph:
         tokens = first_tokens(f, text, min(n_tokens, graph.compiled.n_ctx))
         require_memory(f, graph, len(tokens))
         texts = [tokens] if graph.is_causal else [tokens, tokens[:N_SHORT]]
@@ -70,7 +69,7 @@ def verify(
                 if on_operation:
                     on_operation(done, total)
 
-            verifier = Verifier(f, graph.run(each), count)
+            verifier = Verifier(f, graph.run(each), count, adapters)
             checks += verifier.verify(build)
             not_finite.update(dict.fromkeys(verifier.weights_not_finite))
         batches = [size for each in texts for size in graph.batches(len(each))]

@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.architectures import BuildFunction
+from localinfer.evaluation.verification.cached_heads import HALF
 from localinfer.evaluation.verification.captured_run import CapturedOperation, CapturedRun
 from localinfer.evaluation.verification.guided_builder import GuidedBuilder
 from localinfer.evaluation.verification.names import OperationNames, kind_of
 from localinfer.evaluation.verification.rounded_weights import RoundedModel, Rounding
 from localinfer.gguf.reader import GGUF
+from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.recording.operation_log import leaves
 from localinfer.naive.formulas import Floats
 from quant.matmul.layout import MAX_QUANT
@@ -41,7 +43,6 @@ LAST_BITS = 2.0**-20  # of a row's largest value: eight units in the last place
 # The root mean square error of 32 rounded values, relative to the largest one, by passes: half a step, as the scale is
 # a least-squares fit. For one pass, the largest integer may be 125.
 ROUNDED = {1: 0.5 / 125 * 1.001, 2: 0.5 / MAX_QUANT[2] * 1.001}
-HALF = 2.0**-11 * 1.01, 2.0**-25  # the rounding error of half precision, relative and absolute
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class Verifier:
     `on_operation` is called with the work of each operation that is checked.
     """
 
-    def __init__(self, f: GGUF, run: CapturedRun, on_operation: Callable[[int], None]) -> None:
+    def __init__(
+        self, f: GGUF, run: CapturedRun, on_operation: Callable[[int], None], adapters: Adapters | None = None
+    ) -> None:
         self.run, self.passes, self._on_operation = run, run.passes, on_operation
         self.checks: list[OperationCheck] = []
         passes = run.passes
@@ -89,6 +92,9 @@ class Verifier:
         for model in models:
             model.ctx_size = run.n_ctx
             model.batch_ends = np.cumsum(run.batches)[:-1].tolist()
+            model.anchored = True  # the keys of caches that are
+            if adapters:
+                model.use_adapters(adapters)
         self._model, self._depth, self._names = models[0], 0, OperationNames()
         self._exact = GuidedBuilder(models[0], run, self._check)
         self._single, self._flipped = (GuidedBuilder(model, run) for model in models[1:])
@@ -178,10 +184,12 @@ class Verifier:
             single, flipped = of_single[name], of_flipped[name]
             if name.endswith("ffn_expert_ids"):
                 self._add(name, "route", values, self._exact.chosen[name], tolerance(values, single, flipped))
-            elif name.endswith(("_k_cache", "_v_cache")):
-                layer = int(name.split(".")[1])
-                actual = (run.keys if name.endswith("_k_cache") else run.values)[layer]
-                rounding = HALF[0] * np.abs(values) + HALF[1] if actual.dtype == np.float16 else 0.0
+            elif name.endswith(("_k_cache", "_v_cache", "_k_anchor")):
+                cached = (run.values if name.endswith("_v_cache") else run.keys)[int(name.split(".")[1])]
+                is_anchor = name.endswith("_k_anchor")
+                rounding = HALF[0] * np.abs(values) + HALF[1] if is_anchor else cached.rounding(values)
+                actual = cached.anchors if is_anchor else cached.stored
+                assert actual is not None
                 self._add(name, "cache", values, actual, tolerance(values, single, flipped) + rounding)
             else:
                 operation = "rope" if name.endswith("_rope") else "state" if name.endswith("_state") else "route"

@@ -110,6 +110,8 @@ class AttentionRecorder:
             self.caches[layer.name] = ring.add_layer(
                 self.graph, heads, self.context.k_type, self.context.v_type, values=v is not None
             )
+        if v is None and k is not None:
+            self._require_transformable(heads)
         cache = self.caches[layer.kv_source or layer.name]
         ring = self._ring(layer, anchored=cache.anchored)
         self.layers[layer.name] = layer, ring.visible
@@ -128,6 +130,14 @@ class AttentionRecorder:
                 layer, table = self._rope_keys(layer, k, table)
             self._append(layer, k, v, table, ring, cache)
         return self._attend_op(layer, rotated, q_sink if q_sink is not q else rotated, ring, cache)
+
+    def _require_transformable(self, heads: AttentionHeads) -> None:
+        """Raise UnsupportedError for a quantized cache of keys whose last dimensions are the values, unless these are
+        whole blocks of the transform of a key (`localinfer.kernels.attention.hadamard`)."""
+        block = heads.key_dim & -heads.key_dim
+        if self.context.k_type in ANCHORED_TYPES and heads.value_dim % block:
+            what = f"{heads.value} for keys of {heads.key} in a {self.context.k_type} cache"
+            raise self.properties.hparams.unsupported("attention.value_length", what)
 
     def _rope_queries(
         self, layer: LayerAttention, q: Buffer, y: Buffer, table: RopeTable, rows: Region, *, barrier: bool

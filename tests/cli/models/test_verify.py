@@ -70,7 +70,6 @@ def test_weights_that_are_not_finite_are_an_error(run: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["-n", "3"], 2, "3 is not in the range x>=4"),
     (["-p", ""], 2, "the text has no tokens"),
-    (["-ctk", "q8_0"], 2, "cache_type_k: q8_0 cannot be verified"),
     (["--against", "nothing"], 2, "--against: nothing is not a directory"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(run: Run, file: Path, arguments: list[str], code: int, message: str) -> None:

@@ -8,7 +8,8 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
-from flipped_bits import flip_a_bit, flip_a_bit_of_a_state, flip_a_bit_of_an_argument
+from flipped_bits import flip_a_bit, flip_a_bit_of_a_state, flip_a_bit_of_an_argument, flip_a_bit_of_codes
+from lora_adapter import control_vector, lora_adapter, random_pairs
 from tiny import tiny_llama, tiny_qwen3moe
 
 import quant
@@ -158,8 +159,51 @@ def test_what_is_allowed_depends_on_32_bit_floats_and_on_ties() -> None:
     assert (with_ties[1] == allowed[1]).all()
 
 
-def test_quantized_caches_and_empty_texts_are_refused(file: Callable[[str], Path]) -> None:
-    with pytest.raises(UsageError, match=r"^cache_type_v: q8_0 cannot be verified, only f32 and f16"):
-        verify(file("llama"), cache_type_v="q8_0")
+# Biases of keys (also in one tensor), values that are dimensions of keys, heads of two sizes, windows, padded heads.
+@pytest.mark.parametrize(
+    ("name", "k_type", "v_type"),
+    [("llama", "q8_0", "q4_0"), ("qwen2", "q4_0", "f16"), ("gpt2", "q4_0", "q4_0"), ("deepseek2", "q8_0", "f16"),
+     ("gemma4", "q4_0", "q8_0"), ("phi2", "q8_0", "q8_0")],
+)  # fmt: skip
+def test_quantized_caches_are_checked(name: str, k_type: Any, v_type: Any, file: Callable[[str], Path]) -> None:
+    found = verify(file(name), n_tokens=80, **EXACT | {"cache_type_k": k_type, "cache_type_v": v_type})
+    assert not failures(found)
+    anchored = name in ("qwen2", "gpt2", "phi2")
+    assert any(check.name == "blk.1.attn_k_anchor" for check in found.checks) == anchored
+    assert max(check.ratio for check in found.checks if check.operation == "cache") > 0.9  # the limit is exact
+
+
+@pytest.mark.parametrize("k_type", ["q8_0", "q4_0"])
+def test_a_wrong_bit_of_a_quantized_cache_is_named(
+    k_type: Any, file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_a_bit_of_codes(monkeypatch, "blk.1.append")
+    found = verify(file("llama"), n_tokens=8, threads=1, cache_type_k=k_type)
+    wrong = [check.name for check in found.checks if not check.is_ok]
+    assert wrong == ["blk.1.attn_k_cache"]  # attention continues with the wrong keys
+
+
+def test_adapters_are_checked(
+    file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = {"token_embd.weight": (280, 256), "blk.0.attn_q.weight": (256, 256), "blk.1.ffn_down.weight": (256, 512)}
+    pairs = random_pairs(tmp_path / "pairs.gguf", shapes, rank=20)
+    vector = control_vector(tmp_path / "vector.gguf", {1: np.ones(256, np.float32)})
+    adapters = {
+        "lora": [str(lora_adapter(tmp_path / "lora.gguf"))], "lora_scaled": [f"{pairs}:0.5"],
+        "control_vector": [str(vector)],
+    }  # fmt: skip
+    for precision in ("fast", "high"):
+        found = verify(file("llama"), threads=1, precision=precision, **adapters)
+        assert not failures(found)
+    plain = verify(file("llama"), threads=1, precision="high")
+    assert [check.error for check in found.checks] != [check.error for check in plain.checks]
+    flip_a_bit(monkeypatch, "blk.1.ffn_down.weight.lora_b")
+    wrong = verify(file("llama"), threads=1, **adapters).first_wrong
+    assert wrong is not None
+    assert wrong.name == "blk.1.ffn_down"
+
+
+def test_empty_texts_are_refused(file: Callable[[str], Path]) -> None:
     with pytest.raises(UsageError, match=r"^the text has no tokens"):
         file_operations.verify(file("llama"), "")
