@@ -8,6 +8,7 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
+from changed_kernels import flipped, load_changed
 from flipped_bits import flip_a_bit, flip_a_bit_of_a_state, flip_a_bit_of_an_argument, flip_a_bit_of_codes
 from lora_adapter import control_vector, lora_adapter, random_pairs
 from tiny import tiny_llama, tiny_qwen3moe
@@ -16,7 +17,10 @@ import quant
 from localinfer import LocalInferError, UsageError, file_operations
 from localinfer.evaluation.verification.verification import Verification
 from localinfer.evaluation.verification.verifier import MARGIN, tolerance
+from localinfer.gguf.reader import open_gguf
 from localinfer.kernels.signatures import ATTENTION, RMS_NORM, ROPE, KernelSignature
+from localinfer.options import Options
+from localinfer.runtime.compiled_graph import build_graph
 
 TEXT = "Hello and the other one, which is longer than a small batch"
 MODELS = reference_models.NAMES + reference_models.ENCODERS
@@ -140,6 +144,55 @@ def test_a_kernel_with_a_wrong_argument_is_named(
     found = verify(file("llama"), n_tokens=8, threads=1)
     assert found.first_wrong is not None
     assert found.first_wrong.name == expected
+
+
+COEFFICIENT = "fma(p, r, splat(f32x16, {}))", "0.6931471805599453", 12  # of x in the polynomial of 2^x
+CONSTANTS = {  # model, op, whether its kernel is that of large batches; module, text with a constant, which, its bit
+    "product, of few tokens": ("formats", "Q4_0", False, "quant.formats.q4_0", "zero_point={}", "8", 0),
+    "product, of many tokens": ("formats", "Q4_0", True, "quant.formats.q4_0", "zero_point={}", "8", 0),
+    "norm": ("llama", "blk.0.attn_norm", False, "localinfer.kernels.norm", "return float32({}) / sqrt(mean", "1.0", 22),
+    "rope": (
+        "llama", "blk.0.rope", True, "localinfer.kernels.rope",
+        "load(float32, table + {} * n_rot + 4 * i)\n        a, b = load(float32, x + 8", "2", 0,
+    ),
+    "activation": ("llama", "blk.0.gated", True, "localinfer.kernels.exponentials", "f32x16, 1.0 / {})", "24", 3),
+    "attention": ("llama", "blk.0.attention", False, "localinfer.kernels.exponentials", *COEFFICIENT),
+    "state, of a selective scan": (
+        "mamba", "blk.0.scan", False, "localinfer.kernels.exponentials", "splat(f32x16, 1.0 / {}))", "3", 2,
+    ),
+    "recurrence": (
+        "qwen35", "blk.0.recur", False, "localinfer.kernels.recurrent.state_matrix", "query_scale = float(key) ** -{}",
+        "0.5", 22,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONSTANTS)
+def test_a_wrong_bit_in_a_constant_of_a_compiled_kernel_is_named(
+    kind: str, file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The kernel is compiled of changed source text, and replaces the one of the first op that uses it."""
+    model, op_name, large, module, text, constant, bit = CONSTANTS[kind]
+    path, options = file(model), {"threads": 1} if model in TINY else EXACT
+    if model == "formats":
+        op_name = f"{matrix_of_type(path, op_name)}.weight"
+    graph = build_graph(open_gguf(path), Options(**options)).graph
+    op = next(op for op in graph.ops if op.name == op_name)
+    kernel = op.large_batch if large else op.small_batch
+    load_changed(monkeypatch, kernel, module, text.format(constant), text.format(flipped(constant, bit)), tmp_path)
+    first = next(op for op in graph.ops if kernel in (op.small_batch, op.large_batch))
+    wrong = verify(path, n_tokens=8, **options).first_wrong
+    assert wrong is not None
+    assert wrong.operation == kind.partition(",")[0]
+    assert wrong.name.startswith(first.name.removesuffix(".weight").rpartition(".")[0])
+    assert wrong.name == first.name.removesuffix(".weight") or model != "formats"
+
+
+def matrix_of_type(path: Path, type_name: str) -> str:
+    """Return the matrix of a type in the model in which each matrix has another one."""
+    tensors = open_gguf(path).tensors
+    name = next(name for name, each in tensors.items() if each.type_name == type_name and name.startswith("blk."))
+    return name.removesuffix(".weight")
 
 
 def test_wrongly_rounded_activations_are_named(file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
