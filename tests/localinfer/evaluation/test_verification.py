@@ -15,6 +15,7 @@ from tiny import tiny_llama, tiny_qwen3moe
 
 import quant
 from localinfer import LocalInferError, UsageError, file_operations
+from localinfer.errors import UnsupportedError
 from localinfer.evaluation.verification.verification import Verification
 from localinfer.evaluation.verification.verifier import MARGIN, tolerance
 from localinfer.gguf.reader import open_gguf
@@ -255,6 +256,12 @@ def test_adapters_are_checked(
     wrong = verify(file("llama"), threads=1, **adapters).first_wrong
     assert wrong is not None
     assert wrong.name == "blk.1.ffn_down"
+
+
+def test_keys_whose_transform_does_not_fit_their_values_are_refused(file: Callable[[str], Path]) -> None:
+    message = r"deepseek2\.attention\.value_length: 32 for keys of 64 in a q8_0 cache is not supported"
+    with pytest.raises(UnsupportedError, match=message):
+        verify(file("deepseek2-lite"), cache_type_k="q8_0")
 
 
 def test_empty_texts_are_refused(file: Callable[[str], Path]) -> None:
