@@ -57,6 +57,8 @@ def normalize_keys(
         architecture_names = [architecture_aliases[key]] if key in architecture_aliases else []
         used_keys[key] = next((name for name in (*architecture_names, *names) if name in values), key)
     values |= {key: values[name] for key, name in used_keys.items() if name in values}
+    if "rotary_dim" in values and isinstance(head_dim := values.get("head_dim"), int) and head_dim > 0:
+        values.setdefault("partial_rotary_factor", values["rotary_dim"] / head_dim)
     values |= {key: common_value(values[key]) for key in PER_LAYER_KEYS if key in values}
     return JsonObject(config.path, {**defaults, **values}, aliases=used_keys)
 

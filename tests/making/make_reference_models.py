@@ -437,6 +437,14 @@ def as_refact(config: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def minimax_m2(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the keys of published checkpoints."""
+    rotated = int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"])
+    own = {"scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer", "rotary_dim": rotated}
+    theta = {"rope_theta": config["rope_parameters"]["rope_theta"]}
+    return {key: value for key, value in config.items() if key != "rope_parameters"} | own | theta
+
+
 def named(architecture: str, model_type: str, **changes: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return a function that gives a configuration another class, and keys other names."""
     own = {"architectures": [architecture], "model_type": model_type}
@@ -784,6 +792,20 @@ MODELS = {
             num_local_experts=128, interleave_moe_layer_step=2, use_qk_norm=False,
         ),
         written=lambda config: config | {"attention_chunk_size": 8192},
+    ),
+    "minimax-m2": Spec(
+        architecture="minimax-m2", written=minimax_m2, shapes=MIXTRAL[0], computed=MIXTRAL[1],
+        config=T.MiniMaxM2Config(
+            **sizes(4, 2, 3, head_dim=32, intermediate_size=64), **rope(theta=5e6, partial_rotary_factor=0.5),
+            num_local_experts=10, num_experts_per_tok=3,
+        ),
+    ),
+    "minimax-m2-wide": Spec(
+        architecture="minimax-m2", written=minimax_m2, shapes=MIXTRAL[0], computed=MIXTRAL[1],
+        config=T.MiniMaxM2Config(
+            **sizes(3, 1, head_dim=64, intermediate_size=96), **rope(partial_rotary_factor=0.25), num_local_experts=6,
+            num_experts_per_tok=2,
+        ),
     ),
     "qwen3moe": Spec(
         architecture="qwen3moe",

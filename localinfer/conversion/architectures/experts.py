@@ -26,6 +26,16 @@ MIXTRAL = Architecture(
     metadata=expert_metadata.experts,
     may_have_window=True,
 )
+MINIMAX_M2 = Architecture(
+    name="minimax-m2",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS, "exp_probs_b.bias"),
+    shapes={"attn_q_norm": ("n_q",), "attn_k_norm": ("n_kv",)},
+    tensor_names={**MIXTRAL.tensor_names, "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias"},
+    has_partial_rope=True,
+    key_aliases={"moe_intermediate_size": "intermediate_size"},
+    metadata=expert_metadata.sigmoid_experts,
+    required_values={"scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer"},
+)
 LLAMA4 = Architecture(
     name="llama4",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV),
@@ -130,6 +140,7 @@ GPT_OSS = Architecture(
 )  # fmt: skip
 BY_CLASS = {
     "MixtralForCausalLM": MIXTRAL,
+    "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "Llama4ForCausalLM": LLAMA4,
     "Llama4ForConditionalGeneration": LLAMA4,
     "OlmoeForCausalLM": OLMOE,
