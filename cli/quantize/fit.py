@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from localinfer.fit.measurements import Workspace
     from localinfer.fit.speculation import SpeculationSpeed
     from localinfer.gguf.source import Source
-    from localinfer.quantization.plan import QuantizationPlan
 
 DEFAULT_LAYERS = 4
 SHOWN_RECIPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M")
@@ -259,7 +258,9 @@ class Fitting:
         path = self._converted() if self._path.is_dir() else self._path
         sigbus_handler.install(screen.one_line(str(path)))
         self._source = from_gguf(path)
-        require_floats(self._source)
+        tensors = measurable_tensors(self._source)
+        if self._options.lab:
+            require_same_tensors(tensors, self._options.lab)
         with self._status.busy("tokenizing the text"):
             passages = divide(tokenizer.from_gguf(open_gguf(path)), text, "--task")
         self._workspace = Workspace(path, self._folder, passages, self._threads, self._options.layers_at_once)
@@ -369,7 +370,6 @@ class Fitting:
         plan = measurements.make_base_plan(self._source, imatrix)
         if self._options.lab:
             lab = read_lab(self._options.lab)
-            require_same_tensors(plan, lab.tensors, self._options.lab)
         else:
             lab = measurements.measure_lab(
                 self._workspace, imatrix, self._dataset, LabProgress(self._status), self._status
@@ -416,20 +416,20 @@ class Fitting:
         return divergence, found
 
 
-def require_floats(source: "Source") -> None:
-    """Raise UsageError for a source that is quantized."""
+def measurable_tensors(source: "Source") -> Collection[str]:
+    """Return the tensors that may get another type. Raises UsageError for a source that is quantized."""
     from localinfer.lab.measurement import measurable_types
     from localinfer.quantization.budget import BASE_RECIPE
     from localinfer.quantization.plan import Request, make_plan
 
-    measurable_types(make_plan(source, Request(BASE_RECIPE, allow_requantize=True)))
+    return measurable_types(make_plan(source, Request(BASE_RECIPE, allow_requantize=True))).keys()
 
 
-def require_same_tensors(plan: "QuantizationPlan", tensors: Collection[str], lab: Path) -> None:
+def require_same_tensors(tensors: Collection[str], lab: Path) -> None:
     """Raise UsageError if a lab file belongs to another model."""
-    from localinfer.lab.measurement import measurable_types
+    from localinfer.lab.lab_file import read_lab
 
-    if set(measurable_types(plan)) != set(tensors):
+    if set(tensors) != set(read_lab(lab).tensors):
         raise UsageError(f"--lab: {lab}: has the tensors of another model")
 
 
