@@ -1,5 +1,5 @@
-"""The operations of architecture files, computed at once, in numpy, for all tokens: dense models, mixtures of experts,
-state spaces and linear attention, and encoders.
+"""The operations of architecture files, computed at once, in numpy, for all tokens: dense models, mixtures of experts
+and encoders. `localinfer.naive.recurrence` has state spaces and linear attention.
 
 An architecture file calls them in the order of the model: `llama` looks up token embeddings, and in each layer
 normalises the residual stream, multiplies it with matrices, attends, and adds what comes out to the stream. Activations
@@ -15,18 +15,13 @@ from numpy.typing import NDArray
 
 from localinfer.graph.builder import (
     BlockFunction,
-    Builder,
     EmbeddingOperations,
     ExpertOperations,
-    HeadInputs,
     ModalityFunction,
     OutputOperations,
-    RecurrentOperations,
 )
 from localinfer.graph.properties.attention import AttentionSpec
-from localinfer.graph.properties.hyperparameters import Hyperparameters
-from localinfer.graph.properties.model_properties import Block, ModelProperties
-from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
+from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.router import Router
 from localinfer.naive.altup import NumpyCrossLayer
@@ -54,12 +49,14 @@ from localinfer.naive.formulas import (
 from localinfer.naive.heads import NumpyHeads
 from localinfer.naive.media import NaiveMedia
 from localinfer.naive.mtp import compute_mtp_states
+from localinfer.naive.points import PointBuilder
 from localinfer.naive.positions import RopeOptions, key_anchors, rope_of_file
+from localinfer.naive.recurrence import NumpyRecurrence
 from localinfer.naive.weights import Model
 from localinfer.runtime.compiled_graph import BIDIRECTIONAL
 
 
-class NumpyBuilder(Builder[Floats]):
+class NumpyBuilder(PointBuilder):
     """The operations on numpy arrays, (n_tokens, n). `types` are the segments of a text pair that tokens belong to."""
 
     embeddings: "NumpyEmbeddings"
@@ -67,8 +64,8 @@ class NumpyBuilder(Builder[Floats]):
     output: "NumpyOutput"
 
     def __init__(self, model: Model, tokens: Sequence[int], types: Sequence[int] = ()) -> None:
-        super().__init__(ModelProperties(model.file, Hyperparameters(model.file)))
-        self.model, self.n_tokens, self.positions = model, len(tokens), np.arange(len(tokens))
+        super().__init__(model, len(tokens))
+        self.positions = np.arange(len(tokens))
         self.media = NaiveMedia(tokens, model.media)
         self.token_ids = np.maximum(np.asarray(tokens), 0)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
@@ -77,7 +74,6 @@ class NumpyBuilder(Builder[Floats]):
         self.causal = self.hparams.flag("attention.causal", self.hparams.architecture not in BIDIRECTIONAL)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
         self.residual: Floats | None = None
-        self.points: dict[str, Floats] = {}  # a copy of the activations at each point
 
     @cached_property
     def recurrent(self) -> "NumpyRecurrence":
@@ -100,25 +96,6 @@ class NumpyBuilder(Builder[Floats]):
             if x is not None:
                 x += self.model.directions.get(number, 0.0)  # a control vector
                 self.point(x, f"{blk}resid_post")
-
-    def point(self, x: Floats, name: str) -> None:
-        if name in self.model.patches:
-            x[:] = self.model.patches[name](x.copy())
-        self.points.setdefault(name, x.copy())
-
-    def asks_for(self, name: str) -> bool:  # noqa: ARG002 (all points are named)
-        return True
-
-    def batches(self) -> Iterator[range]:
-        """Yield the tokens of each batch. The results do not depend on this division."""
-        ends = [*self.model.batch_ends, self.n_tokens]
-        yield from map(range, [0, *ends], ends)
-
-    def state_point(self, state: Floats, name: str) -> None:
-        """Name a recurrent state after a batch. The point has a row for each batch."""
-        if name in self.model.patches:
-            state[:] = self.model.patches[name](state.copy())
-        self.points[name] = np.stack([*self.points.get(name, ()), state])
 
     # --- rows ---
 
@@ -332,106 +309,6 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
         eps = self.g.eps * x.shape[1]
         self.g.norm_groups(projected, size, "per_layer_proj_norm.weight", eps=eps, out=projected)
         return (rows * math.sqrt(size) + projected) / math.sqrt(2)
-
-
-class NumpyRecurrence(RecurrentOperations[Floats]):
-    """Operations with a recurrent state, computed token by token as in the papers."""
-
-    def __init__(self, g: NumpyBuilder) -> None:
-        self.g, self.model = g, g.model
-
-    def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
-        state, y = np.zeros((width - 1, x.shape[1]), x.dtype), np.zeros_like(x)
-        for batch in self.g.batches():
-            before = np.concatenate([state, x[batch]])
-            for age in range(width):
-                y[batch] += before[age : age + len(batch)] * self.model[name][:, age]
-            state = before[len(batch) :]
-            if width > 1:
-                self.g.state_point(state, f"{name}_state")
-        y = ACTIVATIONS[activation](y + self.model.bias(name))
-        self.g.point(y, name)
-        return y
-
-    def recur(self, blk: Block, x: Floats, step: Floats, rate: Floats | None, shape: Recurrence) -> Floats:
-        delta, k_n, v_n = shape.rule == "delta", shape.groups * shape.key, shape.heads * shape.value
-        first, k, last = np.split(x, [k_n, 2 * k_n] if delta else [v_n, v_n + k_n], axis=1)
-        q, v = (first, last) if delta else (last, first)
-        q, k = (each.reshape(len(x), shape.groups, shape.key) for each in (q, k))
-        repeats = shape.heads // shape.groups // shape.heads_per_key
-        q, k = (np.tile(np.repeat(each, shape.heads_per_key, axis=1), (1, repeats, 1)) for each in (q, k))
-        v = v.reshape(len(x), shape.heads, shape.value)
-        tensors = {name: self.model.numbers(f"{blk}{name}").ravel() for name in ("ssm_a", "ssm_dt.bias")}
-        dt = np.log1p(np.exp(step + tensors["ssm_dt.bias"]))
-        decay, states = np.exp(tensors["ssm_a"] * dt), np.zeros((shape.heads, shape.key, shape.value), x.dtype)
-        if delta:
-            q, k = (each / np.sqrt((each * each).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
-            q = q * shape.key**-0.5
-        y = np.zeros_like(v)
-        for batch in self.g.batches():
-            for t in batch:
-                states *= decay[t][:, None, None]
-                if rate is not None:
-                    learned = sigmoid(rate[t])[:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], states))
-                else:
-                    learned = dt[t][:, None] * v[t]
-                states += np.einsum("hk,hv->hkv", k[t], learned)
-                y[t] = np.einsum("hk,hkv->hv", q[t], states)
-            self.g.state_point(states, f"{blk}ssm_state")
-        if not delta:
-            y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
-        result = y.reshape(len(x), -1)
-        self.g.point(result, f"{blk}ssm_heads")
-        return result
-
-    def selective_scan(self, blk: Block, x: Floats, step: Floats, b: Floats, c: Floats) -> Floats:
-        a, dt = self.model.numbers(f"{blk}ssm_a"), np.log1p(np.exp(step))
-        states, y = np.zeros_like(a), self.model.numbers(f"{blk}ssm_d") * x
-        for batch in self.g.batches():
-            for t in batch:
-                states = np.exp(a * dt[t][:, None]) * states + np.outer(dt[t] * x[t], b[t])
-                y[t] += states @ c[t]
-            self.g.state_point(states, f"{blk}ssm_state")
-        self.g.point(y, f"{blk}ssm_heads")
-        return y
-
-    def token_shift(self, x: Floats, name: str) -> Floats:
-        state, y = np.zeros_like(x[0]), np.zeros_like(x)
-        for batch in self.g.batches():
-            rows = np.concatenate([state[None], x[batch]])
-            y[batch], state = rows[:-1], rows[-1]
-            self.g.state_point(state, name)
-        return y
-
-    def lerp(self, x: Floats, other: Floats, weight: Floats) -> Floats:
-        return x + weight * (other - x)
-
-    def lerps(self, x: Floats, other: Floats, name: str, count: int) -> Sequence[Floats]:
-        return [self.lerp(x, other, weight) for weight in self.model[name].reshape(count, -1)]
-
-    def time_mix(self, blk: Block, x: HeadInputs[Floats]) -> Floats:
-        size = read_wkv_head_size(self.g.hparams, self.g.embedding_length)
-        kinds = ("k_k", "k_a", "r_k", "ln")
-        k_k, k_a, r_k, weight = (self.model[f"{blk}time_mix_{kind}"].reshape(-1, size) for kind in kinds)
-        bias = np.reshape(self.model.bias(f"{blk}time_mix_ln"), (-1, size))
-        r, w, k, v, a = (np.asarray(each).reshape(self.g.n_tokens, -1, size) for each in (x.r, x.w, x.k, x.v, x.a))
-        a, decay = sigmoid(a), np.exp(-np.exp(-0.5) * sigmoid(w))
-        removed = k * k_k
-        removed = removed / np.maximum(np.sqrt((removed**2).sum(axis=-1, keepdims=True)), 1e-12)
-        k = k * (1 + (a - 1) * k_a)
-        states, y = np.zeros((k.shape[1], size, size), k.dtype), np.zeros_like(v)
-        for batch in self.g.batches():
-            for t in batch:
-                removed_values = np.einsum("hk,hkv->hv", removed[t], states)
-                states *= decay[t][:, :, None]
-                states += np.einsum("hk,hv->hkv", k[t], v[t])
-                states -= np.einsum("hk,hv->hkv", removed[t] * a[t], removed_values)
-                y[t] = np.einsum("hk,hkv->hv", r[t], states)
-            self.g.state_point(states, f"{blk}time_mix_state")
-        y = layer_norm(y, weight, size * self.g.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
-        result: Floats = y.reshape(len(y), -1)
-        self.g.point(result, f"{blk}time_mix_heads")
-        return result
 
 
 class NumpyExperts(ExpertOperations[Floats]):

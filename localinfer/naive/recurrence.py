@@ -1,0 +1,114 @@
+"""Operations with a recurrent state: Mamba (2023), Mamba 2 (2024), gated DeltaNet (2024), RWKV-7 (2025), convolutions.
+
+Each is computed token by token, as the papers define it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localinfer.graph.builder import HeadInputs, RecurrentOperations
+from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
+from localinfer.naive.formulas import ACTIVATIONS, Floats, layer_norm, sigmoid
+from localinfer.naive.points import PointBuilder
+
+
+class NumpyRecurrence(RecurrentOperations[Floats]):
+    """The operations of recurrent layers."""
+
+    def __init__(self, g: PointBuilder) -> None:
+        self.g, self.model = g, g.model
+
+    def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
+        state, y = np.zeros((width - 1, x.shape[1]), x.dtype), np.zeros_like(x)
+        for batch in self.g.batches():
+            before = np.concatenate([state, x[batch]])
+            for age in range(width):
+                y[batch] += before[age : age + len(batch)] * self.model[name][:, age]
+            state = before[len(batch) :]
+            if width > 1:
+                self.g.state_point(state, f"{name}_state")
+        y = ACTIVATIONS[activation](y + self.model.bias(name))
+        self.g.point(y, name)
+        return y
+
+    def recur(self, blk: Block, x: Floats, step: Floats, rate: Floats | None, shape: Recurrence) -> Floats:
+        delta, k_n, v_n = shape.rule == "delta", shape.groups * shape.key, shape.heads * shape.value
+        first, k, last = np.split(x, [k_n, 2 * k_n] if delta else [v_n, v_n + k_n], axis=1)
+        q, v = (first, last) if delta else (last, first)
+        q, k = (each.reshape(len(x), shape.groups, shape.key) for each in (q, k))
+        repeats = shape.heads // shape.groups // shape.heads_per_key
+        q, k = (np.tile(np.repeat(each, shape.heads_per_key, axis=1), (1, repeats, 1)) for each in (q, k))
+        v = v.reshape(len(x), shape.heads, shape.value)
+        tensors = {name: self.model.numbers(f"{blk}{name}").ravel() for name in ("ssm_a", "ssm_dt.bias")}
+        dt = np.log1p(np.exp(step + tensors["ssm_dt.bias"]))
+        decay, states = np.exp(tensors["ssm_a"] * dt), np.zeros((shape.heads, shape.key, shape.value), x.dtype)
+        if delta:
+            q, k = (each / np.sqrt((each * each).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
+            q = q * shape.key**-0.5
+        y = np.zeros_like(v)
+        for batch in self.g.batches():
+            for t in batch:
+                states *= decay[t][:, None, None]
+                if rate is not None:
+                    learned = sigmoid(rate[t])[:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], states))
+                else:
+                    learned = dt[t][:, None] * v[t]
+                states += np.einsum("hk,hv->hkv", k[t], learned)
+                y[t] = np.einsum("hk,hkv->hv", q[t], states)
+            self.g.state_point(states, f"{blk}ssm_state")
+        if not delta:
+            y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
+        result = y.reshape(len(x), -1)
+        self.g.point(result, f"{blk}ssm_heads")
+        return result
+
+    def selective_scan(self, blk: Block, x: Floats, step: Floats, b: Floats, c: Floats) -> Floats:
+        a, dt = self.model.numbers(f"{blk}ssm_a"), np.log1p(np.exp(step))
+        states, y = np.zeros_like(a), self.model.numbers(f"{blk}ssm_d") * x
+        for batch in self.g.batches():
+            for t in batch:
+                states = np.exp(a * dt[t][:, None]) * states + np.outer(dt[t] * x[t], b[t])
+                y[t] += states @ c[t]
+            self.g.state_point(states, f"{blk}ssm_state")
+        self.g.point(y, f"{blk}ssm_heads")
+        return y
+
+    def token_shift(self, x: Floats, name: str) -> Floats:
+        state, y = np.zeros_like(x[0]), np.zeros_like(x)
+        for batch in self.g.batches():
+            rows = np.concatenate([state[None], x[batch]])
+            y[batch], state = rows[:-1], rows[-1]
+            self.g.state_point(state, name)
+        return y
+
+    def lerp(self, x: Floats, other: Floats, weight: Floats) -> Floats:
+        return x + weight * (other - x)
+
+    def lerps(self, x: Floats, other: Floats, name: str, count: int) -> Sequence[Floats]:
+        return [self.lerp(x, other, weight) for weight in self.model[name].reshape(count, -1)]
+
+    def time_mix(self, blk: Block, x: HeadInputs[Floats]) -> Floats:
+        size = read_wkv_head_size(self.g.hparams, self.g.embedding_length)
+        kinds = ("k_k", "k_a", "r_k", "ln")
+        k_k, k_a, r_k, weight = (self.model[f"{blk}time_mix_{kind}"].reshape(-1, size) for kind in kinds)
+        bias = np.reshape(self.model.bias(f"{blk}time_mix_ln"), (-1, size))
+        r, w, k, v, a = (np.asarray(each).reshape(self.g.n_tokens, -1, size) for each in (x.r, x.w, x.k, x.v, x.a))
+        a, decay = sigmoid(a), np.exp(-np.exp(-0.5) * sigmoid(w))
+        removed = k * k_k
+        removed = removed / np.maximum(np.sqrt((removed**2).sum(axis=-1, keepdims=True)), 1e-12)
+        k = k * (1 + (a - 1) * k_a)
+        states, y = np.zeros((k.shape[1], size, size), k.dtype), np.zeros_like(v)
+        for batch in self.g.batches():
+            for t in batch:
+                removed_values = np.einsum("hk,hkv->hv", removed[t], states)
+                states *= decay[t][:, :, None]
+                states += np.einsum("hk,hv->hkv", k[t], v[t])
+                states -= np.einsum("hk,hv->hkv", removed[t] * a[t], removed_values)
+                y[t] = np.einsum("hk,hkv->hv", r[t], states)
+            self.g.state_point(states, f"{blk}time_mix_state")
+        y = layer_norm(y, weight, size * self.g.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
+        result: Floats = y.reshape(len(y), -1)
+        self.g.point(result, f"{blk}time_mix_heads")
+        return result
