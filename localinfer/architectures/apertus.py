@@ -1,4 +1,4 @@
-"""Apertus (EPFL, ETH Zurich and CSCS, 2025): Llama with normalised heads and an ungated feed-forward network with
+"""Apertus (EPFL, ETH Zurich and CSCS, 2025): Llama with normalized heads and an ungated feed-forward network with
 xIELU, whose parameters each layer has learned."""
 
 from localinfer.graph.builder import AttentionSpec, Builder, X

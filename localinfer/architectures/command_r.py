@@ -1,5 +1,5 @@
 """Command R (Cohere, 2024): parallel branches after one LayerNorm without bias, and scaled logits. The larger model
-normalises each head of queries and keys."""
+normalizes each head of queries and keys."""
 
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder

@@ -6,7 +6,7 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with normalised expert weights. The router tensors determine which layers are mixtures of experts."""
+    """Decoder with normalized expert weights. The router tensors determine which layers are mixtures of experts."""
     g.hparams.accept("interleave_moe_layer_step")
     spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")), router=read_router(g, normed=True))
     build_decoder(g, spec)

@@ -1,4 +1,4 @@
-"""EXAONE 4 (LG, 2025): norms after the branches only, and normalised heads. The larger model has three sliding-window
+"""EXAONE 4 (LG, 2025): norms after the branches only, and normalized heads. The larger model has three sliding-window
 layers for each full-attention layer, and the latter have no rotary embedding."""
 
 from localinfer.graph.attention import sliding_layers, sliding_window

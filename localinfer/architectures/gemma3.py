@@ -1,4 +1,4 @@
-"""Gemma 3 (Google, 2025): norms before and after each branch, normalised heads, five sliding-window layers per
+"""Gemma 3 (Google, 2025): norms before and after each branch, normalized heads, five sliding-window layers per
 full-attention layer."""
 
 import math

@@ -1,4 +1,4 @@
-"""Gemma 4 (Google, 2026): as gemma3, with normalised values, unscaled scores, and larger heads for full attention.
+"""Gemma 4 (Google, 2026): as gemma3, with normalized values, unscaled scores, and larger heads for full attention.
 
 One model has experts beside the feed-forward network. The small models have per-layer input embeddings, and their last
 layers reuse the keys and values of earlier ones. In some layers of the large models, the values are the keys.

@@ -1,5 +1,5 @@
 """GLM-4.5 and 4.6 (Zhipu AI, 2025): as dots1, usually with biases, and RoPE on half of each head. The larger model
-normalises heads. The text model of GLM-4.5V has M-RoPE."""
+normalizes heads. The text model of GLM-4.5V has M-RoPE."""
 
 from localinfer.graph.attention import rope_of_file
 from localinfer.graph.builder import AttentionSpec, Builder, X
@@ -10,7 +10,7 @@ NORMS = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with a sigmoid router, whose weights are normalised and scaled as the metadata specifies."""
+    """Decoder with a sigmoid router, whose weights are normalized and scaled as the metadata specifies."""
     head_norm = "before_rope" if g.tensors.has("blk.0.attn_q_norm.weight") else "none"
     router = read_router(g, "sigmoid", normed=True)
     spec = DecoderSpec(

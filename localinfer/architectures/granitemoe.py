@@ -6,5 +6,5 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with normalised expert weights."""
+    """Decoder with normalized expert weights."""
     granite.build(g, read_router(g, normed=True))

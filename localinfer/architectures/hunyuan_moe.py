@@ -6,6 +6,6 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with normalised expert weights."""
+    """Decoder with normalized expert weights."""
     attention = AttentionSpec(g.rope("halves"), head_norm="after_rope")
     build_decoder(g, DecoderSpec(attention=attention, router=read_router(g, normed=True)))

@@ -6,5 +6,5 @@ from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
 def build(g: Builder[X]) -> None:
-    """As Llama, with normalised heads."""
+    """As Llama, with normalized heads."""
     build_decoder(g, DecoderSpec(attention=AttentionSpec(xd_rope(g), head_norm="after_rope")))

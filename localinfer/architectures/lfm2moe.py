@@ -6,5 +6,5 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with a biased sigmoid router and normalised expert weights."""
+    """Decoder with a biased sigmoid router and normalized expert weights."""
     lfm2.build(g, read_router(g, "sigmoid", normed=True))

@@ -8,7 +8,7 @@ from localinfer.graph.mixture_of_experts import read_router
 
 PATTERN = 4  # every fourth layer has full attention
 ATTENTION_CHUNK = 8192  # positions per chunk
-MAVERICK = 128  # number of experts of Maverick, which does not normalise heads, which files do not state
+MAVERICK = 128  # number of experts of Maverick, which does not normalize heads, which files do not state
 
 
 def build(g: Builder[X]) -> None:

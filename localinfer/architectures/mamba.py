@@ -5,7 +5,7 @@ from localinfer.graph.builder import Builder, X
 
 
 def build(g: Builder[X]) -> None:
-    """The convolved values determine the step sizes and the matrices B and C, which some models normalise."""
+    """The convolved values determine the step sizes and the matrices B and C, which some models normalize."""
     hparams, x = g.hparams, g.embeddings.tokens()
     n = hparams.count("ssm.inner_size")
     size = hparams.count("ssm.state_size")

@@ -7,6 +7,6 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with a sigmoid router, whose weights are normalised."""
+    """Decoder with a sigmoid router, whose weights are normalized."""
     router = read_router(g, "sigmoid", normed=True)
     build_decoder(g, DecoderSpec(attention=AttentionSpec(g.rope("halves")), row_norm=True, router=router))

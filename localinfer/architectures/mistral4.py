@@ -6,7 +6,7 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """The router uses softmax, and the metadata specifies whether it normalises the weights.
+    """The router uses softmax, and the metadata specifies whether it normalizes the weights.
 
     Expert groups are ranked by the sum of their two best experts.
     """

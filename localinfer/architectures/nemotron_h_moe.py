@@ -6,6 +6,6 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with a sigmoid router and normalised expert weights."""
+    """Decoder with a sigmoid router and normalized expert weights."""
     g.hparams.accept("moe_latent_size")  # the tensor shapes have it, too
     nemotron_h.build(g, read_router(g, "sigmoid", normed=True))

@@ -6,6 +6,6 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Expert weights are the probabilities, not normalised."""
+    """Expert weights are the probabilities, not normalized."""
     spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), row_norm=True, router=read_router(g))
     build_decoder(g, spec)

@@ -7,6 +7,6 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """Expert weights are the probabilities, not normalised."""
+    """Expert weights are the probabilities, not normalized."""
     spec = DecoderSpec(attention=with_window(g, AttentionSpec(g.rope("halves"))), qkv_bias=True, router=read_router(g))
     build_decoder(g, spec)

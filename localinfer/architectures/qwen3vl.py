@@ -6,7 +6,7 @@ from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
 def build(g: Builder[X], router: Router | None = None) -> None:
-    """As Llama, with normalised heads."""
+    """As Llama, with normalized heads."""
     spec = AttentionSpec(mrope(g, interleaved=True), head_norm="before_rope")
     attention, n_deepstack = with_window(g, spec), g.properties.n_deepstack
     build_decoder(g, DecoderSpec(attention=attention, router=router, n_deepstack=n_deepstack))

@@ -6,5 +6,5 @@ from localinfer.graph.mixture_of_experts import read_router
 
 
 def build(g: Builder[X]) -> None:
-    """As qwen3vl, with normalised expert weights."""
+    """As qwen3vl, with normalized expert weights."""
     build_qwen3vl(g, read_router(g, normed=True))

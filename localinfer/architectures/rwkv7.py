@@ -1,5 +1,5 @@
 """RWKV-7 Goose (Peng et al., 2025): no attention. Each branch mixes a token with the one before it (token shift). The
-time mixing has a matrix-valued state per head with a generalised delta rule; the channel mixing is a plain feed-forward
+time mixing has a matrix-valued state per head with a generalized delta rule; the channel mixing is a plain feed-forward
 network with squared ReLU. All layers get the values of the first layer."""
 
 from localinfer.graph.builder import Block, Builder, HeadInputs, X

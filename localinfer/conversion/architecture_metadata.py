@@ -38,7 +38,7 @@ def refact_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001
 
 
 def baichuan_hparams(config: JsonObject, hp: HParams) -> HParams:
-    """Raise UnsupportedError for Baichuan 2, which normalises its output layer."""
+    """Raise UnsupportedError for Baichuan 2, which normalizes its output layer."""
     if hp.n_vocab == BAICHUAN2_VOCABULARY:
         raise config.error("vocab_size", "is that of Baichuan 2, whose output layer is not supported", UnsupportedError)
     return hp

@@ -86,7 +86,7 @@ class Builder(ABC, Generic[X]):
         self, x: X, size: int, tensor: str = "", *, per_group_weight: bool = False, eps: float | None = None,
         out: X | None = None,
     ) -> X:  # fmt: skip
-        """Normalise every `size` values of x by RMSNorm, with the weights of a tensor if there is one. The weights are
+        """Normalize every `size` values of x by RMSNorm, with the weights of a tensor if there is one. The weights are
         the same for all groups, or differ with `per_group_weight`."""
 
     @abstractmethod
@@ -274,7 +274,7 @@ class RecurrentOperations(ABC, Generic[X]):
 
     @abstractmethod
     def time_mix(self, blk: Block, x: HeadInputs[X]) -> X:
-        """Return the normalised output of RWKV-7's heads. Overwrites all inputs but r and v."""
+        """Return the normalized output of RWKV-7's heads. Overwrites all inputs but r and v."""
 
 
 class ExpertOperations(ABC, Generic[X]):

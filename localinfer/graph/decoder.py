@@ -124,7 +124,7 @@ def add_branch(
     g: Builder[X], x: X, output: BranchOutput[X], blk: Block, norm: str | None = None, scale: float = 1.0,
     point: str = "",
 ) -> None:  # fmt: skip
-    """Add a branch to x: project it with its matrix, if it has one, then normalise it with `norm` or scale it.
+    """Add a branch to x: project it with its matrix, if it has one, then normalize it with `norm` or scale it.
 
     `point` names what is added, before it is scaled.
     """

@@ -2,7 +2,7 @@
 
 from quant.jit.cpu import target
 
-# Offsets of the threads' synchronisation variables, in separate cache lines: see `localinfer.kernels.executor`.
+# Offsets of the threads' synchronization variables, in separate cache lines: see `localinfer.kernels.executor`.
 SYNC_LINE_BYTES = 128  # two x86 cache lines, which are prefetched together, or one of Apple CPUs
 SYNC_STAGE, SYNC_FINISHED, SYNC_ENTERED, SYNC_THREADS = 0, SYNC_LINE_BYTES, 2 * SYNC_LINE_BYTES, 3 * SYNC_LINE_BYTES
 SYNC_GROUP = 8  # threads that count their finished chunks together; their counters follow the lines of all threads
@@ -40,7 +40,7 @@ TIMESTAMPS_OFFSET, TIMESTAMP_WORDS = 64, 3
 
 
 def sync_bytes(threads: int) -> int:
-    """Return the bytes of the synchronisation variables of this many threads."""
+    """Return the bytes of the synchronization variables of this many threads."""
     return SYNC_THREADS + SYNC_LINE_BYTES * (threads + -(-threads // SYNC_GROUP))
 
 

@@ -109,7 +109,7 @@ def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
 
 
 def layer_norm(x: Floats, weight: Floats, eps: float) -> Floats:
-    """Normalise the last axis to a mean of zero and a variance of one."""
+    """Normalize the last axis to a mean of zero and a variance of one."""
     return rms_norm(x - x.mean(axis=-1, keepdims=True), weight, eps)
 
 

@@ -2,7 +2,7 @@
 and encoders. `localinfer.naive.recurrence` has state spaces and linear attention.
 
 An architecture file calls them in the order of the model: `llama` looks up token embeddings, and in each layer
-normalises the residual stream, multiplies it with matrices, attends, and adds what comes out to the stream. Activations
+normalizes the residual stream, multiplies it with matrices, attends, and adds what comes out to the stream. Activations
 are arrays (n_tokens, n), row t for the token at position t. Each class has the operations of a topic.
 """
 
@@ -103,9 +103,9 @@ class NumpyBuilder(PointBuilder):
         if in_place:
             x[:] = self.norm(x, name)
             return x
-        normalise = layer_norm if self.uses_layer_norm else rms_norm
+        normalize = layer_norm if self.uses_layer_norm else rms_norm
         weight = self.model[name] if self.properties.has_norm_weights else np.ones(x.shape[1], x.dtype)
-        self.point(y := normalise(x, weight, self.eps) + self.model.bias(name), name)
+        self.point(y := normalize(x, weight, self.eps) + self.model.bias(name), name)
         return y
 
     def norm_groups(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Latencies(NamedTuple):
-    """Seconds that cores need to access a cache line of the threads' synchronisation variables.
+    """Seconds that cores need to access a cache line of the threads' synchronization variables.
 
     A store that a thread on another core waits for is two transfers: the store invalidates the other core's copy, and
     that core reads the line again. Two Zen 5 cores took 160 ns for it.

@@ -160,7 +160,7 @@ class AttentionRecorder:
         )
 
     def _rope_keys(self, layer: LayerAttention, k: Buffer, table: RopeTable) -> tuple[LayerAttention, RopeTable]:
-        """Normalise and rotate keys before they are added to the cache, so that there is a point between. Return what
+        """Normalize and rotate keys before they are added to the cache, so that there is a point between. Return what
         remains to be done: nothing."""
         heads = layer.heads
         self.graph.op(

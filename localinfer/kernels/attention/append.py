@@ -1,4 +1,4 @@
-"""Writing to the KV cache: keys are normalised and rotated, then keys and values are encoded and stored."""
+"""Writing to the KV cache: keys are normalized and rotated, then keys and values are encoded and stored."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

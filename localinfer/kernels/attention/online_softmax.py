@@ -203,7 +203,7 @@ def add_sink(row: int, value_dim: int, score: float) -> None:
 
 
 def make_initialize(rows: int) -> Any:
-    """Make initialize(state, stride): initialise the states of a tile, which are `stride` bytes apart."""
+    """Make initialize(state, stride): initialize the states of a tile, which are `stride` bytes apart."""
 
     @inline
     def initialize(state: int, stride: int) -> None:

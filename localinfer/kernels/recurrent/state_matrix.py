@@ -4,7 +4,7 @@ the query.
     S = decay * S + key (x) d,   y = query . S,   decay = exp(a * softplus(step + bias))
 
 With the rule "delta" (gated delta net; Yang et al., 2024), d = sigmoid(rate) * (value - decay * key . S); keys are
-normalised to length 1 and queries to length key^-1/2. With the rule "add" (Mamba 2; Dao and Gu, 2024), d =
+normalized to length 1 and queries to length key^-1/2. With the rule "add" (Mamba 2; Dao and Gu, 2024), d =
 softplus(step + bias) * value, and skip * value is added to y.
 
 The columns of a state are independent: threads divide them into strips and process all tokens of a batch strip by

@@ -2,8 +2,8 @@
 
     S[j] = decay[j] * S[j] + key[j] * value - removed[j] * rate[j] * (removed . S),   y = receptance . S
 
-`removed` is the normalised removal key. `prepare` transforms the outputs of the matrices, `recur_wkv` computes the
-recurrence, `finish` normalises the result and adds the bonus of the current token. As in
+`removed` is the normalized removal key. `prepare` transforms the outputs of the matrices, `recur_wkv` computes the
+recurrence, `finish` normalizes the result and adds the bonus of the current token. As in
 `localinfer.kernels.recurrent.state_matrix`, columns of a state are independent, and prefill computes the same bits as
 decoding.
 """

@@ -33,7 +33,7 @@ def build(g: EncoderBuilder) -> Buffer:
 
 
 def add_layer(g: EncoderBuilder, x: Buffer, blk: str) -> None:
-    """Add the normalised branches of a layer to x."""
+    """Add the normalized branches of a layer to x."""
     branch = g.matmul(attend(g, x, blk, FULL_ATTENTION), f"{blk}attn_out", x.n)
     g.add(x, g.norm(branch, f"{blk}ln1"))
     g.point(x, f"{blk}resid_mid")

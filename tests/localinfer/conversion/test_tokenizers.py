@@ -317,7 +317,7 @@ PRE_TOKENIZER_JSON = {
 
 
 @pytest.mark.parametrize("pre", PRE_TOKENIZER_JSON)
-def test_pre_tokenizers_are_recognised(pre: str, tmp_path: Path) -> None:
+def test_pre_tokenizers_are_recognized(pre: str, tmp_path: Path) -> None:
     steps, ignore_merges = PRE_TOKENIZER_JSON[pre]
     folder = copy_checkpoint("llama", tmp_path)
 
@@ -329,7 +329,7 @@ def test_pre_tokenizers_are_recognised(pre: str, tmp_path: Path) -> None:
 
 
 def test_known_tokenizers_have_the_name_of_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokenizers are recognised by a hash of their output for a text; the test adds the hash of a tiny tokenizer."""
+    """Tokenizers are recognized by a hash of their output for a text; the test adds the hash of a tiny tokenizer."""
     folder = copy_checkpoint("qwen2", tmp_path)
     ids = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(known_tokenizers.TEXT).ids
     sha = hashlib.sha256(str(ids).encode()).hexdigest()
