@@ -26,7 +26,9 @@ KEY_ALIASES = {  # the first key that exists is used
     "shared_expert_intermediate_size": (
         "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
     ),
-    "first_k_dense_replace": ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"),
+    "first_k_dense_replace": (
+        "first_k_dense_replace", "first_last_k_dense_replace", "num_dense_layers", "moe_layer_start_index",
+    ),
     "moe_intermediate_size": ("moe_intermediate_size",),
     "mamba_n_heads": ("mamba_n_heads", "mamba_num_heads", "num_heads"),
     "mamba_d_head": ("mamba_d_head", "mamba_head_dim", "head_dim"),

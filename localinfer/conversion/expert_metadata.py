@@ -54,6 +54,14 @@ def glm_experts(config: JsonObject, hp: HParams) -> Fields:
     return sigmoid_experts(config, hp) | {"nextn_predict_layers": Field.uint32(hp.n_mtp_layers)}
 
 
+def exaone_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return EXAONE's expert metadata, with the feed-forward length of the shared experts and without RoPE scaling."""
+    return glm_experts(config, hp) | {
+        "expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared),
+        "rope.scaling.type": Field.text("none"),
+    }
+
+
 def granite_experts(config: JsonObject, hp: HParams) -> Fields:
     """Return Granite's expert metadata; some models have no shared expert."""
     shared = {"expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared)}

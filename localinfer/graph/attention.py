@@ -118,6 +118,15 @@ def with_window(g: Builder[X], spec: AttentionSpec) -> Sequence[AttentionSpec]:
     return [local if each else spec for each in sliding]
 
 
+def local_rope(g: Builder[X], spec: AttentionSpec, pattern: int) -> Sequence[AttentionSpec]:
+    """Return the attention of each layer: `spec` with the file's sliding window in all but the last of every `pattern`
+    layers, or as the file specifies, and `spec` without its rotary embedding in the others. Without a window, all
+    layers have `spec`."""
+    window = sliding_window(g)
+    local, full = replace(spec, window=window), replace(spec, rope=None) if window else spec
+    return [local if sliding else full for sliding in sliding_layers(g, pattern)]
+
+
 def kv_source_layers(g: Builder[X]) -> Sequence[int]:
     """Return the layer whose keys and values each layer uses."""
     return read_kv_source_layers(g.hparams, g.block_count, sliding_layers(g, 0))

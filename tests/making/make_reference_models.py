@@ -445,6 +445,18 @@ def minimax_m2(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "rope_parameters"} | own | theta
 
 
+def k_exaone(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the keys of published checkpoints."""
+    own = {"architectures": ["ExaoneMoEForCausalLM"], "first_last_k_dense_replace": config["first_k_dense_replace"]}
+    known = {key: value for key, value in config.items() if key not in ("first_k_dense_replace", "mlp_layer_types")}
+    return known | own | {"scoring_func": "sigmoid", "num_nextn_predict_layers": 0}
+
+
+def afmoe(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the keys of published checkpoints."""
+    return config | {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1}
+
+
 def named(architecture: str, model_type: str, **changes: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return a function that gives a configuration another class, and keys other names."""
     own = {"architectures": [architecture], "model_type": model_type}
@@ -506,6 +518,7 @@ OSS_ROPE = rope(
 )
 QWEN3VLMOE = transposed_experts, transposed_experts
 UNFUSED, MIXTRAL = unfused("gate_proj", "up_proj", "down_proj"), unfused("w1", "w3", "w2", "block_sparse_moe")
+EXAONE_MOE = also_renamed(UNFUSED, {"mlp.gate.e_score_correction_bias": "mlp.e_score_correction_bias"})
 LFM2MOE = unfused("w1", "w3", "w2", "feed_forward", "feed_forward")
 NOMIC_BERT = joined_qkv("attn.Wqkv", 96, 96, NOMIC)
 GPT_NAMES = {
@@ -850,6 +863,36 @@ MODELS = {
         written=lambda config: config | {"scoring_func": "sigmoid"},
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
+    ),
+    "exaone-moe": Spec(
+        architecture="exaone-moe", shapes=EXAONE_MOE[0], computed=EXAONE_MOE[1], written=k_exaone,
+        config=T.ExaoneMoeConfig(
+            **sizes(6, 2, 5, head_dim=32), **rope(theta=1e6), **layer_types(5, 4), **QWEN3MOE, num_shared_experts=1,
+            first_k_dense_replace=1,
+        ),
+    ),
+    "exaone-moe-groups": Spec(
+        architecture="exaone-moe", shapes=UNFUSED[0], computed=UNFUSED[1],
+        written=lambda config: config | {"scoring_func": "sigmoid"},
+        config=T.ExaoneMoeConfig(
+            **sizes(3, 3, 4, hidden_size=64), **rope(), **layer_types(4, 4), num_experts=8, num_experts_per_tok=2,
+            moe_intermediate_size=32, num_shared_experts=2, n_group=4, topk_group=2, routed_scaling_factor=1.5,
+            head_dim=16, first_k_dense_replace=2,
+        ),
+    ),
+    "afmoe": Spec(
+        architecture="afmoe", shapes=UNFUSED[0], computed=UNFUSED[1], written=afmoe,
+        config=T.AfmoeConfig(
+            **sizes(6, 2, 5, head_dim=32), **rope(), **layer_types(5, 4), **QWEN3MOE, num_shared_experts=1,
+            num_dense_layers=1, route_scale=2.5, mup_enabled=True,
+        ),
+    ),
+    "afmoe-narrow": Spec(
+        architecture="afmoe", shapes=UNFUSED[0], computed=UNFUSED[1], written=afmoe,
+        config=T.AfmoeConfig(
+            **sizes(4, 1, 4, hidden_size=64, head_dim=16), **rope(theta=5e5), **layer_types(4, 4), num_experts=6,
+            num_experts_per_tok=2, moe_intermediate_size=32, num_shared_experts=2, num_dense_layers=2, mup_enabled=True,
+        ),
     ),
     "glm4moe": Spec(
         architecture="glm4moe",

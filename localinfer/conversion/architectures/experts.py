@@ -1,5 +1,6 @@
 """Mixture-of-experts architectures that belong to no family module."""
 
+from dataclasses import replace
 from functools import partial
 
 from localinfer.conversion import attention_metadata, expert_metadata
@@ -10,6 +11,7 @@ from localinfer.conversion.architectures.common import (
     GATED_FFN,
     HEAD_NORMS,
     INTERLEAVED_ROPE,
+    POST_NORMS,
     PRE_NORMS,
     SEPARATE_QKV,
     SHARED_EXPERTS,
@@ -103,6 +105,32 @@ DOTS1 = Architecture(
     required_values={"scoring_func": "sigmoid"},
     defaults={"n_group": 1, "topk_group": 1},
 )
+EXAONE_MOE = replace(
+    DOTS1,
+    name="exaone-moe",
+    may_have_window=False,
+    optional_layer_tensors=(),
+    tensor_names={**DOTS1.tensor_names, "mlp.e_score_correction_bias": "exp_probs_b.bias"},
+    window_period=4,
+    writes_window_flags=True,
+    key_aliases={"n_shared_experts": "num_shared_experts"},
+    metadata=expert_metadata.exaone_experts,
+)
+AFMOE = replace(
+    DOTS1,
+    name="afmoe",
+    may_have_window=False,
+    layer_tensors=(*DOTS1.layer_tensors, *POST_NORMS, "attn_gate"),
+    optional_layer_tensors=(),
+    shapes={"attn_gate": ("n_q", "n_embd")},
+    tensor_names={"mlp.expert_bias": "exp_probs_b.bias"},
+    window_period=4,
+    key_aliases={"n_shared_experts": "num_shared_experts"},
+    float_keys={"route_scale": "expert_weights_scale"},
+    bool_keys={"route_norm": "expert_weights_norm"},
+    required_values={"score_func": "sigmoid", "route_norm": True, "mup_enabled": True},
+    defaults={**DOTS1.defaults, "route_norm": True, "mup_enabled": False},
+)
 GPT_OSS = Architecture(
     name="gpt-oss",
     layer_tensors=(
@@ -147,5 +175,8 @@ BY_CLASS = {
     "Ernie4_5_MoeForCausalLM": ERNIE4_5_MOE,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
     "Dots1ForCausalLM": DOTS1,
+    "ExaoneMoEForCausalLM": EXAONE_MOE,
+    "ExaoneMoeForCausalLM": EXAONE_MOE,
+    "AfmoeForCausalLM": AFMOE,
     "GptOssForCausalLM": GPT_OSS,
 }

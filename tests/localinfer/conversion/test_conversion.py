@@ -418,6 +418,8 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("phi3-long", {"rope_parameters": {"rope_type": "longrope", "long_factor": ["1"] * 16}}, "long_factor: must"),
         ("granite", {"attention_multiplier": 0}, "attention_multiplier: is 0; it must be above 0"),
         ("minicpm", {"scale_emb": None}, "scale_emb: is missing"),
+        ("afmoe", {"mup_enabled": False}, "mup_enabled: False is not supported"),
+        ("afmoe", {"route_norm": False}, "route_norm: False is not supported"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
         ("gemma", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
         ("cohere2", {"layer_types": ["global"] * 5}, "layer_types: must be full_attention or sliding_attention 5 t"),
