@@ -119,7 +119,7 @@ def recognition_file(f: GGUF) -> RecognitionFile:
         what = f"is {printable(architecture, 80)!r}; that of a speech recognition model is {SPEECH_RECOGNITION!r}"
         raise f.error("general.architecture", what, UsageError)
     hparams = Hyperparameters(f)
-    head = HEADS.get(kind := hparams.text("arch", ""))
+    head = HEADS.get(kind := f.get(hparams.full_name("arch"), str))
     if head is None:
         what = f"{printable(kind, 80)!r} is not supported (supported: {', '.join(HEADS)})"
         raise hparams.error("arch", what, UnsupportedError)
@@ -149,11 +149,10 @@ def recognition_file(f: GGUF) -> RecognitionFile:
 
 
 def require_expected(hparams: Hyperparameters) -> None:
-    """Raise UnsupportedError for a spectrogram, a norm or an activation of another kind."""
+    """Raise UnsupportedError for a spectrogram, a norm or an activation of another kind, LocalInferError for a value of
+    another type."""
     for key, expected in EXPECTED.items():
-        if not hparams.has(key):
-            continue
-        value = hparams.f.metadata[hparams.full_name(key)]
+        value = hparams.f.get(hparams.full_name(key), type(expected), expected)
         is_equal = np.isclose(value, expected) if isinstance(value, float) else value == expected
         if not is_equal:
             shown = printable(str(value), 80)
