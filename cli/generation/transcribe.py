@@ -166,7 +166,7 @@ def open_transcriber(
     layer = combine(given, from_environment(os.environ), DEFAULTS)
     find_or_fetch_with_projector(name, layer, status)
     path = find_or_fetch(name, status)
-    if open_gguf(path).metadata.get("general.architecture") == SPEECH_RECOGNITION:
+    if open_gguf(path).architecture == SPEECH_RECOGNITION:
         with open_recognizer(path, given, language, chunk, status) as recognizer:
             yield recognizer
         return

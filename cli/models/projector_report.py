@@ -22,7 +22,7 @@ NUMBERS = {
 
 def is_projector(f: GGUF) -> bool:
     """Return whether a file has an encoder and a projector instead of a text model."""
-    return f.metadata.get("general.architecture") == PROJECTOR
+    return f.architecture == PROJECTOR
 
 
 def projector_rows(f: GGUF) -> Iterator[Sequence[str]]:

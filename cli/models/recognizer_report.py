@@ -12,7 +12,7 @@ HEADS = {"ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT (token and duration transduc
 
 def is_recognizer(f: GGUF) -> bool:
     """Return whether a file has a speech recognition model instead of a language model."""
-    return f.metadata.get("general.architecture") == SPEECH_RECOGNITION
+    return f.architecture == SPEECH_RECOGNITION
 
 
 def recognizer_rows(f: GGUF) -> Iterator[Sequence[str]]:

@@ -42,7 +42,7 @@ def read_directions(
 def read_file(path: Path, target: Target) -> Mapping[int, Floats]:
     """Return the vectors of a file by layer."""
     f = open_gguf(path)
-    if f.metadata.get("general.architecture") != ARCHITECTURE:
+    if f.architecture != ARCHITECTURE:
         raise LocalInferError(f"{printable(str(path))}: general.architecture: must be {ARCHITECTURE}")
     n_layer, length, found = target.number("block_count"), target.number("embedding_length"), dict[int, Floats]()
     for name, tensor in f.tensors.items():

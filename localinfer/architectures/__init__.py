@@ -54,7 +54,7 @@ def find_build_function(f: GGUF, architecture_file: str = "") -> BuildFunction:
 
 def reject_speech_recognition(f: GGUF) -> None:
     """Raise UnsupportedError for a model that is not a language model, but recognizes speech."""
-    if f.metadata.get("general.architecture") == SPEECH_RECOGNITION:
+    if f.architecture == SPEECH_RECOGNITION:
         what = f"{SPEECH_RECOGNITION!r} is a speech recognition model, which only `localinfer transcribe` runs"
         raise f.error("general.architecture", what, UnsupportedError)
 

@@ -141,6 +141,12 @@ class GGUF:
         return self.files[0].path
 
     @property
+    def architecture(self) -> str:
+        """The value of `general.architecture`, or "" if it is missing or not a string."""
+        value = self.metadata.get("general.architecture")
+        return value if isinstance(value, str) else ""
+
+    @property
     def size(self) -> int:
         """The total size of all files in bytes."""
         return sum(file.size for file in self.files)

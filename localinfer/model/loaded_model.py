@@ -87,7 +87,7 @@ class LoadedModel(Model):
         if options.mmproj:
             require_pair(f, self._projector_path)
         draft = open_draft_model(f, options)
-        head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
+        head = draft if draft and draft.architecture == EAGLE3 else None
         media = self._projector_path is not None
         adapters = open_adapters(f, options)
         engine = Engine.load(f, options, progress, head, at_once=False, media=media, adapters=adapters)

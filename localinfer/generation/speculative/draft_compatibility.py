@@ -46,7 +46,7 @@ def require_same_vocabulary(draft: GGUF, target: GGUF) -> None:
 
 def require_spec_type(draft: GGUF, spec_type: str) -> None:
     """Raise UsageError if `--spec-type` only names the other kind of drafter: draft models or draft heads."""
-    is_head = draft.metadata.get("general.architecture") == EAGLE3
+    is_head = draft.architecture == EAGLE3
     kind, expected_type, flag, other_type = DRAFT_HEAD if is_head else DRAFT_MODEL
     names = parse_speculation_types(spec_type)
     if expected_type not in names and other_type in names:

@@ -26,7 +26,7 @@ def required_bytes(source: str, given: Layer) -> int:
     needed += adapters.nbytes if adapters else 0
     if options.spec_draft_model:
         draft = open_gguf(resolve.find(options.spec_draft_model))
-        is_head = draft.metadata.get("general.architecture") == EAGLE3
+        is_head = draft.architecture == EAGLE3
         own = replace(options, ctx_size=options.ctx_size_draft or options.ctx_size)
         needed += draft.size if is_head else sum(memory_requirements(draft, own).values())
     return needed

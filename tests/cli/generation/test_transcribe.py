@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import malicious_files
 import pytest
 from hearing_model import speech, wav, write_hearing_model
 from tiny import tiny_llama
@@ -116,3 +117,13 @@ def test_models_that_read_no_sounds_are_refused(run: Run, tmp_path: Path, sound:
     code, out, err = run("transcribe", str(deaf), str(sound))
     assert (code, out) == (3, "")
     assert "deaf.gguf reads text only: there is no projector (mmproj) beside it" in err
+
+
+def test_an_architecture_that_is_no_string_is_an_error(run: Run, tmp_path: Path, sound: Path) -> None:
+    keys = malicious_files.kv("general.architecture", 9, malicious_files.array(4, 2, bytes(8)))
+    path = tmp_path / "array.gguf"
+    path.write_bytes(malicious_files.container(keys))
+    code, out, err = run("transcribe", str(path), str(sound))
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert "array.gguf: general.architecture: expected a string, got an array of numbers" in err

@@ -77,6 +77,18 @@ def touch(f: GGUF) -> None:
         assert tensor.n_elements > 0
 
 
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ([malicious_files.kv("general.architecture", 8, malicious_files.string("llama"))], "llama"),
+        ([], ""),
+        ([malicious_files.kv("general.architecture", 9, malicious_files.array(4, 2, bytes(8)))], ""),
+    ],
+)
+def test_an_architecture_that_is_no_string_is_unknown(keys: list[bytes], expected: str, file: Path) -> None:
+    assert open_gguf(write(file, malicious_files.container(*keys))).architecture == expected
+
+
 def test_rejects_a_file_truncated_anywhere(file: Path) -> None:
     write(file, malicious_files.VALID)
     touch(open_gguf(file))
