@@ -6,6 +6,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -135,13 +136,16 @@ def fit_command(
       localinfer fit model-bf16.gguf --dry-run
     """
     limit = parse_memory(goal.ram)
+    if not math.isfinite(goal.tokens_per_second):
+        raise UsageError(f"--tokens-per-second: must be a finite number, not {goal.tokens_per_second:g}")
     text, dataset = read_task(measurement.task)
     status = screen.Status()
     path = resolve_source(source, remote, status)
     out = output_path(source, path, output)
-    setting = {"source": str(path), "text": hashlib.sha256(text.encode()).hexdigest(), "dataset": dataset,
+    setting = {"source": str(path), "changed": path.stat().st_mtime_ns, "dataset": dataset,
+               "text": hashlib.sha256(text.encode()).hexdigest(),
                "layers_at_once": measurement.layers_at_once}  # fmt: skip
-    with work_folder(out, setting, keep=not output.dry_run) as folder:
+    with work_folder(out.with_name(f".{out.name}.{'plan' if output.dry_run else 'fit'}"), setting) as folder:
         fitting = Fitting(path, out, folder, goal.ctx_size, measurement, dataset, status)
         fitting.open(text)
         plan = fitting.plan(limit)
@@ -206,13 +210,12 @@ def output_path(name: str, source: Path, options: OutputOptions) -> Path:
 
 
 @contextlib.contextmanager
-def work_folder(out: Path, setting: dict[str, Any], *, keep: bool) -> Iterator[Path]:
-    """Yield the folder of what is measured, next to the new file.
+def work_folder(folder: Path, setting: dict[str, Any]) -> Iterator[Path]:
+    """Make the folder of what is measured, and yield it.
 
     It is removed at the end, unless the run fails after something was measured. That of a run with another setting is
     emptied.
     """
-    folder = out.with_name(f".{out.name}.fit")
     file, content = folder / "setting.json", json.dumps(setting)
     measured = ("imatrix.gguf", "lab.json", ".lab.json.unfinished")
     try:
@@ -226,7 +229,7 @@ def work_folder(out: Path, setting: dict[str, Any], *, keep: bool) -> Iterator[P
         yield folder
     finally:
         failed = sys.exc_info()[0] is not None
-        if failed and keep and any((folder / name).exists() for name in measured):
+        if failed and any((folder / name).exists() for name in measured):
             screen.note("what was measured is kept; run the same command to resume")
         else:
             shutil.rmtree(folder, ignore_errors=True)

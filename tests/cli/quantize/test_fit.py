@@ -75,7 +75,8 @@ def test_checkpoint(run: Run, tmp_path: Path) -> None:
 def test_interrupted_run_is_resumed(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second run does not measure again, and removes what was kept. Another text starts anew."""
+    """The second run does not measure again, and removes what was kept. A dry run in between leaves it. Another text
+    starts anew."""
     arguments = "fit", model, "--task", TEXT, "-t", 1, "-o", "out.gguf"
 
     def interrupted(*_: Any, **__: Any) -> None:
@@ -88,6 +89,7 @@ def test_interrupted_run_is_resumed(
     assert "run the same command to resume" in err
     folder = tmp_path / ".out.gguf.fit"
     before = (folder / "imatrix.gguf").stat().st_mtime_ns
+    assert run(*arguments, "--dry-run")[0] == 0
     with monkeypatch.context() as patch:
         patch.setattr(measurements, "Collector", interrupted)
         patch.setattr(measurements, "measure_divergence", interrupted)
@@ -121,6 +123,7 @@ def test_progress_on_a_terminal(terminal: Callable[..., Terminal], model: Path, 
         (["MODEL", "-o", "there.gguf"], 2, "there.gguf: exists already; --force replaces it"),
         (["MODEL", "-o", "MODEL", "--force"], 2, "is SOURCE"),
         (["MODEL", "--tokens-per-second", "-3"], 2, "--tokens-per-second"),
+        (["MODEL", "--tokens-per-second", "nan"], 2, "--tokens-per-second: must be a finite number, not nan"),
         (["QUANTIZED"], 2, "is Q8_0; the source must be F32, F16 or BF16"),
     ],
 )
