@@ -69,6 +69,7 @@ model = localinfer.load("smollm2")
 text = open("text.txt").read()
 messages, tools, documents = json.load(open("chat.json")), json.load(open("tools.json")), [{"title": "t", "text": "x"}]
 """
+SERVED_MODELS = {"transcription.md": "voxtral.gguf"}  # of pages whose clients need another model than smollm2
 GENERATED_PAGES = {"command-line.md"}  # the code in its running text is usage, not command lines
 PLACEHOLDER = re.compile(r"\b(NAME|N|OUT|TYPE)\b|\.\.\.`?$")
 KNOWN = sorted(documented_files.MAKERS, key=len, reverse=True)
@@ -315,7 +316,9 @@ def test_python_examples_run(page: Path, workspace: Workspace) -> None:
     if "localhost:8080" in script:
         for name in ("openai", "anthropic"):
             pytest.importorskip(name)
-        server = Server(Example(page, 0, "bash", "localinfer serve smollm2"), workspace)
+        command = f"localinfer serve {SERVED_MODELS.get(page.name, 'smollm2')}"
+        workspace.write_files(command)
+        server = Server(Example(page, 0, "bash", command), workspace)
         script = script.replace("localhost:8080", server.address)
     workspace.write_files(script)
     for out in re.findall(r'(?:convert|quantize)\("[^"]+", "([^"]+)"', script):

@@ -74,6 +74,7 @@ OPENAI_ROUTES = [
     Route("/v1/completions", routes.completions, methods=POST),
     Route("/v1/responses", routes.responses, methods=POST),
     Route("/v1/embeddings", routes.embeddings, methods=POST),
+    Route("/v1/audio/transcriptions", routes.transcriptions, methods=POST),
     Route("/v1/models", list_models, methods=GET),
     Route("/v1/models/{name:path}", retrieve_model, methods=GET),
 ]
@@ -101,6 +102,7 @@ LLAMA_CPP_ROUTES = [
     *(Route(f"{prefix}/chat/completions/input_tokens", tokenization.count_chat_tokens, methods=POST)
       for prefix in ("", "/v1")),
     Route("/responses", routes.responses, methods=POST),
+    Route("/audio/transcriptions", routes.transcriptions, methods=POST),
     *(Route(f"{prefix}/responses/input_tokens", routes.count_input_tokens, methods=POST) for prefix in ("", "/v1")),
     Route("/models", router.list_models, methods=GET),
     Route("/models", downloads.download_model, methods=POST),

@@ -1,9 +1,10 @@
 """Transcribes a sound chunk by chunk. The times of a segment are those of its chunk."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from localinfer.generation.result import GenerationResult
 from localinfer.multimodal.media import SAMPLE_RATE, Sound
 from localinfer.speech_recognition.words import Word
 from localinfer.transcription.chunks import cut, is_silent
@@ -33,13 +34,15 @@ class Segment:
 
 def transcribe(
     model: "Model", sound: Sound, *, language: str = "", chunk_seconds: float = 30.0, max_tokens: int = 0,
-    on_progress: Progress | None = None,
+    on_progress: Progress | None = None, options: Mapping[str, object] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[Segment]:  # fmt: skip
     """Yield a segment for each chunk of a sound. `language` is a code such as "de"; "" leaves it to the model.
 
     A segment has at most `max_tokens` tokens; 0 stands for more than speech of its length can have. Silent chunks have
-    no segment. Raises UnsupportedError if the model reads no sounds, ContextOverflowError if a chunk does not fit in
-    the context.
+    no segment. `options` are options of generation that replace the model's. `check` is called after each token; an
+    exception that it raises ends the transcription. Raises UnsupportedError if the model reads no sounds,
+    ContextOverflowError if a chunk does not fit in the context.
     """
     prompt, samples = prompt_for(model.projector.sound_type), sound.samples
     total = len(samples) / SAMPLE_RATE
@@ -51,8 +54,12 @@ def transcribe(
             continue
         start, end = chunk.start / SAMPLE_RATE, chunk.end / SAMPLE_RATE
         limit = max_tokens or max(MIN_TOKENS, int(MAX_TOKENS_PER_SECOND * (end - start)))
-        with prompt.start(model, Sound(part), language, {"n_predict": limit}) as stream:
-            result = stream.result()
+        with prompt.start(model, Sound(part), language, {"n_predict": limit, **(options or {})}) as stream:
+            pieces = []
+            for piece in stream:
+                pieces.append(piece)
+                check()
+            result = GenerationResult.from_pieces(pieces, stream.stats)
         found = prompt.read(result.text)
         if found.text:
             yield Segment(start, end, found.text, language or found.language, result.finish_reason != "length")

@@ -1,7 +1,7 @@
 """The HTTP endpoints of OpenAI's API. The modules that build the responses do not depend on HTTP."""
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.http import streaming
@@ -10,7 +10,9 @@ from localinfer.server.openai import chat
 from localinfer.server.openai import completions as completion_api
 from localinfer.server.openai import embeddings as embedding_api
 from localinfer.server.openai import responses as response_api
+from localinfer.server.openai import transcriptions as transcription_api
 from localinfer.server.openai.response_request import parse_response_request
+from localinfer.server.requests.forms import read_form
 from localinfer.server.requests.request_fields import Fields, get, parse_fields, ping_interval, read_json_object
 
 
@@ -53,6 +55,18 @@ async def embeddings(request: Request) -> Response:
     """`/v1/embeddings`"""
     fields = await read_json_object(request)
     return JSONResponse(await embedding_api.encoded_embeddings(fields, get_dispatcher(request)))
+
+
+async def transcriptions(request: Request) -> Response:
+    """`/v1/audio/transcriptions`"""
+    transcription_request = transcription_api.parse_transcription_request(await read_form(request))
+    if transcription_request.stream:
+        events = transcription_api.events(transcription_request, get_dispatcher(request))
+        return await streaming.stream_response(events, streaming.OPENAI_EVENTS, pings({}, request))
+    found = await transcription_api.transcription(transcription_request, get_dispatcher(request))
+    if write := transcription_api.TEXTS.get(transcription_request.format):
+        return PlainTextResponse(write(found))
+    return JSONResponse(transcription_api.OBJECTS[transcription_request.format](found))
 
 
 def pings(fields: Fields, request: Request) -> float:
