@@ -54,12 +54,14 @@ def glm_experts(config: JsonObject, hp: HParams) -> Fields:
     return sigmoid_experts(config, hp) | {"nextn_predict_layers": Field.uint32(hp.n_mtp_layers)}
 
 
+def bailing_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return Bailing's expert metadata, with the feed-forward length of the shared experts."""
+    return glm_experts(config, hp) | {"expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared)}
+
+
 def exaone_experts(config: JsonObject, hp: HParams) -> Fields:
-    """Return EXAONE's expert metadata, with the feed-forward length of the shared experts and without RoPE scaling."""
-    return glm_experts(config, hp) | {
-        "expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared),
-        "rope.scaling.type": Field.text("none"),
-    }
+    """Return EXAONE's expert metadata, as Bailing's; RoPE has no scaling."""
+    return bailing_experts(config, hp) | {"rope.scaling.type": Field.text("none")}
 
 
 def granite_experts(config: JsonObject, hp: HParams) -> Fields:

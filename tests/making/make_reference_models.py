@@ -393,6 +393,11 @@ def joined_qkv(whole: str, q: int, kv: int, names: Mapping[str, str]) -> Convers
     return joined({whole: dict(zip(PROJECTIONS, (q, kv, kv), strict=True))}, names)
 
 
+def chained(first: Conversions, second: Conversions) -> Conversions:
+    """Change shapes by both, and tensors back."""
+    return lambda shapes: second[0](first[0](shapes)), lambda tensors: first[1](second[1](tensors))
+
+
 def as_exaone(config: dict[str, Any]) -> dict[str, Any]:
     """Return llama's configuration with the keys of published checkpoints of EXAONE 3."""
     names = {
@@ -455,6 +460,16 @@ def k_exaone(config: dict[str, Any]) -> dict[str, Any]:
 def afmoe(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration with the keys of published checkpoints."""
     return config | {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1}
+
+
+def bailing(config: dict[str, Any]) -> dict[str, Any]:
+    """Return GLM-4.5's configuration as one of Ling 2.0."""
+    names = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+    own = {
+        "architectures": ["BailingMoeV2ForCausalLM"], "model_type": "bailing_moe", "score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True, "use_bias": False, "use_qkv_bias": False, "num_nextn_predict_layers": 0,
+    }  # fmt: skip
+    return {names.get(key, key): value for key, value in config.items() if key != "num_local_experts"} | own
 
 
 def named(architecture: str, model_type: str, **changes: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -551,6 +566,14 @@ REFACT, REFACT_WIDE = (
         REFACT_NAMES,
     )
     for n in (256, 512)
+)
+BAILING_NAMES = {
+    "model.embed_tokens": "model.word_embeddings", "self_attn.o_proj": "attention.dense",
+    "self_attn.q_norm": "attention.query_layernorm", "self_attn.k_norm": "attention.key_layernorm",
+    "gate.e_score_correction_bias": "gate.expert_bias",
+}  # fmt: skip
+BAILING, BAILING_NARROW = (
+    chained(UNFUSED, joined_qkv("attention.query_key_value", q, 32, BAILING_NAMES)) for q in (96, 64)
 )
 HUNYUAN_VL = also_renamed((dict, dict), {"model.language_model.": "model."})
 DEEPSEEK_OCR = also_renamed(UNFUSED, {"model.language_model.": "model."})
@@ -892,6 +915,22 @@ MODELS = {
         config=T.AfmoeConfig(
             **sizes(4, 1, 4, hidden_size=64, head_dim=16), **rope(theta=5e5), **layer_types(4, 4), num_experts=6,
             num_experts_per_tok=2, moe_intermediate_size=32, num_shared_experts=2, num_dense_layers=2, mup_enabled=True,
+        ),
+    ),
+    "bailingmoe2": Spec(
+        architecture="bailingmoe2", shapes=BAILING[0], computed=BAILING[1], written=bailing,
+        config=T.Glm4MoeConfig(
+            **sizes(3, 1, 3), **rope(theta=6e5, partial_rotary_factor=0.5), first_k_dense_replace=1, n_routed_experts=8,
+            num_experts_per_tok=3, n_group=4, topk_group=2, moe_intermediate_size=64, norm_topk_prob=True,
+            routed_scaling_factor=2.5, n_shared_experts=1, use_qk_norm=True, attention_bias=False,
+        ),
+    ),
+    "bailingmoe2-narrow": Spec(
+        architecture="bailingmoe2", shapes=BAILING_NARROW[0], computed=BAILING_NARROW[1], written=bailing,
+        config=T.Glm4MoeConfig(
+            **sizes(4, 2, 4, hidden_size=64), **rope(partial_rotary_factor=0.25), first_k_dense_replace=2,
+            n_routed_experts=6, num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=32,
+            norm_topk_prob=True, routed_scaling_factor=1.5, n_shared_experts=1, use_qk_norm=True, attention_bias=False,
         ),
     ),
     "glm4moe": Spec(

@@ -8,6 +8,7 @@ from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERT_GROUPS,
     EXPERTS,
+    FUSED_QKV,
     GATED_FFN,
     HEAD_NORMS,
     INTERLEAVED_ROPE,
@@ -131,6 +132,22 @@ AFMOE = replace(
     required_values={"score_func": "sigmoid", "route_norm": True, "mup_enabled": True},
     defaults={**DOTS1.defaults, "route_norm": True, "mup_enabled": False},
 )
+BAILINGMOE2 = replace(
+    DOTS1,
+    name="bailingmoe2",
+    may_have_window=False,
+    layer_tensors=(*PRE_NORMS, *FUSED_QKV, *HEAD_NORMS),
+    optional_layer_tensors=(),
+    tensor_names={"mlp.gate.expert_bias": "exp_probs_b.bias"},
+    has_partial_rope=True,
+    key_aliases={"n_shared_experts": "num_shared_experts"},
+    metadata=expert_metadata.bailing_experts,
+    required_values={
+        "score_function": "sigmoid", "use_qk_norm": True, "use_qkv_bias": False, "use_bias": False, "norm_head": False,
+        "moe_router_enable_expert_bias": True,
+    },
+    defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
+)  # fmt: skip
 GPT_OSS = Architecture(
     name="gpt-oss",
     layer_tensors=(
@@ -178,5 +195,6 @@ BY_CLASS = {
     "ExaoneMoEForCausalLM": EXAONE_MOE,
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "AfmoeForCausalLM": AFMOE,
+    "BailingMoeV2ForCausalLM": BAILINGMOE2,
     "GptOssForCausalLM": GPT_OSS,
 }
