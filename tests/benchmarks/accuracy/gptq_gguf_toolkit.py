@@ -3,7 +3,7 @@
     git clone https://github.com/IST-DASLab/gptq-gguf-toolkit
     python tests/benchmarks/accuracy/gptq_gguf_toolkit.py gptq-gguf-toolkit qwen2.5-coder-1.5b --types Q2_K,Q3_K,Q4_K
 
-Both read the same model in F32 (dither.py), the same tokens for calibration, and give the same type to the same
+Both read the same model in F32 (prepared_model.py), the same tokens for calibration, and give the same type to the same
 matrices: those of the blocks whose rows are a multiple of 256 weights, because the toolkit has only k-quants. All other
 tensors remain in F32 in both files, so their sizes are equal. The toolkit reads a checkpoint, which transformers makes
 from the GGUF file. Its quantizer runs as it is, on the CPU in F32, with the parameters of its run_quant.sh, and its own
@@ -29,16 +29,15 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[3])]
 
-from calibration import CALIBRATIONS, KINDS, QUALITY, truncate_to_chunks  # noqa: E402
-from dither import write_dithered  # noqa: E402
-from divergence import DivergenceEvaluator  # noqa: E402
+from calibration import KINDS  # noqa: E402
+from prepared_model import PreparedModel  # noqa: E402
 from quantizers import run_localinfer  # noqa: E402
+from ratios import geometric_mean, mean_of  # noqa: E402
 
 from localinfer import paths  # noqa: E402
 from localinfer.gguf.gguf_source import from_gguf  # noqa: E402
 from localinfer.gguf.reader import open_gguf  # noqa: E402
 from localinfer.gguf.source import Field  # noqa: E402
-from localinfer.hub.resolve import find  # noqa: E402
 from localinfer.quantization.calibration_data import read_calibration_data  # noqa: E402
 from localinfer.quantization.quantize import OutputOptions, make_encoder_factory, quantize  # noqa: E402
 from localinfer.quantization.rows import Bytes  # noqa: E402
@@ -59,27 +58,21 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-class Bench:
-    """One model, its source in F32, its calibration text, and the evaluation."""
+class Bench(PreparedModel):
+    """One model, its calibration data, and the matrices that both programs quantize."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.folder, self.threads = arguments.work, arguments.threads
-        path = find(arguments.model)
-        self.name = path.stem if arguments.model.endswith(".gguf") else arguments.model
-        self.source = write_dithered(path, self.folder / f"{self.name}-toolkit.gguf")
-        self.count, text = truncate_to_chunks(path, CALIBRATIONS["mixed"](), arguments.chunks)
-        self.text = self.folder / f"{self.name}-toolkit-{self.count}.txt"
-        self.text.write_text(text, encoding="utf-8")
+        super().__init__(
+            arguments.model, arguments.work, threads=arguments.threads, eval_chunks=arguments.eval_chunks
+        )
+        self.count, text = self.calibration_text(arguments.chunks)
+        self.text, self.imatrix = self.calibration_files(arguments.chunks)
         self.tokens = read_calibration_data(self.source, text, "text", self.count).chunks
         tensors = from_gguf(self.source).tensors
         self.matrices = [
             name for name, tensor in tensors.items()
             if name.startswith("blk.") and name.split(".")[2] in NAMES.values() and tensor.shape[-1] % BLOCK == 0
         ]  # fmt: skip
-        self.evaluate = DivergenceEvaluator(
-            self.source, {kind: QUALITY / f"{kind}_a.txt" for kind in KINDS},
-            chunks=arguments.eval_chunks, folder=self.folder, threads=self.threads,
-        )  # fmt: skip
 
     def recipe(self, type_name: str) -> Path:
         """Return a recipe file of localinfer with this type for the matrices."""
@@ -87,20 +80,12 @@ class Bench:
         path.write_text(json.dumps({"types": dict.fromkeys(self.matrices, type_name)}), encoding="utf-8")
         return path
 
-    def imatrix(self) -> Path:
-        """Return the importance matrix of the calibration text."""
-        path = self.text.with_suffix(".imatrix")
-        if not path.exists():
-            run_localinfer("imatrix", self.source, "-f", self.text, "--chunks", str(self.count), "-o", path,
-                           "--output-format", "gguf", "-t", str(self.threads))  # fmt: skip
-        return path
-
 
 # --- the quantizers ---
 
 
 def with_imatrix(bench: Bench, type_name: str, out: Path) -> None:
-    run_localinfer("quantize", bench.source, out, "--recipe", bench.recipe(type_name), "--imatrix", bench.imatrix(),
+    run_localinfer("quantize", bench.source, out, "--recipe", bench.recipe(type_name), "--imatrix", bench.imatrix,
                    "--force")  # fmt: skip
 
 
@@ -205,16 +190,13 @@ def missing(toolkit: Path) -> str:
 
 
 class Result(NamedTuple):
-    """The mean divergence of each kind of text, the size of the matrices in bytes, and the time to write the file."""
+    """The mean divergence of each kind of text and their geometric mean, the size of the matrices in bytes, and the
+    time to write the file."""
 
     means: dict[str, float]
+    all: float
     size: int
     seconds: float
-
-    @property
-    def all(self) -> float:
-        """The geometric mean over the kinds of text."""
-        return float(np.exp(np.mean(np.log(list(self.means.values())))))
 
 
 def measure(bench: Bench, make: Callable[[Bench, str, Path], None], type_name: str) -> Result:
@@ -224,9 +206,10 @@ def measure(bench: Bench, make: Callable[[Bench, str, Path], None], type_name: s
     try:
         make(bench, type_name, out)
         seconds = time.perf_counter() - begin
-        means = {kind: float(values.mean()) for kind, values in bench.evaluate(out).items()}
-        tensors = open_gguf(out).tensors
-        return Result(means, sum(tensors[name].data.nbytes for name in bench.matrices), seconds)
+        found, tensors = bench.divergence_evaluator(out), open_gguf(out).tensors
+        means = {kind: mean_of(values) for kind, values in found.items()}
+        size = sum(tensors[name].data.nbytes for name in bench.matrices)
+        return Result(means, geometric_mean(found), size, seconds)
     finally:
         out.unlink(missing_ok=True)
 
