@@ -83,6 +83,7 @@ class Architecture:
     has_window_rope: bool = False  # whether sliding-window layers have separate rope parameters
 
     # Keys of config.json.
+    config_parts: tuple[str, ...] = ()  # nested objects whose keys count as those of config.json
     key_aliases: Mapping[str, str] = field(default_factory=dict)  # canonical key -> the key that takes precedence
     float_keys: Mapping[str, str] = field(default_factory=dict)  # floats -> GGUF's keys
     folded_multipliers: tuple[str, ...] = ()  # multipliers that `read_hparams` folds into the weights

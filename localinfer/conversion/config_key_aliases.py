@@ -1,6 +1,6 @@
 """Canonical config.json keys: architectures use different keys for the same hyperparameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localinfer.conversion.checkpoint_folder import JsonObject
@@ -44,15 +44,18 @@ PER_LAYER_KEYS = ("num_experts_per_tok", "n_shared_experts", "moe_intermediate_s
 
 
 def normalize_keys(
-    config: JsonObject, architecture_aliases: Mapping[str, str], defaults: Mapping[str, Any]
+    config: JsonObject,
+    architecture_aliases: Mapping[str, str],
+    defaults: Mapping[str, Any],
+    parts: Sequence[str] = (),
 ) -> JsonObject:
-    """Return the object with canonical keys, including the values of a nested text model.
+    """Return the object with canonical keys, including the values of a nested text model and of nested `parts`.
 
     `architecture_aliases` are keys of the architecture that take precedence. Messages name the keys that the file uses.
     """
     values = without_nulls(config.values)
     for parent in (config, config.child("thinker_config")):
-        for key in TEXT_KEYS:
+        for key in (*TEXT_KEYS, *parts):
             values |= without_nulls(parent.child(key).values)
     used_keys: dict[str, str] = {}
     for key, names in KEY_ALIASES.items():

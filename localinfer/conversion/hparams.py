@@ -127,6 +127,11 @@ class HParams:
         return 2 * self.n_ff_expert
 
     @property
+    def n_ff_all_experts(self) -> int:
+        """The number of rows of a matrix with the rows of all experts."""
+        return self.n_expert * self.n_ff_expert
+
+    @property
     def n_gate_and_up_shared(self) -> int:
         """The number of rows of the shared experts' fused matrix of gate and up."""
         return 2 * self.n_ff_shared

@@ -216,18 +216,18 @@ def convert_tensor(
     shape = (shape[0], 1, *shape[1:]) if CONVOLUTION.fullmatch(kind) else shape
     if stored.shape != shape:
         raise stored.error(f"has shape {list(stored.shape)}, not {list(shape)}")
+    shape_after = shape_of(kind, {**architecture.shapes, **architecture.final_shapes}, hparams)
     if stored.dtype == nvfp4.DTYPE:
         if reorder in COLUMN_REORDERS:
             raise stored.error("is NVFP4 and needs its columns reordered, which is not supported", UnsupportedError)
         rows = partial(reorder_rows, stored, reorder, hparams)
-        return SourceTensor(wanted.name, shape_of(kind, architecture.shapes, hparams), NVFP4, rows)
+        return SourceTensor(wanted.name, shape_after, NVFP4, rows)
     if stored.dtype not in TYPES:
         raise stored.error(f"type {stored.dtype} is not supported (only {', '.join(TYPES)})", UnsupportedError)
 
     def moved(values: Values) -> Values:
         return reorder(values.reshape(shape), hparams) if reorder else values
 
-    shape_after = shape_of(kind, {**architecture.shapes, **architecture.final_shapes}, hparams)
     if kind == "position_embd":
         shape_after = hparams.n_ctx, hparams.n_embd
     if kind in architecture.ternary_tensors:

@@ -472,6 +472,19 @@ def bailing(config: dict[str, Any]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in config.items() if key != "num_local_experts"} | own
 
 
+def dbrx(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the keys of published checkpoints."""
+    attention, network = (
+        {key: config[part][key] for key in keys}
+        for part, keys in (
+            ("attn_config", ("clip_qkv", "kv_n_heads", "rope_theta")),
+            ("ffn_config", ("ffn_hidden_size", "moe_num_experts", "moe_top_k", "ffn_act_fn")),
+        )
+    )
+    without = {key: value for key, value in config.items() if key not in ("rope_parameters", "num_key_value_heads")}
+    return without | {"attn_config": attention, "ffn_config": network}
+
+
 def named(architecture: str, model_type: str, **changes: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return a function that gives a configuration another class, and keys other names."""
     own = {"architectures": [architecture], "model_type": model_type}
@@ -931,6 +944,22 @@ MODELS = {
             **sizes(4, 2, 4, hidden_size=64), **rope(partial_rotary_factor=0.25), first_k_dense_replace=2,
             n_routed_experts=6, num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=32,
             norm_topk_prob=True, routed_scaling_factor=1.5, n_shared_experts=1, use_qk_norm=True, attention_bias=False,
+        ),
+    ),
+    "dbrx": Spec(
+        architecture="dbrx", written=dbrx,
+        config=T.DbrxConfig(
+            d_model=96, n_heads=3, n_layers=2, max_seq_len=256, vocab_size=reference_models.N_VOCAB, **SPECIAL_IDS,
+            **rope(theta=5e5), attn_config={"clip_qkv": 0.75, "kv_n_heads": 1, "rope_theta": 5e5},
+            ffn_config={"ffn_hidden_size": 64, "moe_num_experts": 8, "moe_top_k": 3},
+        ),
+    ),
+    "dbrx-narrow": Spec(
+        architecture="dbrx", written=dbrx,
+        config=T.DbrxConfig(
+            d_model=64, n_heads=4, n_layers=3, max_seq_len=256, vocab_size=reference_models.N_VOCAB, **SPECIAL_IDS,
+            **rope(), attn_config={"clip_qkv": 8, "kv_n_heads": 2, "rope_theta": 1e4},
+            ffn_config={"ffn_hidden_size": 96, "moe_num_experts": 6, "moe_top_k": 2},
         ),
     ),
     "glm4moe": Spec(

@@ -72,4 +72,5 @@ def find_architecture(config: JsonObject) -> tuple[Architecture, JsonObject]:
     text_model = config.child("text_config").get("model_type", str, "")
     entry = BY_TEXT_MODEL.get((name, text_model), BY_CLASS[name])
     architecture = entry if isinstance(entry, Architecture) else entry(config)
-    return architecture, normalize_keys(config, architecture.key_aliases, architecture.defaults)
+    parts = architecture.config_parts
+    return architecture, normalize_keys(config, architecture.key_aliases, architecture.defaults, parts)

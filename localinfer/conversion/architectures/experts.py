@@ -148,6 +148,31 @@ BAILINGMOE2 = replace(
     },
     defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
 )  # fmt: skip
+DBRX = Architecture(
+    name="dbrx",
+    layer_tensors=("attn_norm", "attn_output_norm", *FUSED_QKV, *EXPERTS),
+    shapes=dict.fromkeys(EXPERTS[1:], ("n_ff_all_experts", "n_embd")),
+    final_shapes={
+        **dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), ("n_expert", "n_ff_expert", "n_embd")),
+        "ffn_down_exps": ("n_expert", "n_embd", "n_ff_expert"),
+    },
+    reorder={
+        "ffn_gate_exps": reorder.split_experts,
+        "ffn_up_exps": reorder.split_experts,
+        "ffn_down_exps": reorder.split_and_transpose_experts,
+    },
+    norm="layer",
+    config_parts=("attn_config", "ffn_config"),
+    key_aliases={
+        "hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
+        "max_position_embeddings": "max_seq_len", "num_key_value_heads": "kv_n_heads",
+        "num_experts_per_tok": "moe_top_k",
+    },
+    float_keys={"clip_qkv": "attention.clamp_kqv"},
+    metadata=expert_metadata.experts,
+    required_values={"ffn_act_fn": {"name": "silu"}, "moe_normalize_expert_weights": 1},
+    defaults={"layer_norm_eps": 1e-5},
+)  # fmt: skip
 GPT_OSS = Architecture(
     name="gpt-oss",
     layer_tensors=(
@@ -196,5 +221,6 @@ BY_CLASS = {
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "AfmoeForCausalLM": AFMOE,
     "BailingMoeV2ForCausalLM": BAILINGMOE2,
+    "DbrxForCausalLM": DBRX,
     "GptOssForCausalLM": GPT_OSS,
 }

@@ -53,6 +53,16 @@ def last_columns(values: Values, hp: HParams) -> Values:  # noqa: ARG001
     return values[..., values.shape[-1] // 2 :].swapaxes(1, 2)
 
 
+def split_experts(values: Values, hp: HParams) -> Values:
+    """Return one matrix for each expert of a matrix with the rows of all."""
+    return values.reshape(hp.n_expert, hp.n_ff_expert, -1)
+
+
+def split_and_transpose_experts(values: Values, hp: HParams) -> Values:
+    """Return one transposed matrix for each expert of a matrix with the rows of all."""
+    return split_experts(values, hp).swapaxes(1, 2)
+
+
 def drop_position_offset(values: Values, hp: HParams) -> Values:
     """Drop the rows of unused positions: some models count positions from the padding token's id + 1."""
     return values[hp.position_offset :]
@@ -228,4 +238,5 @@ def gqa_values(values: Values, hp: HParams) -> Values:
 # Functions that also reorder columns, which is impossible for types whose columns are stored in blocks.
 COLUMN_REORDERS = (
     transpose, even_columns, odd_columns, first_columns, last_columns, latent_keys, latent_values, interleave_columns,
+    split_and_transpose_experts,
 )  # fmt: skip

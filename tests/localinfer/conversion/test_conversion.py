@@ -421,6 +421,8 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("afmoe", {"mup_enabled": False}, "mup_enabled: False is not supported"),
         ("afmoe", {"route_norm": False}, "route_norm: False is not supported"),
         ("bailingmoe2", {"norm_head": True}, "norm_head: True is not supported"),
+        ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_act_fn: {'name': 'gelu'} is not supported"),
+        ("dbrx", {"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights: 2 is not supported"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
         ("gemma", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
         ("cohere2", {"layer_types": ["global"] * 5}, "layer_types: must be full_attention or sliding_attention 5 t"),
