@@ -98,7 +98,7 @@ def transcribe_command(
     """Transcribe speech: audio to text.
 
     MODEL is a language model that reads sounds with its projector (mmproj), as Voxtral, LFM2-Audio and Granite do: it
-    transcribes chunks of at most 30 seconds, cut at quiet places. Or it is Parakeet, which knows the time of each word.
+    transcribes chunks of at most 30 seconds, cut at quiet places. Or it is Parakeet, which gives the time of each word.
     The text is written to stdout, a line for each chunk or sentence; files are written when a sound is finished. If a
     sound cannot be read, the others are transcribed, and the exit code is not 0.
 
