@@ -15,7 +15,7 @@ import reference_models
 from numpy.typing import NDArray
 
 from localinfer import naive
-from localinfer.errors import LocalInferError
+from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
@@ -114,6 +114,13 @@ def test_deepseek_ocr_rotates_whole_heads_where_files_say_0(file: File) -> None:
     np.testing.assert_allclose(as_published[reference.positions], reference.logits, rtol=0, atol=1e-4)
     with pytest.raises(LocalInferError, match="is 16; it must be 0 or 32"):
         naive.forward(naive.Model(replace(f, metadata={**f.metadata, key: 16})), reference.ids)
+
+
+@pytest.mark.parametrize("name", ["afmoe", "llama4"])
+def test_files_without_the_window_that_the_architecture_has_are_refused(name: str, file: File) -> None:
+    f, key = open_gguf(file(name, "F32")), f"{name}.attention.sliding_window"
+    with pytest.raises(UnsupportedError, match=r"attention\.sliding_window: 0 is not supported"):
+        naive.forward(naive.Model(replace(f, metadata={**f.metadata, key: 0})), [1])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "phi2"])  # without RoPE and with fused QKV; with partial RoPE
