@@ -1,4 +1,4 @@
-"""AFMoE (Arcee AI, 2025; Trinity): norms before and after each branch, normalised heads, gated attention, and many
+"""AFMoE (Arcee AI, 2025; Trinity): norms before and after each branch, normalized heads, gated attention, and many
 experts with a biased router. Full-attention layers, one in four, have no rotary embedding."""
 
 import math

@@ -1,4 +1,4 @@
-"""Ling 2.0 and Ring (inclusionAI, 2025): normalised heads, rotary embeddings on a part of each head, and many experts
+"""Ling 2.0 and Ring (inclusionAI, 2025): normalized heads, rotary embeddings on a part of each head, and many experts
 in groups with a biased router. Queries, keys and values are fused."""
 
 from localinfer.graph.builder import AttentionSpec, Builder, X

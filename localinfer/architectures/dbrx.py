@@ -9,7 +9,7 @@ NORMS = {"attention": "attn_norm", "feed_forward": "attn_output_norm"}
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with a softmax router, whose weights are normalised."""
+    """Decoder with a softmax router, whose weights are normalized."""
     g.use_layer_norm()
     router = read_router(g, normed=True)
     build_decoder(g, DecoderSpec(attention=AttentionSpec(g.rope("halves")), pre_norms=NORMS, router=router))
