@@ -326,12 +326,15 @@ class Fitting:
         return plan_lines(plan)
 
     def run(self, plan: "FitPlan", tokens_per_second: float, *, replace_file: bool) -> "FitResult":
-        """Measure the model, write the file, and check it."""
+        """Measure the model, write the file, and check it. Raises UsageError if the goal cannot be met."""
         from cli.quantize.fit_report import FitResult, command_for, output_type_of
         from localinfer.fit.choice import Goal
         from localinfer.fit.speculation import fastest
         from localinfer.gguf.reader import open_gguf
 
+        if plan.file_limit <= 0:
+            needed = f"the KV cache and scratch memory alone need {plan.context:,} bytes"
+            raise UsageError(f"--ram: {plan.memory:,} bytes are not enough: {needed}")
         curve, imatrix = self._curve()
         goal = Goal(plan.file_limit, tokens_per_second)
         point = curve.choose(goal)
