@@ -60,7 +60,7 @@ class Transcription:
 
 def parse_transcription_request(form: Form) -> TranscriptionRequest:
     """Return the request in a form. Raises APIError (400) for an invalid field."""
-    files = form.get("file", ())
+    files = form.files.get("file", ())
     if len(files) != 1 or not files[0]:
         raise field_error("file", "must be a sound")
     format = get_text(form, "response_format", "json")
@@ -101,7 +101,7 @@ def parse_granularities(form: Form, format: str) -> list[str]:
         raise field_error(GRANULARITIES, "is for the response_format verbose_json")
     if not set(values) <= {"segment", "word"}:
         raise field_error(GRANULARITIES, "must be segment or word")
-    return values or ["segment"]
+    return [*values] or ["segment"]
 
 
 async def transcription(request: TranscriptionRequest, dispatcher: Dispatcher) -> Transcription:

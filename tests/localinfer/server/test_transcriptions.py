@@ -14,6 +14,7 @@ from localinfer.multimodal.media import Sound
 from localinfer.transcription.transcriber import transcribe
 
 PATH = "/v1/audio/transcriptions"
+FILE_PART = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
 SOUND = speech(34.0, pauses=(27.0,))
 N_TOKENS = 4
 
@@ -124,10 +125,10 @@ def test_models_that_hear_nothing(server: ServerProcess) -> None:
 def test_requests_that_end_early(model: Path) -> None:
     """The one chunk of the sound has more tokens than the model writes until the timeout."""
     openai = pytest.importorskip("openai", reason="there is no package openai")
-    options = ("-t", "1", "--timeout", "4", "--parallel", "1", "-c", "32768", "-n", "32000", "--ignore-eos")
+    options = ("-t", "1", "--timeout", "4", "--parallel", "1", "-c", "131072", "-n", "131000", "--ignore-eos")
     with ServerProcess(model, *options) as server:
         connection = server.connection()
-        content = b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + wav(speech(6.0)) + b"\r\n--x--\r\n"
+        content = FILE_PART + wav(speech(6.0)) + b"\r\n--x--\r\n"
         connection.request("POST", PATH, content, {"content-type": "multipart/form-data; boundary=x"})
         assert wait_until(lambda: server.get("/slots").body[0].get("n_past", 0) > 100, 3)
         connection.close()
