@@ -288,7 +288,7 @@ class Fitting:
         from cli.quantize.fit_report import FitPlan
         from localinfer.evaluation.roofline import measure
         from localinfer.fit.decode_time import measure_decode_time
-        from localinfer.fit.measurements import estimated_seconds
+        from localinfer.fit.measurements import estimated_seconds, smallest_size
         from localinfer.gguf.reader import open_gguf
         from localinfer.options import Options
         from localinfer.quantization.budget import TYPES
@@ -306,7 +306,7 @@ class Fitting:
         )
         return FitPlan(
             roofline, memory, needed["kv"] + needed["scratch"], self._ctx_size,
-            {name: self._size_and_speed(name) for name in SHOWN_RECIPES},
+            {name: self._size_and_speed(name) for name in SHOWN_RECIPES}, smallest_size(self._source),
             estimated_seconds(self._source, self._workspace, roofline),
         )  # fmt: skip
 
@@ -332,9 +332,9 @@ class Fitting:
         from localinfer.fit.speculation import fastest
         from localinfer.gguf.reader import open_gguf
 
-        if plan.file_limit <= 0:
-            needed = f"the KV cache and scratch memory alone need {plan.context:,} bytes"
-            raise UsageError(f"--ram: {plan.memory:,} bytes are not enough: {needed}")
+        if plan.memory < (needed := plan.context + plan.smallest):
+            problem = f"the smallest file needs {needed:,} with {plan.ctx_size:,} tokens of KV cache and scratch memory"
+            raise UsageError(f"--ram: {plan.memory:,} bytes are not enough: {problem}")
         curve, imatrix = self._curve()
         goal = Goal(plan.file_limit, tokens_per_second)
         point = curve.choose(goal)

@@ -29,6 +29,7 @@ class FitPlan:
     context: int
     ctx_size: int
     recipes: Mapping[str, tuple[int, float]]  # bytes, and tokens per second
+    smallest: int  # bytes of the smallest file
     seconds: Mapping[str, float]
 
     @property

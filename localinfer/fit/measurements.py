@@ -16,11 +16,12 @@ from localinfer.gguf.gguf_source import from_gguf
 from localinfer.gguf.imatrix_file import write_imatrix
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.source import Source
+from localinfer.lab.frontier import SizeCurve
 from localinfer.lab.lab_file import Lab, read_lab
 from localinfer.lab.measurement import LARGE_TENSOR_TYPES
 from localinfer.lab.run import LabObserver, make_setting, run_lab
 from localinfer.options import Options
-from localinfer.quantization.budget import BASE_RECIPE
+from localinfer.quantization.budget import BASE_RECIPE, candidates_for
 from localinfer.quantization.plan import QuantizationPlan, Request, make_plan
 from localinfer.quantization.recipes import is_quantizable, layer_of
 from localinfer.runtime.engine import Engine
@@ -86,6 +87,13 @@ def collect_imatrix(workspace: Workspace, dataset: str, on_step: OnStep, progres
 def make_base_plan(source: Source, imatrix: Path) -> QuantizationPlan:
     """Return a plan with an importance matrix, whose types are chosen later."""
     return make_plan(source, Request(BASE_RECIPE, imatrix=imatrix))
+
+
+def smallest_size(source: Source) -> int:
+    """Return the bytes of a file whose tensors have the smallest types that an importance matrix allows."""
+    types = {name: candidates_for(each, True) for name, each in source.tensors.items() if is_quantizable(each)}
+    nothing = {name: dict.fromkeys(kinds[:-1], 0.0) for name, kinds in types.items() if len(kinds) > 1}
+    return SizeCurve(make_plan(source, Request(BASE_RECIPE, allow_requantize=True)), nothing).smallest_size
 
 
 def measure_lab(
