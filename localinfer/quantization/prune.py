@@ -15,6 +15,7 @@ from localinfer.gguf.source import Field, Source
 IN_LAYER = re.compile(r"blk\.(\d+)\.")
 NOT_PER_LAYER = ("rope.dimension_sections",)  # arrays that may have one value per layer by coincidence
 MTP_LAYERS_KEY = "nextn_predict_layers"
+RECOGNIZED_BY_LAYERS = {("baichuan", 40), ("gemma2", 46), ("gemma3", 62)}  # models with attention of their own
 Value = TypeVar("Value")
 
 
@@ -33,10 +34,16 @@ def parse_count(text: str) -> int:
 
 
 def prune_layers(source: Source, layers: Collection[int]) -> Source:
-    """Return the source without these layers. Raises UsageError if one does not exist or if none would be left."""
+    """Return the source without these layers.
+
+    Raises UsageError if a layer does not exist, if none would be left, and for a model that is recognized by its number
+    of layers.
+    """
     if not layers:
         return source
     architecture, count = _layer_count(source)
+    if (architecture, count) in RECOGNIZED_BY_LAYERS and f"{architecture}.attention.scale" not in source.fields:
+        raise UsageError(f"--prune-layers: {architecture} with other than {count} layers has another kind of attention")
     remaining = [number for number in range(count) if number not in layers]
     if not remaining or remaining[0] >= count - _n_mtp_layers(source.fields, architecture) or max(layers) >= count:
         raise UsageError(f"--prune-layers: {max(layers)}: the model has layers 0 to {count - 1}; one must remain")

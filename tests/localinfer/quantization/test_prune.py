@@ -1,6 +1,7 @@
 """Layer pruning: pruned layers are gone, and the others are unchanged except for their numbers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,15 @@ def test_sliding_window_by_layer_number_warns(tmp_path: Path) -> None:
     source = from_gguf(tiny_gemma3(tmp_path / "source"))
     with pytest.warns(UserWarning, match="sliding windows depend on layer numbers"):
         assert "blk.6.attn_q.weight" not in prune_layers(source, (2,)).tensors
+
+
+def test_models_that_are_recognized_by_their_number_of_layers(tmp_path: Path) -> None:
+    source = from_gguf(tiny_gemma3(tmp_path / "source", n_layer=62))
+    with pytest.raises(UsageError, match="gemma3 with other than 62 layers has another kind of attention"):
+        prune_layers(source, (2,))
+    scaled = replace(source, fields={**source.fields, "gemma3.attention.scale": Field.float32(0.125)})
+    with pytest.warns(UserWarning, match="sliding windows"):
+        assert prune_layers(scaled, (2,)).fields["gemma3.block_count"] == Field.uint32(61)
 
 
 @pytest.mark.parametrize(
