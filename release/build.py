@@ -64,7 +64,9 @@ def run_hatchling(source: Path, target: str, folder: Path) -> list[Path]:
 def unpack(sdist: Path, folder: Path) -> Path:
     """Unpack a source distribution, and return the folder in it."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # since Python 3.11.4
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)
     return folder / sdist.name.removesuffix(".tar.gz")
 
 
