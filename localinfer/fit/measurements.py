@@ -25,6 +25,7 @@ from localinfer.quantization.budget import BASE_RECIPE, candidates_for
 from localinfer.quantization.plan import QuantizationPlan, Request, make_plan
 from localinfer.quantization.recipes import is_quantizable, layer_of
 from localinfer.runtime.engine import Engine
+from quant.jit.files import replace_file
 from quant.jit.loader import Progress
 
 OnStep = Callable[[int, int], None]  # finished steps, all steps
@@ -110,9 +111,7 @@ def measure_lab(
             plan, workspace.passages.lab, setting, path, measured=(), threads=workspace.threads, observer=observer,
             compiling=compiling,
         )  # fmt: skip
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(path)
+        replace_file(path, json.dumps(content).encode())
     return read_lab(path)
 
 
@@ -135,7 +134,7 @@ def measure_divergence(
 def measure_decode_speed(
     out: Path, threads: int, on_activity: Callable[[str], None], progress: Progress | None = None
 ) -> float:
-    """Return the tokens per second of a file, as `localinfer bench` measures them. The first run tunes its kernels."""
+    """Return the tokens per second of the fastest of three tests: other programs disturb some, and the first tunes."""
     options = replace(Options(), threads=threads)
     [result] = benchmark(out, [BenchmarkTest(0, DECODED, 0, threads)], options, REPETITIONS, on_activity, progress)
     return max(result.rates)

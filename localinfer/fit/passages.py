@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from localinfer.errors import UsageError
 from localinfer.options import CHUNK_SIZE
-from localinfer.tokenizer.chunks import Chunks, split_text
+from localinfer.tokenizer.chunks import Chunks, split_tokens
 from localinfer.tokenizer.tokenizer import Tokenizer
 
 MIN_CHUNKS = 6
@@ -37,13 +37,14 @@ def divide(tokenizer: Tokenizer, text: str, option: str) -> Passages:
 
     Raises UsageError with the name of the option for a text that is too short.
     """
-    size, count = CHUNK_SIZE, len(tokenizer.encode(text))
+    size, tokens = CHUNK_SIZE, tokenizer.encode(text)
+    count = len(tokens)
     while size > MIN_SIZE and count < MIN_CHUNKS * size:
         size //= 2
     if count < MIN_CHUNKS * size:
         needed = f"{MIN_CHUNKS} chunks of {size} need {MIN_CHUNKS * size}"
         raise UsageError(f"{option}: a text of {count} tokens is too short: {needed}")
-    chunks = split_text(tokenizer, text, size, max_chunks=MAX_CALIBRATION + MAX_HELD_OUT * EVERY)
+    chunks = split_tokens(tokenizer, tokens, size, max_chunks=MAX_CALIBRATION + MAX_HELD_OUT * EVERY)
     held_out = range(EVERY - 1, len(chunks), EVERY)[:MAX_HELD_OUT]
     others = [number for number in range(len(chunks)) if number not in held_out]
     return Passages(chunks[others[:MAX_CALIBRATION]], chunks[list(held_out)])

@@ -36,7 +36,7 @@ def fastest(speeds: Sequence[SpeculationSpeed]) -> SpeculationSpeed:
 
 def kinds_for(f: GGUF, draft_model: str) -> list[str]:
     """Return the kinds of speculative decoding that a model can use."""
-    has_head = f.get(f"{f.get('general.architecture', str)}.{MTP_LAYERS_KEY}", int, 0) > 0
+    has_head = f.get(f"{f.architecture}.{MTP_LAYERS_KEY}", int, 0) > 0
     return ["none", "ngram", *["draft-mtp"] * has_head, *["draft-simple"] * bool(draft_model)]
 
 

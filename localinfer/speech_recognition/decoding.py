@@ -10,14 +10,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from localinfer.multimodal.encoder_graph.encoder_model import IGNORE_DAMAGED_WEIGHTS
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.speech_recognition.prediction_network import JointNetwork, PredictionNetwork
 from localinfer.speech_recognition.recognition_file import CTC, RecognitionFile
-
-
-def ignore_damaged_weights() -> np.errstate:
-    """Return the context in which results that are not finite give no warnings."""
-    return np.errstate(over="ignore", invalid="ignore")
 
 
 class RecognizedToken(NamedTuple):
@@ -47,14 +43,18 @@ class CTCDecoding:
         self._last = RecognizedToken(file.blank, 0, 0)
 
     def feed(self, rows: Floats) -> Iterator[RecognizedToken]:
-        with ignore_damaged_weights():
-            ids = np.argmax(rows @ self._weight.T + self._bias, 1)
-        for id in ids.tolist():
+        for id in self._most_probable(rows):
             if id != self._last.id:
                 yield from self.finish()
                 self._last = RecognizedToken(id, self._row, self._row)
             self._row += 1
             self._last = self._last._replace(end=self._row)
+
+    @IGNORE_DAMAGED_WEIGHTS
+    def _most_probable(self, rows: Floats) -> list[int]:
+        """Return the most probable token of each row."""
+        ids: list[int] = np.argmax(rows @ self._weight.T + self._bias, 1).tolist()
+        return ids
 
     def finish(self) -> Iterator[RecognizedToken]:
         if self._last.id != self._blank:
@@ -67,13 +67,11 @@ class TransducerDecoding:
     def __init__(self, file: RecognitionFile, weights: dict[str, Floats]) -> None:
         self._network, self._joint = PredictionNetwork(weights, file.n_lstm_layers), JointNetwork(weights)
         self._blank, self._durations, self._max_symbols = file.blank, file.durations, file.max_symbols
-        with ignore_damaged_weights():
-            self._predicted = self._joint.project_prediction(self._network.step(file.blank))
+        self._predicted = self._predict(file.blank)
         self._row = self._symbols = self._first = 0  # `_first`: the number of the next part's first row
 
     def feed(self, rows: Floats) -> Iterator[RecognizedToken]:
-        with ignore_damaged_weights():
-            projected = self._joint.project_rows(rows)
+        projected = self._project(rows)
         while self._row - self._first < len(rows):
             token = self._step(projected[self._row - self._first])
             if token.id != self._blank:
@@ -83,7 +81,17 @@ class TransducerDecoding:
     def finish(self) -> Iterator[RecognizedToken]:
         yield from ()
 
-    @ignore_damaged_weights()
+    @IGNORE_DAMAGED_WEIGHTS
+    def _predict(self, token: int) -> Floats:
+        """Return the projected output of the prediction network for the next token, (n,)."""
+        return self._joint.project_prediction(self._network.step(token))
+
+    @IGNORE_DAMAGED_WEIGHTS
+    def _project(self, rows: Floats) -> Floats:
+        """Return the projections of rows of the encoder, (rows, n)."""
+        return self._joint.project_rows(rows)
+
+    @IGNORE_DAMAGED_WEIGHTS
     def _step(self, row: Floats) -> RecognizedToken:
         """Return the next token, which may be a blank, and advance. A token without a duration lasts one row."""
         logits, start = self._joint.logits(row, self._predicted), self._row
@@ -92,7 +100,7 @@ class TransducerDecoding:
         if id == self._blank:
             duration = max(1, duration)
         else:
-            self._predicted = self._joint.project_prediction(self._network.step(id))
+            self._predicted = self._predict(id)
         end = start + (duration if self._durations else 1)
         self._symbols = 0 if duration else self._symbols + 1
         if self._symbols == self._max_symbols:

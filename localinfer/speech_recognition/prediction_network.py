@@ -55,13 +55,13 @@ class JointNetwork:
         )
 
     def project_rows(self, rows: Floats) -> Floats:
-        """Return what becomes of rows of the encoder, (rows, n)."""
+        """Return the projections of rows of the encoder, (rows, n)."""
         weight, bias = self._encoder
         projected: Floats = rows @ weight.T + bias
         return projected
 
     def project_prediction(self, predicted: Floats) -> Floats:
-        """Return what becomes of an output of the prediction network, (n,)."""
+        """Return the projection of an output of the prediction network, (n,)."""
         weight, bias = self._prediction
         projected: Floats = weight @ predicted + bias
         return projected

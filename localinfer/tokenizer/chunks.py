@@ -4,6 +4,8 @@ Chunks are consecutive and do not overlap; a partial chunk at the end is dropped
 the first token of each chunk.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,12 +34,18 @@ def split_text(
     """
     if n_ctx < MIN_TOKENS:
         raise UsageError(f"ctx_size: chunks of {n_ctx} tokens are too short, the minimum is {MIN_TOKENS}")
-    tokens = np.array(tokenizer.encode(text, parse_special=parse_special), np.int32)
+    tokens = tokenizer.encode(text, parse_special=parse_special)
     count = len(tokens) // n_ctx
     if count < MIN_CHUNKS:
         what = f"a text of {len(tokens)} tokens is too short: {MIN_CHUNKS} chunks of {n_ctx} need {MIN_CHUNKS * n_ctx}"
         raise UsageError(f"{option}: {what}{hint}")
-    chunks = tokens[: count * n_ctx].reshape(count, n_ctx)
+    return split_tokens(tokenizer, tokens, n_ctx, max_chunks=max_chunks)
+
+
+def split_tokens(tokenizer: Tokenizer, tokens: Sequence[int], n_ctx: int, *, max_chunks: int = 0) -> Chunks:
+    """Return the chunks of a tokenized text, as `split_text` does."""
+    count = min(len(tokens) // n_ctx, max_chunks or len(tokens))
+    chunks = np.array(tokens[: count * n_ctx], np.int32).reshape(count, n_ctx)
     if tokenizer.add_bos and tokenizer.bos is not None:
         chunks[:, 0] = tokenizer.bos
-    return chunks[:max_chunks] if max_chunks else chunks
+    return chunks

@@ -164,8 +164,10 @@ class PointRecorder:
     def suspended(self) -> Iterator[None]:
         """Record no points in the with block."""
         asked, self._asked = self._asked, ()
-        yield
-        self._asked = asked
+        try:
+            yield
+        finally:
+            self._asked = asked
 
     def asks_for(self, name: str) -> bool:
         """Return whether a point is to be recorded."""
