@@ -103,7 +103,7 @@ def make(name: str, case: Case) -> float:
                 for key, value in config.items() if key in SAVED}  # fmt: skip
         path.write_text(json.dumps(kept, indent=1) + "\n")
     np.savez_compressed(DATA / name / "logits.npz", scale=OTHER_SCALE, **logits)
-    return float((logits["whole"] - reference.logits).std())
+    return float((logits["whole"][:, reference.columns] - reference.logits).std())
 
 
 def make_with_experts(name: str) -> float:
@@ -132,7 +132,7 @@ def make_with_experts(name: str) -> float:
         compress(DATA / name)
         logits = {"whole": compute(model, ["default"], 1.0), "scaled": compute(model, ["default"], OTHER_SCALE)}
     np.savez_compressed(DATA / name / "logits.npz", scale=OTHER_SCALE, **logits)
-    return float((logits["whole"] - reference.logits).std())
+    return float((logits["whole"][:, reference.columns] - reference.logits).std())
 
 
 def fill(model: Any) -> None:

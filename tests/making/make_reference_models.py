@@ -31,6 +31,7 @@ TEXT = "Attention is all you need: 3.14159 of it, naïve or not, over 日本語 
 N_TOKENS = 96
 # Positions whose logits are stored: in every part of the text, on both sides of the ends of windows and chunks.
 POSITIONS = np.array([8, 23, 26, 47, 50, 71, 83, 95])
+COLUMNS = np.arange(2, reference_models.N_VOCAB, 3)  # of the vocabulary, likewise
 IDS = [256, *TEXT.encode()][:N_TOKENS]
 assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
@@ -1609,10 +1610,11 @@ def make(name: str, spec: Spec) -> Any:
     with torch.no_grad():
         actual = model(torch.tensor([IDS])) if spec.encoder else model(torch.tensor([IDS]), use_cache=False)
         logits = (actual.last_hidden_state if spec.encoder else actual.logits)[0].numpy()
-    retained = logits[POSITIONS]
+    columns = np.arange(logits.shape[1]) if spec.encoder else COLUMNS
     np.savez_compressed(
-        reference_models.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS, logits=retained
-    )
+        reference_models.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS.astype(np.int16),
+        columns=columns.astype(np.int16), logits=logits[np.ix_(POSITIONS, columns)],
+    )  # fmt: skip
     return logits
 
 

@@ -1,12 +1,14 @@
 """Reference models: tiny checkpoints of every architecture, and the logits that `transformers` computes with them.
 
 data/reference_models/NAME.json has a config.json and the shapes of the tensors; the values are generated from the
-names. NAME.npz has a text's ids and the logits at some positions. make_reference_models.py writes both.
+names. NAME.npz has a text's ids and, at some positions, every third logit, which share all of the computation but the
+rows of the output layer. make_reference_models.py writes both.
 
     folder = reference_models.checkpoint("llama3", tmp_path)   # a directory as Hugging Face libraries save it
     path = checkpoints.as_type(folder, tmp_path / "llama3.gguf", "F32")  # ... converted
-    expected = reference_models.expected("llama3")                # .ids, .positions, .logits
-    reference_models.divergence(expected.logits, logits[expected.positions])  # KL divergence in nats per position
+    expected = reference_models.expected("llama3")                # .ids, .logits
+    np.abs(expected.part(logits) - expected.logits)               # of the logits after all tokens of .ids
+    reference_models.divergence(expected.logits, expected.part(logits))  # KL divergence in nats per position
 
 Every value is an 8-bit integer times a power of two, so it is the same in F32, F16 and BF16. Independent of
 localinfer's code.
@@ -34,13 +36,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class ReferenceOutput:
-    """The expected logits, float32 (len(positions), n_vocab), after the tokens at `positions` of `ids`; for an encoder
-    the hidden states, (len(positions), n).
+    """The expected logits of the tokens `columns` after those at `positions` of `ids`, float32 (len(positions),
+    len(columns)); for an encoder the hidden states.
     """
 
     ids: list[int]
     positions: NDArray[np.intp]
+    columns: NDArray[np.intp]
     logits: Floats
+
+    def part(self, outputs: Floats) -> Floats:
+        """Return what `logits` has of the outputs of all tokens, (len(ids), n)."""
+        return outputs[np.ix_(self.positions, self.columns)]
 
 
 def read_description(name: str) -> dict[str, Any]:
@@ -55,7 +62,8 @@ def read_description(name: str) -> dict[str, Any]:
 def expected(name: str) -> ReferenceOutput:
     """Return the ids and what transformers computed, in float32."""
     with np.load(DATA / f"{name}.npz") as actual:
-        return ReferenceOutput(actual["ids"].tolist(), actual["positions"], actual["logits"])
+        rows, columns = (actual[key].astype(np.intp) for key in ("positions", "columns"))
+        return ReferenceOutput(actual["ids"].tolist(), rows, columns, actual["logits"])
 
 
 def architecture(name: str) -> str:

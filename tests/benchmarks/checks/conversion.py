@@ -48,7 +48,7 @@ def main() -> None:
             continue
         reference, logits = reference_models.expected(name), by_llama_cpp(name)
         counted = reference.positions < WITHIN.get(name, len(reference.ids))
-        expected, actual = reference.logits[counted], logits[reference.positions[counted]]
+        expected, actual = reference.logits[counted], reference.part(logits)[counted]
         difference, kl = np.abs(expected - actual).max(), reference_models.divergence(expected, actual).max()
         print(
             f"| {name} | {reference_models.architecture(name)} | {difference:.1e} | {kl:.1e} | {KNOWN.get(name, '')} |"
