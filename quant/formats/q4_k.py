@@ -9,7 +9,25 @@ from numba import uint32, uint64
 
 from quant.encoders.affine_superblocks import make_encode
 from quant.encoders.vector_math import store_scale
-from quant.jit.vectors import bitcast, convert, f16x8, f32x8, inline, load, make_shuffle, negative, store, u8x8, u8x32
+from quant.jit.cpu import target
+from quant.jit.vectors import (
+    bitcast,
+    convert,
+    f16x8,
+    f32x8,
+    f32x16,
+    inline,
+    load,
+    make_constant,
+    make_shuffle,
+    negative,
+    splat,
+    store,
+    u8x8,
+    u8x16,
+    u8x32,
+    u32x4,
+)
 from quant.packing.bit_planes import make_nibbles_in_evens, make_store_nibble_pairs, make_two_planes
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec, ScaleLayout
 
@@ -24,6 +42,10 @@ D, DMIN, SCALES, QS, SIZE = 0, 2, 4, 16, 144
 #   8-11  ffffFFFF   F: the four low bits of scale 4-7    f: those of min 4-7
 SIX, FOUR, TWO, TOP = uint32(0x3F3F3F3F), uint32(0x0F0F0F0F), uint32(0x03030303), uint32(0x30303030)
 first, second = make_shuffle([0] * 8), make_shuffle([1] * 8)
+words_of_low_bits, words_of_high_bits = make_shuffle([1, 3, 2, 3]), make_shuffle([1, 1, 2, 2])
+low_shifts, low_masks = make_constant(u32x4, [0, 0, 0, 4]), make_constant(u32x4, [0x3F3F3F3F, 0x0F0F0F0F] * 2)
+high_masks, first_and_second = make_constant(u32x4, [0, 0x30303030] * 2), make_shuffle([0] * 8 + [1] * 8)
+lower_eight, upper_eight = make_shuffle(range(8)), make_shuffle(range(8, 16))
 nibbles, store_codes = make_two_planes(4), make_store_nibble_pairs(QS)
 
 
@@ -61,6 +83,27 @@ def mins(block: int) -> Any:
 
 
 @inline
+def scales_and_mins(block: int) -> Any:
+    """Return the scales times d, then the mins times dmin, f32x16, computed in vectors: two rows at a time would need
+    too many general registers for `unpack_6bit`.
+    """
+    packed = load(u32x4, block + D)
+    low = (words_of_low_bits(packed) >> low_shifts()) & low_masks()
+    high = (words_of_high_bits(packed) >> splat(u32x4, uint32(2))) & high_masks()
+    return convert(f32x16, bitcast(u8x16, low | high)) * first_and_second(d_and_dmin(block))
+
+
+@inline
+def vector_scales(block: int) -> Any:
+    return lower_eight(scales_and_mins(block))
+
+
+@inline
+def vector_mins(block: int) -> Any:
+    return negative(upper_eight(scales_and_mins(block)))
+
+
+@inline
 def store_scales(block: int, d: float, dmin: float, scales: int, mins: int) -> None:
     """Store d and dmin, and eight scales and mins, one byte each below 64, in the packing described above."""
     store_scale(block + D, d)
@@ -83,13 +126,14 @@ SCALE_LAYOUTS = (
     ScaleLayout(((A,), (BitField(SCALES + 8), E)), D),
     ScaleLayout(((B,), (BitField(SCALES + 8, 4), F)), DMIN, negated=True),
 )
+SCALES_AND_MINS = (vector_scales, vector_mins) if target().has_512_bit_vectors else (scales, mins)
 SPEC = FormatSpec(
     bits=4,
     group_size=32,
     superblock_bytes=SIZE,
     codes64=codes64,
-    scales=scales,
-    mins=mins,
+    scales=SCALES_AND_MINS[0],
+    mins=SCALES_AND_MINS[1],
     order="evens",
     ordered_codes=make_nibbles_in_evens(QS),
     code_layout=CodeLayout(tuple((BitField(QS + 16 * (i % 2), i // 2 * 4),) for i in range(4)), 32),

@@ -120,11 +120,18 @@ class Target:
 
     @property
     def multiplies_row_pairs(self) -> bool:
-        """Whether a token is multiplied by two rows at a time, whose loads of activations count on this CPU.
+        """Whether a token is multiplied by two rows at a time, which share loads of activations, and additions if
+        registers hold 64 bytes.
 
-        NEON registers are small, so that a superblock of activations takes sixteen loads.
+        NEON registers are small, so that a superblock of activations takes sixteen loads. The sixteen registers of AVX2
+        are too few for two rows.
         """
-        return self.isa.startswith("neon")
+        return self.isa.startswith("neon") or self.has_512_bit_vectors
+
+    @property
+    def has_512_bit_vectors(self) -> bool:
+        """Whether registers hold 64 bytes."""
+        return self.isa in ("avx512vnni", "avx512")
 
     @property
     def has_fma(self) -> bool:

@@ -83,6 +83,11 @@ GROUP32_SOURCES = {
 }
 
 
+def sums_rows_together(spec: FormatSpec) -> bool:
+    """Return whether the sums of two rows share their additions, which then operate on whole registers of 64 bytes."""
+    return target().has_512_bit_vectors and spec.group_size == 32 and spec.order in GROUP32_SOURCES
+
+
 # The pieces of each group of 32 columns for registers of sixteen bytes: the quarter of the superblock, and the sixteen
 # columns of it.
 GROUP32_PIECES = {
@@ -174,3 +179,22 @@ def make_group_sums(spec: FormatSpec, passes: int) -> Any:
 
     by_order = {"columns": columns, "halves": quarters, "evens": quarters, "pairs": eights}
     return sixteens if spec.group_size == 16 else by_order[spec.order]
+
+
+def make_sums_of_two_rows(spec: FormatSpec, passes: int) -> Any:
+    """Return the inlined function sums(superblock, other, x, n): the exact dot products of the groups of two rows'
+    superblocks, i32x16, for formats that `sums_rows_together`.
+    """
+    ordered, two_dots = spec.ordered_codes or spec.codes64, make_dot128(make_dot4(spec.bits), passes)
+    of_one = GROUP32_SOURCES[spec.order]
+    peak = 8 * (2**spec.bits - 1) * 128 if passes == 1 else 1 << 31
+    every = make_quarter_sums([*of_one, *((vector + 2, quarter) for vector, quarter in of_one)], peak)
+
+    @inline
+    def sums(block: int, other: int, x: int, n: int) -> Any:
+        a = two_dots(ordered(block, 0), ordered(block, 1), x, n)
+        b = two_dots(ordered(block, 2), ordered(block, 3), x + 128, n)
+        c = two_dots(ordered(other, 0), ordered(other, 1), x, n)
+        return every(a, b, c, two_dots(ordered(other, 2), ordered(other, 3), x + 128, n))
+
+    return sums
