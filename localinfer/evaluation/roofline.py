@@ -139,7 +139,7 @@ def bandwidth(threads: int, seconds: Seconds) -> float:
     memory, result = np.ones(size, np.uint8), np.zeros(threads, np.int64)  # zeros would share one physical page
     piece = min(size, PIECE_BYTES)
     starts = [memory.ctypes.data + run * piece % (size - piece + 1) for run in range(RUNS)]
-    ways = sorted({(access.streams, access.prefetch) for access in CANDIDATES})
+    ways = sorted({(1 if access.neighbours else access.streams, access.prefetch) for access in CANDIDATES})
     return piece / min(seconds(READ, start, piece, *way, result.ctypes.data) for start in starts for way in ways)
 
 

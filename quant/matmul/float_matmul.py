@@ -248,7 +248,7 @@ def matvec(format_module: str, activation_type: str) -> KernelBody:
     """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for few tokens. `base` may be 0.
 
     The order in which it reads the rows is tuned for the CPU: see `quant.matmul.row_access`. It has one, four and eight
-    streams.
+    streams, and reads neighbours row by row.
     """
     operands = FloatOperands(format_module, activation_type)
     read_rows, prefetch_rows = make_read_rows(operands, ()), make_read_rows(operands, ((3, 2), (1, 1)))
@@ -261,7 +261,7 @@ def matvec(format_module: str, activation_type: str) -> KernelBody:
         init_output(args, first, end, 0, count)
         if count > 1:
             first = read_tokens(args, first, end, count, access.prefetch, scratch)
-        elif access.streams == 4:
+        elif access.streams == 4 and not access.neighbours:
             first = read_four(args, first, end, count, access.prefetch, scratch)
         elif access.streams == 8:
             first = read_eight(args, first, end, count, access.prefetch, scratch)

@@ -11,4 +11,4 @@ from quant.matmul.row_access import RowAccess
 @inline
 def load_access(address: int) -> Any:
     """Load a `RowAccess` from memory."""
-    return RowAccess(load(int64, address), load(int64, address + 8))
+    return RowAccess(load(int64, address), load(int64, address + 8), load(int64, address + 16))

@@ -11,17 +11,20 @@ from typing import NamedTuple
 
 
 class RowAccess(NamedTuple):
-    """A way to read the rows of a chunk: two int64 numbers, which kernels read from the address `access`.
+    """A way to read the rows of a chunk: three int64 numbers, which kernels read from the address `access`.
 
-    `streams` contiguous ranges of rows are read in turns, a superblock of each (1: row by row). `prefetch` is the
-    distance in bytes of software prefetching, or 0 for none.
+    `streams` rows are read in turns, a superblock of each (1: row by row). They belong to as many contiguous ranges of
+    rows, or they are neighbours, which are prefetched in the order of memory. `prefetch` is the distance in bytes of
+    software prefetching, or 0 for none.
     """
 
     streams: int
     prefetch: int
+    neighbours: bool = False
 
     def __str__(self) -> str:
-        order = f"{self.streams} streams" if self.streams > 1 else "row by row"
+        several = f"{self.streams} {'neighbouring rows' if self.neighbours else 'streams'}"
+        order = several if self.streams > 1 else "row by row"
         return f"{order}, prefetch {self.prefetch} bytes ahead" if self.prefetch else f"{order}, no prefetch"
 
 
@@ -31,11 +34,12 @@ ROW_BY_ROW, FOUR_STREAMS = RowAccess(1, 4096), RowAccess(4, 2048)
 CANDIDATES = (
     RowAccess(1, 0),
     ROW_BY_ROW,
+    RowAccess(2, 8192, neighbours=True),
+    RowAccess(4, 8192, neighbours=True),
+    RowAccess(4, 16384, neighbours=True),
     RowAccess(2, 2048),
     FOUR_STREAMS,
-    RowAccess(4, 4096),
     RowAccess(8, 1024),
-    RowAccess(8, 2048),
 )
 
 

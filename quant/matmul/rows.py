@@ -27,13 +27,19 @@ SUMS_BYTES = 4 * 4 * 16 * MAX_STREAMS  # scratch bytes for the sums of four toke
 
 
 class Streams(NamedTuple):
-    """Rows that are read in turns: their number, the bytes between two in the weights and in the output, and the
-    distance in bytes of prefetching."""
+    """Rows that are read in turns, a superblock of each.
+
+    Strides are the bytes between two rows: in the weights, in the output, and in what is prefetched. `prefetch` is the
+    distance to what the first superblock prefetches, and `prefetch_step` the bytes from there to what the next
+    superblock of the row does.
+    """
 
     n_streams: int
     stride: int
     y_stride: int
     prefetch: int
+    prefetch_stride: int
+    prefetch_step: int
 
 
 def make_pad_row(spec: FormatSpec) -> Any:
@@ -53,10 +59,11 @@ def make_pad_row(spec: FormatSpec) -> Any:
 
 
 def make_add_streams(spec: FormatSpec, add: Any, add_two: Any, count: int) -> Any:
-    """Return the inlined function add_streams(first, block, streams, x, x_stride, columns, sums): add superblock number
-    `block` of each stream's row to its sums. `first` is the address of the first stream's superblock.
+    """Return the inlined function add_streams(first, ahead, block, streams, x, x_stride, columns, sums): add superblock
+    number `block` of each stream's row to its sums. `first` is the address of the first stream's superblock, and
+    `ahead` of what is prefetched for it.
 
-    If loads of activations count on this CPU, a single token is multiplied by the rows of two streams at a time.
+    If rows in pairs are faster on this CPU, a single token is multiplied by the rows of two streams at a time.
     """
     lines, sums_bytes = -(-spec.superblock_bytes // 64), 4 * spec.n_groups * count
 
@@ -66,26 +73,31 @@ def make_add_streams(spec: FormatSpec, add: Any, add_two: Any, count: int) -> An
             prefetch_l2(at + 64 * line)
 
     @inline
-    def one_by_one(first: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int) -> None:
+    def one_by_one(
+        first: int, ahead: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int
+    ) -> None:
         for stream in range(streams.n_streams):
-            at = first + streams.stride * stream
-            prefetch(at + streams.prefetch)
-            add(at, block, x, x_stride, columns, sums + sums_bytes * stream)
+            prefetch(ahead + streams.prefetch_stride * stream)
+            add(first + streams.stride * stream, block, x, x_stride, columns, sums + sums_bytes * stream)
 
     @inline
-    def in_pairs(first: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int) -> None:
+    def in_pairs(
+        first: int, ahead: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int
+    ) -> None:
         for stream in range(0, streams.n_streams, 2):
             at = first + streams.stride * stream
-            prefetch(at + streams.prefetch)
-            prefetch(at + streams.stride + streams.prefetch)
+            prefetch(ahead + streams.prefetch_stride * stream)
+            prefetch(ahead + streams.prefetch_stride * (stream + 1))
             add_two(at, at + streams.stride, block, x, x_stride, columns, sums + sums_bytes * stream)
 
     @inline
-    def either(first: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int) -> None:
+    def either(
+        first: int, ahead: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int
+    ) -> None:
         if streams.n_streams % 2:
-            one_by_one(first, block, streams, x, x_stride, columns, sums)
+            one_by_one(first, ahead, block, streams, x, x_stride, columns, sums)
         else:
-            in_pairs(first, block, streams, x, x_stride, columns, sums)
+            in_pairs(first, ahead, block, streams, x, x_stride, columns, sums)
 
     return either if count == 1 and target().multiplies_row_pairs else one_by_one
 
@@ -112,7 +124,8 @@ def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
             clear(sums + sums_bytes * stream)
         for block in range(columns // 256):
             first = row + min(block * superblock_bytes, row_bytes - superblock_bytes)
-            add_streams(first, block, streams, x, x_stride, columns, sums)
+            ahead = row + streams.prefetch + block * streams.prefetch_step
+            add_streams(first, ahead, block, streams, x, x_stride, columns, sums)
         for stream in range(streams.n_streams):
             store_totals(sums + sums_bytes * stream, y + streams.y_stride * stream, args.y_stride, args.base)
 
@@ -134,13 +147,21 @@ def make_multiply_rows(spec: FormatSpec, passes: int, count: int) -> Any:
         x_stride, n_streams = count_superblocks(args.n_in) * token_bytes, 1 if is_short else access.streams
         n_rows = (end - first) // n_streams  # of each stream
         streams_end = first + n_streams * n_rows
+        spacing, step = (1, n_streams) if access.neighbours else (n_rows, 1)  # between streams, and between their rows
         for stream in range(n_streams):
             for ahead in range(0, access.prefetch, 64):
-                prefetch_l2(args.w + (first + stream * n_rows) * row_bytes + ahead)
-        for step in range(n_rows + end - streams_end):
-            is_last = step >= n_rows  # the rows that remain, fewer than streams, are read one by one
-            number = streams_end + step - n_rows if is_last else first + step
-            streams = Streams(1 if is_last else n_streams, n_rows * row_bytes, 4 * n_rows, access.prefetch)
+                prefetch_l2(args.w + (first + stream * spacing) * row_bytes + ahead)
+        for turn in range(n_rows + end - streams_end):
+            is_last = turn >= n_rows  # the rows that remain, fewer than streams, are read one by one
+            number = streams_end + turn - n_rows if is_last else first + turn * step
+            streams = Streams(
+                n_streams=1 if is_last else n_streams,
+                stride=spacing * row_bytes,
+                y_stride=4 * spacing,
+                prefetch=access.prefetch,
+                prefetch_stride=superblock_bytes if access.neighbours else spacing * row_bytes,
+                prefetch_step=superblock_bytes * step,
+            )
             row = args.w + number * row_bytes
             if is_short:
                 row = pad_row(row, row_bytes, scratch + SUMS_BYTES)
