@@ -86,8 +86,8 @@ def emit_gather_pieces(
     `readable_bytes` is the number of bytes from the address on that may be read. CPUs with 64-byte registers load the
     whole range and shuffle; others load the pieces one by one.
     """
-    wide, even = target().isa in ("avx512vnni", "avx512"), all(offset % 2 == 0 for offset in (*offsets, size))
-    if wide and even and readable_bytes >= 64:
+    even = all(offset % 2 == 0 for offset in (*offsets, size))
+    if target().has_512_bit_vectors and even and readable_bytes >= 64:
         pairs = [offset + byte for offset in offsets for byte in range(0, size, 2)]
         return gather_by_shuffle(b, address, pairs, readable_bytes)
     if size <= 4 and target().has_signed_dot:

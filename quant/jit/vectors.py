@@ -75,7 +75,7 @@ u8x4, u8x8, u8x16, u8x32, u8x64 = (Vector(types.uint8, lanes) for lanes in (4, 8
 i8x16, i8x64 = (Vector(types.int8, lanes) for lanes in (16, 64))
 u16x4, u16x8, u16x16, u16x32 = (Vector(types.uint16, lanes) for lanes in (4, 8, 16, 32))
 u32x4, u32x8, u32x16 = (Vector(types.uint32, lanes) for lanes in (4, 8, 16))
-u64x4, u64x8 = Vector(types.uint64, 4), Vector(types.uint64, 8)
+u64x2, u64x4, u64x8 = (Vector(types.uint64, lanes) for lanes in (2, 4, 8))
 
 Emit = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
 

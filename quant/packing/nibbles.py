@@ -21,6 +21,7 @@ from quant.jit.vectors import (
     bitcast,
     bits_from_mask,
     concat,
+    extract,
     inline,
     intrinsic,
     load,
@@ -34,7 +35,9 @@ from quant.jit.vectors import (
     u8x16,
     u8x32,
     u8x64,
+    u16x8,
     u32x16,
+    u64x2,
 )
 from quant.packing.format_spec import (
     BitField,
@@ -122,11 +125,19 @@ def make_5bit_codes(block: Block) -> tuple[InlinedFunction, InlinedFunction, Inl
         return low32(row, k) | fifths(load(uint32, row + k * size + qh))
 
     @inline
-    def fifth_bits(superblock: int, j: int) -> Any:
+    def by_loads(superblock: int, j: int) -> Any:
         at, bits = superblock + (j // 2 * 4) * size + qh + 2 * (j % 2), uint64(0)
         for block in range(4):
             bits |= uint64(load(uint16, at + block * size)) << uint64(16 * block)
         return bits
+
+    four_masks = make_gather(u16x8, [qh + 2 * half + i * size for half in range(2) for i in range(4)], 2, 4 * size)
+
+    @inline
+    def by_shuffle(superblock: int, j: int) -> Any:
+        return extract(bitcast(u64x2, four_masks(superblock + j // 2 * 4 * size)), j % 2)
+
+    fifth_bits = by_shuffle if target().has_512_bit_vectors else by_loads
 
     @inline
     def ordered(superblock: int, j: int) -> Any:
