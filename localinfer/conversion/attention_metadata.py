@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.expert_metadata import experts
+from localinfer.conversion.expert_metadata import experts, granite_experts
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.rope import RopeMetadata
 from localinfer.errors import UnsupportedError
@@ -41,6 +41,35 @@ def require_no_rope_interval(config: JsonObject, hp: HParams) -> Fields:
     if config.get("no_rope_layers", list, default) != uses_rope:
         raise config.error("no_rope_layers", "only every fourth layer without rope is supported", UnsupportedError)
     return {}
+
+
+def granite_windows(config: JsonObject, hp: HParams) -> Fields:
+    """Return the metadata of Granite with sliding windows: which layers have a rotary embedding, unless all have it,
+    and those of experts."""
+    bases = config.get("layer_rope_theta", list, [])
+    if any(base not in (0, hp.rope.theta) for base in bases):
+        raise config.error("layer_rope_theta", f"other than 0 or {hp.rope.theta:g} is not supported", UnsupportedError)
+    rotated = [bool(each) for each in config.get("no_rope_layers", list, bases)]  # 1: the layer has one
+    if rotated and len(rotated) != hp.n_layer:
+        raise config.error("no_rope_layers", f"must be {hp.n_layer} numbers")
+    pattern = {} if all(rotated) else {"attention.rope_pattern": Field.flags(rotated)}
+    return pattern | (granite_experts(config, hp) if hp.n_expert else {})
+
+
+def smallthinker_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Set SmallThinker's sliding-window layers. Without any, all layers have rotary embeddings, else only these."""
+    layers: dict[str, tuple[bool, ...]] = {}
+    for key, usual in (("sliding_window_layout", 0), ("rope_layout", 1)):
+        layers[key] = tuple(bool(each) for each in config.get(key, list, [usual] * hp.n_layer))
+        if len(layers[key]) != hp.n_layer:
+            raise config.error(key, f"must be {hp.n_layer} numbers")
+    sliding, rotated = layers.values()
+    if rotated != (sliding if any(sliding) else (True,) * hp.n_layer):
+        what = "other than the layers with a sliding window is not supported"
+        raise config.error("rope_layout", what, UnsupportedError)
+    if not any(sliding):
+        return hp
+    return replace(hp, is_sliding=sliding, sliding_window=config.positive_int("sliding_window_size", DEFAULT_MAXIMUM))
 
 
 def attention_temperature(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001

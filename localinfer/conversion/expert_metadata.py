@@ -64,6 +64,42 @@ def exaone_experts(config: JsonObject, hp: HParams) -> Fields:
     return bailing_experts(config, hp) | {"rope.scaling.type": Field.text("none")}
 
 
+def smallthinker_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return SmallThinker's expert metadata, with softmax or sigmoid gating (1 or 2 in GGUF)."""
+    gating = 1 if config.get("moe_primary_router_apply_softmax", bool, False) else 2
+    return experts(config, hp) | {"expert_gating_func": Field.uint32(gating)}
+
+
+def dense_first_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Set the number of first layers without experts from a list of kinds, if config.json has one. Raises
+    UnsupportedError if later layers are dense, too."""
+    kinds = config.get("mlp_layer_types", list, [])
+    if not kinds:
+        return hp
+    dense = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    if kinds != ["dense"] * dense + ["sparse"] * (hp.n_layer - dense) or dense == hp.n_layer:
+        what = f"other than dense and then sparse, {hp.n_layer} in all, is not supported"
+        raise config.error("mlp_layer_types", what, UnsupportedError)
+    return replace(hp, n_dense_layers=dense)
+
+
+def cohere_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return the expert metadata of Cohere 2. With softmax gating, weights are the softmax of the chosen logits."""
+    gating = {"softmax": 1, "sigmoid": 2}.get(config.get("expert_selection_fn", str))
+    if not gating:
+        raise config.error("expert_selection_fn", "must be softmax or sigmoid", UnsupportedError)
+    fields = {
+        "leading_dense_block_count": Field.uint32(hp.n_dense_layers),
+        "expert_gating_func": Field.uint32(gating),
+        "expert_weights_norm": Field.flag(gating == 1 or config.get("norm_topk_prob", bool)),
+        "rope.scaling.type": Field.text("none"),
+    }
+    if hp.n_ff_shared:
+        fields["expert_shared_count"] = Field.uint32(hp.n_ff_shared // hp.n_ff_expert)
+        fields["expert_shared_feed_forward_length"] = Field.uint32(hp.n_ff_shared)
+    return experts(config, hp) | fields
+
+
 def granite_experts(config: JsonObject, hp: HParams) -> Fields:
     """Return Granite's expert metadata; some models have no shared expert."""
     shared = {"expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared)}

@@ -118,13 +118,13 @@ def with_window(g: Builder[X], spec: AttentionSpec) -> Sequence[AttentionSpec]:
     return [local if each else spec for each in sliding]
 
 
-def local_rope(g: Builder[X], spec: AttentionSpec, pattern: int) -> Sequence[AttentionSpec]:
-    """Return the attention of each layer: `spec` with the file's sliding window in all but the last of every `pattern`
-    layers, or as the file specifies, and `spec` without its rotary embedding in the others. Without a window, all
-    layers have `spec`."""
+def local_rope(g: Builder[X], spec: AttentionSpec, pattern: int, *, first: bool = False) -> Sequence[AttentionSpec]:
+    """Return the attention of each layer: `spec` with the file's sliding window in all but the last (or the `first`) of
+    every `pattern` layers, or as the file specifies, and `spec` without its rotary embedding in the others. Without a
+    window, all layers have `spec`."""
     window = sliding_window(g)
     local, full = replace(spec, window=window), replace(spec, rope=None) if window else spec
-    return [local if sliding else full for sliding in sliding_layers(g, pattern)]
+    return [local if sliding else full for sliding in sliding_layers(g, pattern, first=first)]
 
 
 def kv_source_layers(g: Builder[X]) -> Sequence[int]:

@@ -47,6 +47,7 @@ class DecoderSpec:
     parallel: bool = False  # both branches have the residual stream before the layer as input
     sub_norms: bool = False  # a norm before the last matrix of each branch
     router: Router | None = None  # layers with a router tensor are mixtures of experts, possibly with a shared expert
+    averages_experts: bool = False  # the outputs of the chosen experts and of the shared one are averaged, not added
     qkv_bias: bool = False
     learned_positions: bool = False
     embedding_norm: bool = False  # a norm of the embedding, which also replaces a missing first norm
@@ -113,7 +114,8 @@ def attention_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> Bran
 def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> BranchOutput[X]:
     """Return the output of a layer's feed-forward network, or of its mixture of experts."""
     if spec.router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
-        f, matrix = expert_feed_forward(g, h, blk, spec.router, spec.activation), ""
+        f = expert_feed_forward(g, h, blk, spec.router, spec.activation, average=spec.averages_experts)
+        matrix = ""
     else:
         options = {"gated": spec.gated, "length_counts_gate": spec.length_counts_gate}
         f, matrix = feed_forward(g, h, blk, spec.activation, **options), "ffn_down"

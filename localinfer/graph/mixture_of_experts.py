@@ -29,11 +29,15 @@ def read_router(
 
 
 def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bool = True) -> X:
-    """Return the output of the shared expert, multiplied by its sigmoid gate if it has one."""
+    """Return the output of the shared expert, multiplied by its sigmoid gate if it has one. If it is `gated` and lacks
+    a gate matrix, the gate is the first half of the rows of ffn_up_shexp."""
     g.hparams.accept("expert_shared_feed_forward_length", "expert_shared_count")  # the tensor shapes imply their values
     up, router = f"{blk}ffn_up_shexp", f"{blk}ffn_gate_inp_shexp"
     n = g.tensors.n_rows(up)
-    if gated:
+    if gated and not g.tensors.has(f"{blk}ffn_gate_shexp.weight"):
+        gate, values = g.slices(h, up, n // 2, n // 2)
+        f = g.gate(gate, values, activation)
+    elif gated:
         gate = g.matmul(h, f"{blk}ffn_gate_shexp", n, barrier=False)
         f = g.gate(gate, g.matmul(h, up, n), activation)
     else:
@@ -44,11 +48,15 @@ def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bo
     return y
 
 
-def expert_feed_forward(g: Builder[X], h: X, blk: Block, router: Router, activation: str) -> X:
-    """Return the output of the chosen experts plus that of the shared expert, if there is one."""
+def expert_feed_forward(
+    g: Builder[X], h: X, blk: Block, router: Router, activation: str, *, average: bool = False
+) -> X:
+    """Return the output of the chosen experts plus that of the shared expert, if there is one, or their `average`."""
     y = g.experts.apply(h, blk, router, activation)
     if g.tensors.has(f"{blk}ffn_up_shexp.weight"):
         g.add(y, shared_expert(g, h, blk, activation))
+        if average:
+            g.scale(y, 0.5)
     return y
 
 

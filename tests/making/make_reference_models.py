@@ -26,6 +26,7 @@ import alibi_model  # (needs the path above)
 import cogvlm_model
 import reference_models
 import rwkv7_model
+import smallthinker_model
 
 TEXT = "Attention is all you need: 3.14159 of it, naïve or not, over 日本語 and back, for ever and ever and ever!?"
 N_TOKENS = 96
@@ -143,6 +144,11 @@ COGVLM = {key: value for key, value in sizes().items() if key != "num_key_value_
 def without_width(config: dict[str, Any]) -> dict[str, Any]:
     """Remove the width of dense blocks: all blocks have experts."""
     return {key: value for key, value in config.items() if key != "intermediate_size"}
+
+
+def smallthinker(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the model type, which transformers does not know."""
+    return without_width(config) | {"model_type": "smallthinker"}
 
 
 MINICPM_AS_GRANITE = {
@@ -532,6 +538,11 @@ OLMO3_ROPE = {
     },
     "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
 }  # fmt: skip
+TWO_BASES = {
+    "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+SMALLTHINKER = {"rms_norm_eps": 1e-6, "moe_enable_early_router": True, "moe_enable_secondary_experts": False}
 MINISTRAL3 = rope(
     "yarn", 1e6, factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
     mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
@@ -710,6 +721,22 @@ MODELS = {
         config=T.SmolLM3Config(**sizes(3, 1, 4), **rope(), use_sliding_window=True, **layer_types(4, 3)),
     ),
     "granite": Spec(architecture="granite", config=T.GraniteConfig(**sizes(3, 1) | TIED, **rope(), **GRANITE)),
+    "granite-swa": Spec(
+        architecture="granite_swa",
+        config=T.GraniteSWAConfig(
+            **sizes(6, 2, 5) | TIED, **rope(theta=1e6), **GRANITE, sliding_window=WINDOW,
+            layer_rope_theta=[0, 1e6, 1e6, 1e6, 0],
+        ),
+        written=lambda config: config | {"no_rope_layers": [0, 1, 1, 1, 0]},
+    ),
+    "granitemoe-swa": Spec(
+        architecture="granite_swa",
+        config=T.GraniteMoeSWAConfig(
+            **sizes(4, 1, 3, hidden_size=64, intermediate_size=32), **rope(), **GRANITE, sliding_window=WINDOW,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"], num_local_experts=6,
+            num_experts_per_tok=2, shared_intermediate_size=96,
+        ),
+    ),
     "minicpm": Spec(
         architecture="minicpm",
         config=T.GraniteConfig(**sizes(3, 3) | TIED, **rope(), **MINICPM_AS_GRANITE),
@@ -947,6 +974,56 @@ MODELS = {
             norm_topk_prob=True, routed_scaling_factor=1.5, n_shared_experts=1, use_qk_norm=True, attention_bias=False,
         ),
     ),
+    "mellum": Spec(
+        architecture="mellum", shapes=UNFUSED[0], computed=UNFUSED[1],
+        config=T.MellumConfig(
+            **sizes(6, 2, 5, head_dim=32), rope_parameters=OLMO3_ROPE, **layer_types(5, 4), **QWEN3MOE,
+        ),
+    ),
+    "mellum-narrow": Spec(
+        architecture="mellum", shapes=UNFUSED[0], computed=UNFUSED[1],
+        config=T.MellumConfig(
+            **sizes(4, 1, 3, hidden_size=64, head_dim=16), num_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=32, norm_topk_prob=True, **layer_types(3, 2), rope_parameters=TWO_BASES,
+        ),
+    ),
+    "smallthinker": Spec(
+        architecture="smallthinker", model=smallthinker_model.SmallThinkerForCausalLM,
+        config=T.PreTrainedConfig(
+            **sizes(6, 2, 5, head_dim=32), **SMALLTHINKER, rope_layout=[0, 1, 1, 1, 0], rope_theta=1.5e6,
+            sliding_window_layout=[0, 1, 1, 1, 0], sliding_window_size=WINDOW, moe_num_primary_experts=10,
+            moe_num_active_primary_experts=3, moe_ffn_hidden_size=64, moe_primary_router_apply_softmax=False,
+        ),
+        written=smallthinker,
+    ),
+    "smallthinker-softmax": Spec(
+        architecture="smallthinker", model=smallthinker_model.SmallThinkerForCausalLM,
+        config=T.PreTrainedConfig(
+            **sizes(4, 1, 3, hidden_size=64, head_dim=16), **SMALLTHINKER, rope_layout=[1, 1, 1], rope_theta=1e4,
+            sliding_window_layout=[0, 0, 0], moe_num_primary_experts=6, moe_num_active_primary_experts=2,
+            moe_ffn_hidden_size=32, moe_primary_router_apply_softmax=True,
+        ),
+        written=smallthinker,
+    ),
+    "cohere2moe": Spec(
+        architecture="cohere2moe", shapes=UNFUSED[0], computed=UNFUSED[1],
+        config=T.Cohere2MoeConfig(
+            **sizes(6, 2, 5, head_dim=32, intermediate_size=64) | TIED, rope_theta=5e4, **layer_types(5, 4),
+            logit_scale=0.75, num_experts=10, num_experts_per_tok=3, num_shared_experts=2,
+            expert_selection_fn="sigmoid", prefix_dense_intermediate_size=160,
+            mlp_layer_types=["dense", "sparse", "sparse", "sparse", "sparse"],
+        ),
+    ),
+    "cohere2moe-rms": Spec(
+        architecture="cohere2moe", shapes=UNFUSED[0], computed=UNFUSED[1],
+        config=T.Cohere2MoeConfig(
+            **sizes(4, 1, 4, hidden_size=64, head_dim=16, intermediate_size=32), rope_theta=1e4, logit_scale=0.5,
+            sliding_window=WINDOW, rms_norm_eps=1e-5, num_experts=6, num_experts_per_tok=2, num_shared_experts=0,
+            layer_types=["full_attention", "full_attention", "sliding_attention", "full_attention"],
+            expert_selection_fn="softmax", prefix_dense_intermediate_size=96,
+            mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+        ),
+    ),
     "dbrx": Spec(
         architecture="dbrx", written=dbrx,
         config=T.DbrxConfig(
@@ -1086,6 +1163,15 @@ MODELS = {
         config=T.Ernie4_5_MoeConfig(
             **sizes(6, 2, 3, intermediate_size=256) | TIED, **rope(theta=5e5), moe_num_experts=10, moe_k=3,
             moe_intermediate_size=64, moe_num_shared_experts=2,
+        ),
+        shapes=ERNIE[0],
+        computed=ERNIE[1],
+    ),
+    "ernie4_5-moe-interleaved": Spec(
+        architecture="ernie4_5-moe",
+        config=T.Ernie4_5_MoeConfig(
+            **sizes(6, 3, 4, intermediate_size=96), **rope(), moe_num_experts=6, moe_k=2,
+            moe_intermediate_size=32, moe_num_shared_experts=1, moe_layer_interval=2, moe_layer_start_index=1,
         ),
         shapes=ERNIE[0],
         computed=ERNIE[1],

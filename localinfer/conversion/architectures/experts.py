@@ -1,5 +1,6 @@
 """Mixture-of-experts architectures that belong to no family module."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +20,7 @@ from localinfer.conversion.architectures.common import (
     W123,
     biases,
 )
+from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.tensor_formats import reorder
 
 MIXTRAL = Architecture(
@@ -148,6 +150,55 @@ BAILINGMOE2 = replace(
     },
     defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
 )  # fmt: skip
+MELLUM = Architecture(
+    name="mellum",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
+    name_map_architecture="qwen3moe",
+    window_period=4,
+    writes_window_flags=True,
+    has_window_rope=True,
+    metadata=expert_metadata.experts,
+    required_values={"norm_topk_prob": True, "attention_bias": False},
+)
+SMALLTHINKER = Architecture(
+    name="smallthinker",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *EXPERTS),
+    activations=("relu",),
+    writes_window_flags=True,
+    key_aliases={
+        "intermediate_size": "moe_ffn_hidden_size", "moe_intermediate_size": "moe_ffn_hidden_size",
+        "num_experts": "moe_num_primary_experts", "num_experts_per_tok": "moe_num_active_primary_experts",
+    },
+    read_hparams=attention_metadata.smallthinker_hparams,
+    metadata=expert_metadata.smallthinker_experts,
+    required_values={"moe_enable_early_router": True, "moe_enable_secondary_experts": False},
+)  # fmt: skip
+COHERE2MOE = Architecture(
+    name="cohere2moe",
+    layer_tensors=("attn_norm", *SEPARATE_QKV),
+    moe_tensors=(*EXPERTS, *SHARED_EXPERTS),
+    dense_tensors=GATED_FFN,
+    name_map_architecture="dots1",
+    norm="layer",
+    window_period=4,
+    writes_window_flags=True,
+    key_aliases={
+        "intermediate_size": "prefix_dense_intermediate_size", "moe_intermediate_size": "intermediate_size",
+        "n_shared_experts": "num_shared_experts",
+    },
+    float_keys={"logit_scale": "logit_scale"},
+    read_hparams=expert_metadata.dense_first_hparams,
+    metadata=expert_metadata.cohere_experts,
+    required_values={
+        "attention_bias": False, "shared_expert_combination_strategy": "average",
+        "prefix_dense_sliding_window_pattern": 1,
+    },
+    defaults={
+        "tie_word_embeddings": True, "layer_norm_eps": 1e-5, "logit_scale": 0.0625, "num_shared_experts": 0,
+        "first_k_dense_replace": 0, "expert_selection_fn": "softmax", "norm_topk_prob": True,
+    },
+)  # fmt: skip
+COHERE2MOE_RMS = replace(COHERE2MOE, norm="rms")
 DBRX = Architecture(
     name="dbrx",
     layer_tensors=("attn_norm", "attn_output_norm", *FUSED_QKV, *EXPERTS),
@@ -208,7 +259,14 @@ GPT_OSS = Architecture(
     metadata=expert_metadata.experts,
     required_values={"swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
 )  # fmt: skip
-BY_CLASS = {
+
+
+def cohere2moe(config: JsonObject) -> Architecture:
+    """Return the architecture with LayerNorms, or RMSNorms if config.json has their epsilon."""
+    return COHERE2MOE if config.values.get("rms_norm_eps") is None else COHERE2MOE_RMS
+
+
+BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "MixtralForCausalLM": MIXTRAL,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "Llama4ForCausalLM": LLAMA4,
@@ -221,6 +279,9 @@ BY_CLASS = {
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "AfmoeForCausalLM": AFMOE,
     "BailingMoeV2ForCausalLM": BAILINGMOE2,
+    "MellumForCausalLM": MELLUM,
+    "SmallThinkerForCausalLM": SMALLTHINKER,
+    "Cohere2MoeForCausalLM": cohere2moe,
     "DbrxForCausalLM": DBRX,
     "GptOssForCausalLM": GPT_OSS,
 }

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from localinfer.conversion import expert_metadata, recurrent_metadata
+from localinfer.conversion import attention_metadata, expert_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -60,6 +60,35 @@ GRANITEMOE = Architecture(
     float_keys=GRANITE.float_keys,
     metadata=expert_metadata.granite_experts,
     defaults=GRANITE.defaults,
+)
+GRANITE_SWA = replace(
+    GRANITE,
+    name="granite_swa",
+    layer_tensors=(*LLAMA.layer_tensors, "attn_sinks"),
+    name_map_architecture="granite",
+    tensor_names={"self_attn.sinks": "attn_sinks.weight"},
+    window_period=4,
+    first_is_full=True,
+    writes_window_flags=True,
+    metadata=attention_metadata.granite_windows,
+    defaults={**GRANITE.defaults, "sliding_window": 128},
+)
+GRANITEMOE_SWA = replace(
+    GRANITE_SWA,
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, "attn_sinks", "ffn_gate_inp", "ffn_gate_up_exps", "ffn_down_exps"),
+    optional_layer_tensors=(*biases(*SEPARATE_QKV), "ffn_up_shexp", "ffn_down_shexp"),
+    shapes={**FUSED_EXPERT_SHAPES, "ffn_up_shexp": ("n_gate_and_up_shared", "n_embd")},
+    tensor_names={
+        **GRANITE_SWA.tensor_names,
+        "block_sparse_moe.router": "ffn_gate_inp",
+        "block_sparse_moe.router.layer": "ffn_gate_inp",
+        "block_sparse_moe.input_linear": "ffn_gate_up_exps",
+        "block_sparse_moe.output_linear": "ffn_down_exps",
+        "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps",
+        "block_sparse_moe.experts.down_proj": "ffn_down_exps",
+        "shared_mlp.input_linear": "ffn_up_shexp",
+        "shared_mlp.output_linear": "ffn_down_shexp",
+    },
 )
 GRANITEHYBRID = Architecture(
     name="granitehybrid",
@@ -123,6 +152,8 @@ def granite_hybrid(config: JsonObject) -> Architecture:
 
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "GraniteForCausalLM": GRANITE,
+    "GraniteSWAForCausalLM": GRANITE_SWA,
+    "GraniteMoeSWAForCausalLM": GRANITEMOE_SWA,
     "GraniteMoeForCausalLM": GRANITEMOE,
     "GraniteMoeSharedForCausalLM": GRANITEMOE,
     "GraniteMoeHybridForCausalLM": granite_hybrid,

@@ -25,6 +25,8 @@ from llama_cpp_engine import Llama  # noqa: E402
 
 KNOWN = {
     "phi3": "llama.cpp sees no window: the first 24 positions count",
+    "mellum-narrow": "llama.cpp rotates all layers with the base of those with full attention",
+    "smallthinker": "llama.cpp's window is 4,096 tokens: the first 24 positions count",
     "deepseek2": "llama.cpp chooses a group for its two best experts, the model for its best one",
     "phimoe": "llama.cpp's norms are by the mean square, its experts' weights a plain softmax, its amplitude a formula",
     "gpt-oss": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
@@ -36,8 +38,9 @@ KNOWN = {
     "gptneox": "llama.cpp takes the tanh of gelu",
     "gptneox-sequential": "llama.cpp takes the tanh of gelu",
 }
-UNKNOWN = {"bitnet-b1.58", "gemma3n", "llama4"}  # not supported by llama.cpp, or not with these dimensions
-WITHIN = {"phi3": 24}
+# not supported by llama.cpp, or not with these dimensions
+UNKNOWN = {"bitnet-b1.58", "ernie4_5-moe-interleaved", "gemma3n", "llama4"}
+WITHIN = {"phi3": 24, "smallthinker": 24}
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ NO_EXPERTS = {"expert_count", "expert_used_count"}  # which are 0
 NO_ROPE = {"rope.dimension_count", "rope.scaling.finetuned"}
 LESS = {
     **{name: {"rope.scaling.type", "rope.scaling.factor"} for name in ("codeshell", "codeshell-mqa")},  # a factor of 1
-    **{name: {"attention.layer_norm_epsilon"} for name in ("qwen", "qwen-narrow")},  # which is that of other norms
+    **{key: {"attention.layer_norm_epsilon"} for key in ("qwen", "qwen-narrow", "cohere2moe-rms")},  # of other norms
     "nemotron": {"attention.layer_norm_rms_epsilon"},  # the architecture has no such norms
     "granitehybrid": NO_EXPERTS,
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent"), NO_ROPE),
@@ -421,6 +421,13 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("afmoe", {"mup_enabled": False}, "mup_enabled: False is not supported"),
         ("afmoe", {"route_norm": False}, "route_norm: False is not supported"),
         ("bailingmoe2", {"norm_head": True}, "norm_head: True is not supported"),
+        ("granite-swa", {"layer_rope_theta": [1e4] * 5}, "layer_rope_theta: other than 0 or 1e+06 is not supported"),
+        ("granite-swa", {"no_rope_layers": [1, 0]}, "no_rope_layers: must be 5 numbers"),
+        ("mellum", {"norm_topk_prob": False}, "norm_topk_prob: False is not supported"),
+        ("smallthinker", {"rope_layout": [1] * 5}, "rope_layout: other than the layers with a sliding window is not"),
+        ("smallthinker", {"sliding_window_layout": [0]}, "sliding_window_layout: must be 5 numbers"),
+        ("cohere2moe", {"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types: other than dense and then sparse"),
+        ("cohere2moe", {"expert_selection_fn": "top"}, "expert_selection_fn: must be softmax or sigmoid"),
         ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_act_fn: {'name': 'gelu'} is not supported"),
         ("dbrx", {"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights: 2 is not supported"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),

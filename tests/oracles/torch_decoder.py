@@ -1,0 +1,58 @@
+"""Parts of decoders in torch, for models that transformers lacks. All take one text, without a batch dimension."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PretrainedConfig, PreTrainedModel
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, n: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(n)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+def matrix(n_in: int, n_out: int) -> nn.Linear:
+    return nn.Linear(n_in, n_out, bias=False)
+
+
+def rotated(x: Tensor, theta: float, n_rot: int = 0) -> Tensor:
+    """Rotate the halves of the first `n_rot` values (0: all) of the heads of x, (heads, tokens, values)."""
+    rows, others = (x[..., :n_rot], x[..., n_rot:]) if n_rot else (x, x[..., :0])
+    size = rows.shape[-1]
+    frequencies = theta ** (-torch.arange(0, size, 2) / size)
+    angles = torch.cat([torch.arange(x.shape[-2])[:, None] * frequencies] * 2, -1)
+    first, second = rows.chunk(2, -1)
+    turned = rows * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+    return torch.cat([turned, others], -1)
+
+
+def heads(x: Tensor, size: int) -> Tensor:
+    """Return the heads of rows: (heads, tokens, size)."""
+    return x.unflatten(-1, (-1, size)).transpose(0, 1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, window: int = 0, scale: float | None = None, cap: float = 0.0) -> Tensor:
+    """Return causal attention of heads, as rows: (tokens, heads * values)."""
+    k, v = (each.repeat_interleave(len(q) // len(k), 0) for each in (k, v))
+    scores = q @ k.transpose(1, 2) * (scale or q.shape[-1] ** -0.5)
+    scores = cap * torch.tanh(scores / cap) if cap else scores
+    distance = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])
+    visible = (distance >= 0) & (distance < (window or len(distance)))
+    weights = F.softmax(scores.masked_fill(~visible, -torch.inf), -1)
+    return (weights @ v).transpose(0, 1).flatten(1)
+
+
+class Decoder(PreTrainedModel):
+    """The base of models whose `logits` compute those of a text, (tokens, vocabulary)."""
+
+    config_class = PretrainedConfig
+
+    def forward(self, ids: Tensor, *, use_cache: bool = False) -> Any:
+        return SimpleNamespace(logits=self.logits(ids[0])[None])
