@@ -74,6 +74,7 @@ class Architecture:
     has_rope: bool = True
     has_partial_rope: bool = False  # whether rope may rotate only some dimensions of a head
     has_mtp: bool = False  # whether there may be multi-token prediction layers
+    ignores_mtp: bool = False  # whether they are ignored
     truncates_yarn: bool = True  # whether the limits of YaRN's ramp are rounded to whole pairs
     window_period: int | None = None  # all layers but the last of each period have a window (0: all; None: none)
     may_have_window: bool = False  # some checkpoints have a window, which llama.cpp does not support

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import isclose
 
 from localinfer.conversion import quantization_config, sliding_window
-from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architecture import Architecture, no_overrides
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.rope import RopeMetadata, read_ropes
@@ -51,7 +51,7 @@ def read_hparams(architecture: Architecture, config: JsonObject) -> HParams:
     ternary_scale_power = quantization_config.read_ternary_packing(architecture, config)
     n_embd = config.positive_int("hidden_size", MAXIMA["embedding_length"])
     n_head = config.positive_int("num_attention_heads", MAXIMA["attention.head_count"])
-    n_head_kv = read_kv_heads(config, n_head)
+    n_head_kv = read_kv_heads(architecture, config, n_head)
     head_dim = read_head_dim(config, n_embd, n_head)
     n_layer = config.positive_int(
         "num_hidden_layers", MAXIMA["block_count"], len(normalized_layer_types(config)) or None
@@ -203,8 +203,10 @@ def read_labels(config: JsonObject) -> list[str]:
     return [labels.get(key, str) for _, key in numbers]
 
 
-def read_kv_heads(config: JsonObject, n_head: int) -> int:
-    """Return the number of KV heads; 1 for multi-query attention."""
+def read_kv_heads(architecture: Architecture, config: JsonObject, n_head: int) -> int:
+    """Return the number of KV heads; 1 for multi-query attention. A list in config.json is read by layer overrides."""
+    if architecture.layer_overrides is not no_overrides and isinstance(config.values.get("num_key_value_heads"), list):
+        return n_head
     if config.get("multi_query", bool, False) and not config.get("new_decoder_architecture", bool, False):
         return 1
     n_head_kv = config.positive_int("num_key_value_heads", MAXIMA["attention.head_count"], n_head)
@@ -284,7 +286,7 @@ def fields(architecture: Architecture, config: JsonObject, hparams: HParams) -> 
         values |= {
             "attention.head_count_kv": Field.uint32(hparams.n_head_kv),
             "attention.key_length": Field.uint32(hparams.head_dim),
-            "attention.value_length": Field.uint32(hparams.head_dim),
+            "attention.value_length": Field.uint32(hparams.value_length),
         }
     if hparams.n_mtp_layers:
         values["nextn_predict_layers"] = Field.uint32(hparams.n_mtp_layers)

@@ -30,6 +30,7 @@ KEY_ALIASES = {  # the first key that exists is used
         "first_k_dense_replace", "first_last_k_dense_replace", "num_dense_layers", "moe_layer_start_index",
     ),
     "moe_intermediate_size": ("moe_intermediate_size",),
+    "tie_word_embeddings": ("tie_word_embeddings",),
     "mamba_n_heads": ("mamba_n_heads", "mamba_num_heads", "num_heads"),
     "mamba_d_head": ("mamba_d_head", "mamba_head_dim", "head_dim"),
     "mamba_d_state": ("mamba_d_state", "ssm_state_size", "state_size"),

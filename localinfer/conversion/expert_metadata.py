@@ -83,6 +83,11 @@ def dense_first_hparams(config: JsonObject, hp: HParams) -> HParams:
     return replace(hp, n_dense_layers=dense)
 
 
+def hy_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return Hunyuan 3's expert metadata, with the feed-forward length of the shared experts."""
+    return sigmoid_experts(config, hp) | {"expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared)}
+
+
 def cohere_experts(config: JsonObject, hp: HParams) -> Fields:
     """Return the expert metadata of Cohere 2. With softmax gating, weights are the softmax of the chosen logits."""
     gating = {"softmax": 1, "sigmoid": 2}.get(config.get("expert_selection_fn", str))

@@ -44,6 +44,7 @@ class HParams:
     n_labels: int = 0  # classifier outputs
     position_offset: int = 0  # row of a text's first token among the learned positions
     head_dim_full: int = 0  # head_dim of full-attention layers
+    head_dim_value: int = 0  # head_dim of values, if it is not that of keys
     n_embd_per_layer: int = 0  # width of the per-layer embeddings (Gemma 3n)
     layer_overrides: tuple[LayerOverrides, ...] = ()  # one per layer; empty if all layers are alike
     n_ff_shared: int = 0  # feed-forward length of the shared experts
@@ -100,6 +101,21 @@ class HParams:
     def n_kv(self) -> int:
         """The number of rows of attn_k and of attn_v."""
         return self.n_head_kv * self.head_dim
+
+    @property
+    def value_length(self) -> int:
+        """The number of values of a head of values."""
+        return self.head_dim_value or self.head_dim
+
+    @property
+    def n_kv_values(self) -> int:
+        """The number of rows of attn_v."""
+        return self.n_head_kv * self.value_length
+
+    @property
+    def n_q_values(self) -> int:
+        """The number of columns of attn_output."""
+        return self.n_head * self.value_length
 
     @property
     def n_2kv(self) -> int:

@@ -50,8 +50,9 @@ def map_tensors(
     known = gguf_name_map(architecture.name_map_architecture or architecture.name, blocks)
     architecture_names = {**architecture.tensor_names, **(mtp.TENSOR_NAMES if architecture.has_mtp else {})}
     by_name: dict[str, StoredTensor | StackedTensor] = {}
+    has_more = architecture.has_mtp or architecture.ignores_mtp
     for name, tensor in stack_members(text_model_tensors(select_tensors(architecture, stored))).items():
-        if architecture.has_mtp and (block := BLOCK_TENSOR.fullmatch(name)) and int(block["block"]) >= blocks:
+        if has_more and (block := BLOCK_TENSOR.fullmatch(name)) and int(block["block"]) >= blocks:
             continue
         renamed = architecture_name(name, architecture_names) or known(name) or OUTPUT_NAMES.get(name)
         if renamed is None:

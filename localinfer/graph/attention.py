@@ -75,11 +75,11 @@ def xd_rope(g: Builder[X]) -> Rope:
     return replace(rope, frequencies=slower, axes=axes)
 
 
-def rope_swa(g: Builder[X], pairs: str, base: str = "") -> Rope:
+def rope_swa(g: Builder[X], pairs: str, base: str = "", size: str = "rope.dimension_count_swa") -> Rope:
     """Return the rotary embedding of sliding-window layers, which has no context extension. Its default base is the
-    value of the key `base`, if one is given."""
+    value of the key `base`, if one is given; the key `size` has the number of rotated values."""
     default_base = g.hparams.positive(base, BASE) if base else BASE
-    return plain_rope(g.hparams, pairs, g.properties.key_length(sliding=True), default_base)
+    return plain_rope(g.hparams, pairs, g.properties.key_length(sliding=True), default_base, size)
 
 
 def temperature_rope(g: Builder[X], rate: float, original: int, *, offset: int = 0) -> Rope | None:

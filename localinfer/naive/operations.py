@@ -332,7 +332,7 @@ class NumpyExperts(ExpertOperations[Floats]):
 
     def choose(self, scores: Floats, blk: Block, router: Router) -> tuple[NDArray[np.int64], Floats]:
         """Return the experts of each token, and their weights."""
-        ids, weights = route(scores, np.ravel(self.model.bias(f"{blk}exp_probs_b")), router)
+        ids, weights = route(scores, self.model.router_bias(str(blk)), router)
         self.g.points.update({f"{blk}ffn_expert_ids": ids.astype(float), f"{blk}ffn_expert_weights": weights})
         return ids, weights
 

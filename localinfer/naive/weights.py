@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.adapters import Adapters
+from localinfer.graph.properties.router import router_bias
 from localinfer.naive.formulas import Floats
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
@@ -78,6 +79,11 @@ class Model:
             return 0.0
         tensor = self.file.tensors[f"{name}.bias"]
         return tensor.data.view(np.float32).astype(self.dtype).reshape(tensor.shape)
+
+    def router_bias(self, prefix: str) -> Floats:
+        """Return what is added to the router's probabilities of a layer, (n_expert,), or (1,) with 0."""
+        name = router_bias(self.file, prefix)
+        return self.numbers(name) if name else np.zeros(1, self.dtype)
 
     def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
         """Return some rows of a tensor, decoded and not cached."""

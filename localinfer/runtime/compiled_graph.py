@@ -51,7 +51,7 @@ class MediaInputs(NamedTuple):
 
 LOGITS_BYTES = 32 << 20  # approximate size of the logits buffer
 LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
-BIDIRECTIONAL = ("gemma-embedding",)  # encoders whose files lack the metadata key
+BIDIRECTIONAL = ("gemma-embedding", "llama-embed")  # encoders whose files lack the metadata key
 ACTIVATION_PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
 DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether attention is causal
 

@@ -31,7 +31,8 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     names = sys.argv[2:]
     remaining = recorded.read("conversion") if names else {}
-    known = [*reference_models.NAMES, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
+    of_text = [*reference_models.NAMES, *reference_models.ENCODERS]
+    known = [*of_text, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
     actual = remaining | {name: converted(name) for name in names or known}
     recorded.write("conversion", dict(sorted(actual.items())))
 
@@ -52,7 +53,7 @@ def converted(name: str) -> dict[str, Any] | str:
         checkpoint = eagle3_heads.checkpoint(name, Path(folder)) if eagle3 else target
         out = Path(folder) / "model.gguf"
         values = with_older_keys(ModelBase.load_hparams(checkpoint, False))
-        if values["model_type"] == "nemotron_h":  # the class of newer transformers adds wrong expert keys
+        if values["model_type"] in ("nemotron_h", "mimo_v2_flash"):  # classes of newer transformers change the keys
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         if values["architectures"] == ["LlavaNextForConditionalGeneration"]:  # whose text model it wants by itself
             values["architectures"] = ["GraniteForCausalLM"]
@@ -61,6 +62,8 @@ def converted(name: str) -> dict[str, Any] | str:
         except NotImplementedError as error:
             return f"NotImplementedError: {error}"
         model_class.no_mtp = not head
+        if hasattr(model_class, "_lora_files"):  # of the checkpoint before
+            model_class._lora_files, model_class._lora_names = {}, []
         if name == "deepseek3; head":  # the conversion omits MTP layers that llama.cpp supports
             model_class.skip_mtp = False
             model_class.__init__ = with_further_blocks(model_class.__init__, gguf)

@@ -24,6 +24,8 @@ import transformers
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
 import alibi_model  # (needs the path above)
 import cogvlm_model
+import deci_model
+import openelm_model
 import reference_models
 import rwkv7_model
 import smallthinker_model
@@ -405,6 +407,18 @@ def chained(first: Conversions, second: Conversions) -> Conversions:
     return lambda shapes: second[0](first[0](shapes)), lambda tensors: first[1](second[1](tensors))
 
 
+def parametrized(shapes: Shapes) -> Shapes:
+    """Return the shapes with the names that torch gives matrices with parametrizations."""
+    ending = "parametrizations.weight.original"
+    return {key.removesuffix("weight") + ending if len(n) > 1 else key: n for key, n in shapes.items()}
+
+
+PARAMETRIZED: Conversions = (
+    parametrized,
+    lambda tensors: {renamed(key, {"parametrizations.weight.original": "weight"}): x for key, x in tensors.items()}
+)  # fmt: skip
+
+
 def as_exaone(config: dict[str, Any]) -> dict[str, Any]:
     """Return llama's configuration with the keys of published checkpoints of EXAONE 3."""
     names = {
@@ -479,6 +493,49 @@ def bailing(config: dict[str, Any]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in config.items() if key != "num_local_experts"} | own
 
 
+def hy_v3(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the keys of published checkpoints."""
+    dense = config["mlp_layer_types"].count("dense")
+    own = {"first_k_dense_replace": dense, "moe_router_use_sigmoid": True, "qk_norm": True, "route_norm": True}
+    return {key: value for key, value in config.items() if key != "mlp_layer_types"} | own
+
+
+def mimo(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the keys of published checkpoints."""
+    full, windows = (config["rope_parameters"][f"{kind}_attention"] for kind in ("full", "sliding"))
+    windowed = {f"swa_{key}": config[key] for key in ("head_dim", "v_head_dim", "num_attention_heads")}
+    own = {
+        "layernorm_epsilon": config["rms_norm_eps"], "partial_rotary_factor": full["partial_rotary_factor"],
+        "rope_theta": full["rope_theta"], "swa_rope_theta": windows["rope_theta"], "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc", "swa_num_key_value_heads": 2 * config["num_key_value_heads"],
+        "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind in config["layer_types"]],
+        "moe_layer_freq": [int(kind == "sparse") for kind in config["mlp_layer_types"]],
+        "add_full_attention_sink_bias": False, "add_swa_attention_sink_bias": True,
+    }  # fmt: skip
+    replaced = ("rope_parameters", "rms_norm_eps", "layer_types", "mlp_layer_types")
+    return {key: value for key, value in config.items() if key not in replaced} | windowed | own
+
+
+def openelm(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the names that it has in published checkpoints."""
+    others = {key: value for key, value in config.items() if key not in ("num_hidden_layers", "tie_word_embeddings")}
+    return others | {"architectures": ["OpenELMForCausalLM"], "model_type": "openelm"}
+
+
+def eurobert(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration without the pooling of classifiers, which published checkpoints do not state."""
+    return {key: value for key, value in config.items() if key != "classifier_pooling"}
+
+
+def jina_v3(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the keys of published checkpoints."""
+    own = {
+        "architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "position_embedding_type": "rotary",
+        "rotary_emb_base": config["rope_parameters"]["rope_theta"], "lora_adaptations": ["retrieval.query"],
+    }  # fmt: skip
+    return {key: value for key, value in config.items() if key != "rope_parameters"} | own
+
+
 def dbrx(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration with the keys of published checkpoints."""
     attention, network = (
@@ -542,6 +599,15 @@ TWO_BASES = {
     "full_attention": {"rope_type": "default", "rope_theta": 5e5},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+OPENELM = {
+    "vocab_size": reference_models.N_VOCAB, "max_context_length": 256, "ffn_with_glu": True,
+    "normalize_qk_projections": True, "normalization_layer_name": "rms_norm", "share_input_output_layers": True,
+    "activation_fn_name": "swish", "tie_word_embeddings": False, **SPECIAL_IDS,
+}  # fmt: skip
+DECI = {
+    "vocab_size": reference_models.N_VOCAB, "hidden_size": 96, "num_attention_heads": 6, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 256, "tie_word_embeddings": False, "hidden_act": "silu", **SPECIAL_IDS,
+}  # fmt: skip
 SMALLTHINKER = {"rms_norm_eps": 1e-6, "moe_enable_early_router": True, "moe_enable_secondary_experts": False}
 MINISTRAL3 = rope(
     "yarn", 1e6, factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
@@ -559,7 +625,18 @@ OSS_ROPE = rope(
 QWEN3VLMOE = transposed_experts, transposed_experts
 UNFUSED, MIXTRAL = unfused("gate_proj", "up_proj", "down_proj"), unfused("w1", "w3", "w2", "block_sparse_moe")
 EXAONE_MOE = also_renamed(UNFUSED, {"mlp.gate.e_score_correction_bias": "mlp.e_score_correction_bias"})
+HY_V3 = also_renamed(
+    UNFUSED,
+    {"mlp.e_score_correction_bias": "mlp.expert_bias", "mlp.gate.": "mlp.router.gate.", "shared_experts": "shared_mlp"},
+)
+MIMO = also_renamed(UNFUSED, {"self_attn.sinks": "self_attn.attention_sink_bias"})
 LFM2MOE = unfused("w1", "w3", "w2", "feed_forward", "feed_forward")
+JINA = {
+    "embeddings.LayerNorm": "roberta.emb_ln", "embeddings.word": "roberta.embeddings.word",
+    "embeddings.token": "roberta.embeddings.token", "layers.": "roberta.encoder.layers.",
+    "self_attn.o_proj": "mixer.out_proj", "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2",
+}  # fmt: skip
+JINA_V3, JINA_V3_NARROW = (chained(joined_qkv("mixer.Wqkv", n, n, JINA), PARAMETRIZED) for n in (96, 64))
 NOMIC_BERT = joined_qkv("attn.Wqkv", 96, 96, NOMIC)
 GPT_NAMES = {
     "model.embed_tokens": "transformer.wte", "model.layers.": "transformer.h.", "model.norm": "transformer.ln_f",
@@ -974,6 +1051,80 @@ MODELS = {
             norm_topk_prob=True, routed_scaling_factor=1.5, n_shared_experts=1, use_qk_norm=True, attention_bias=False,
         ),
     ),
+    "hy_v3": Spec(
+        architecture="hy_v3", shapes=HY_V3[0], computed=HY_V3[1], written=hy_v3,
+        config=T.HYV3Config(
+            **sizes(6, 2, 3, head_dim=32), **rope(theta=1.1e7), num_experts=10, num_experts_per_tok=3,
+            moe_intermediate_size=64, num_shared_experts=1, router_scaling_factor=2.826,
+        ),
+    ),
+    "hy_v3-narrow": Spec(
+        architecture="hy_v3", shapes=HY_V3[0], computed=HY_V3[1], written=hy_v3,
+        config=T.HYV3Config(
+            **sizes(4, 1, 4, hidden_size=64, head_dim=16), **rope(), num_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=32, num_shared_experts=2, router_scaling_factor=1.0,
+            mlp_layer_types=["dense", "dense", "sparse", "sparse"],
+        ),
+    ),
+    "mimo2": Spec(
+        architecture="mimo2", shapes=MIMO[0], computed=MIMO[1], written=mimo,
+        config=T.MiMoV2FlashConfig(
+            **sizes(6, 1, 4, head_dim=48), v_head_dim=32, **layer_types(4, 4), n_routed_experts=10,
+            num_experts_per_tok=3, n_group=1, topk_group=1, moe_intermediate_size=64, norm_topk_prob=True,
+            rope_parameters={
+                kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
+                for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))
+            },
+        ),
+    ),
+    "mimo2-narrow": Spec(
+        architecture="mimo2", shapes=MIMO[0], computed=MIMO[1], written=mimo,
+        config=T.MiMoV2FlashConfig(
+            **sizes(4, 2, 4, hidden_size=64, head_dim=32), v_head_dim=32, sliding_window=WINDOW,
+            layer_types=[f"{kind}_attention" for kind in ("full", "sliding", "full", "full")], n_routed_experts=8,
+            num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=32, norm_topk_prob=True,
+            attention_value_scale=None, mlp_layer_types=["dense", "dense", "sparse", "sparse"],
+            rope_parameters={
+                kind: {"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.5}
+                for kind in ("full_attention", "sliding_attention")
+            },
+        ),
+    ),
+    "openelm": Spec(
+        architecture="openelm", model=openelm_model.OpenELMForCausalLM, written=openelm,
+        config=T.PreTrainedConfig(
+            **OPENELM, model_dim=96, num_transformer_layers=4, num_hidden_layers=4, head_dim=32,
+            num_query_heads=[3, 3, 4, 5], num_kv_heads=[1, 1, 2, 1], ffn_multipliers=[0.5, 1.0, 2.1, 4.0],
+            ffn_dim_divisor=32, rope_freq_constant=10000,
+        ),
+    ),
+    "openelm-narrow": Spec(
+        architecture="openelm", model=openelm_model.OpenELMForCausalLM, written=openelm,
+        config=T.PreTrainedConfig(
+            **OPENELM, model_dim=64, num_transformer_layers=3, num_hidden_layers=3, head_dim=16,
+            num_query_heads=[8, 4, 2], num_kv_heads=[4, 2, 2], ffn_multipliers=[1.3, 3.0, 0.9], ffn_dim_divisor=64,
+            rope_freq_constant=500000,
+        ),
+    ),
+    "deci": Spec(
+        architecture="deci", model=deci_model.DeciLMForCausalLM, written=named("DeciLMForCausalLM", "nemotron-nas"),
+        config=T.PreTrainedConfig(
+            **DECI, rope_theta=5e5, num_hidden_layers=6,
+            block_configs=[
+                {"attention": {"n_heads_in_group": group, "replace_with_linear": linear}, "ffn": {"ffn_mult": factor}}
+                for group, linear, factor in (
+                    (3, False, 3.0), (None, True, 5.0), (None, False, 1.0), (2, False, None), (None, False, None),
+                    (6, False, 2.0),
+                )
+            ],
+        ),
+    ),
+    "decilm": Spec(
+        architecture="deci", model=deci_model.DeciLMForCausalLM, written=named("DeciLMForCausalLM", "deci"),
+        config=T.PreTrainedConfig(
+            **DECI, rope_theta=1e4, num_hidden_layers=3, intermediate_size=160, num_key_value_heads_per_layer=[3, 1, 6],
+        ),
+    ),
     "mellum": Spec(
         architecture="mellum", shapes=UNFUSED[0], computed=UNFUSED[1],
         config=T.MellumConfig(
@@ -1009,7 +1160,7 @@ MODELS = {
         architecture="cohere2moe", shapes=UNFUSED[0], computed=UNFUSED[1],
         config=T.Cohere2MoeConfig(
             **sizes(6, 2, 5, head_dim=32, intermediate_size=64) | TIED, rope_theta=5e4, **layer_types(5, 4),
-            logit_scale=0.75, num_experts=10, num_experts_per_tok=3, num_shared_experts=2,
+            logit_scale=0.75, num_experts=8, num_experts_per_tok=3, num_shared_experts=2,
             expert_selection_fn="sigmoid", prefix_dense_intermediate_size=160,
             mlp_layer_types=["dense", "sparse", "sparse", "sparse", "sparse"],
         ),
@@ -1668,6 +1819,34 @@ MODELS = {
         written=nomic,
         shapes=NOMIC_BERT[0],
         computed=NOMIC_BERT[1],
+    ),
+    "jina-bert-v3": Spec(
+        architecture="jina-bert-v3", encoder=True, written=jina_v3, shapes=JINA_V3[0], computed=JINA_V3[1],
+        config=T.JinaEmbeddingsV3Config(**BERT | {"type_vocab_size": 1}, **rope(theta=2e4)),
+    ),
+    "jina-bert-v3-narrow": Spec(
+        architecture="jina-bert-v3", encoder=True, written=jina_v3, shapes=JINA_V3_NARROW[0],
+        computed=JINA_V3_NARROW[1],
+        config=T.JinaEmbeddingsV3Config(
+            **BERT | {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3, "type_vocab_size": 2},
+            **rope(),
+        ),
+    ),
+    "eurobert": Spec(
+        architecture="eurobert", encoder=True, config=T.EuroBertConfig(**sizes(3, 3), **rope(theta=2.5e5)),
+        written=eurobert, shapes=prefixed("model."), computed=without("model."),
+    ),
+    "eurobert-gqa": Spec(
+        architecture="eurobert", encoder=True, config=T.EuroBertConfig(**sizes(4, 1, 3, hidden_size=64), **rope()),
+        written=eurobert,
+    ),
+    "llama-embed": Spec(
+        architecture="llama-embed", encoder=True, config=T.EuroBertConfig(**sizes(6, 2), **LLAMA3),
+        written=named("LlamaBidirectionalModel", "llama_bidirec"),
+    ),
+    "llama-embed-mha": Spec(
+        architecture="llama-embed", encoder=True, config=T.EuroBertConfig(**sizes(4, 4, 3, hidden_size=64), **rope()),
+        written=named("LlamaBidirectionalModel", "llama_bidirec"),
     ),
     "gemma-embedding": Spec(
         architecture="gemma-embedding",

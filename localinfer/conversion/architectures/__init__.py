@@ -32,6 +32,7 @@ from localinfer.conversion.architectures import (
     phi,
     qwen,
     rwkv,
+    varied,
 )
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.config_key_aliases import normalize_keys
@@ -40,7 +41,7 @@ from localinfer.escaping import printable
 
 FAMILIES = (
     llama, bitnet, gemma, qwen, phi, glm, granite, experts, deepseek, mamba, rwkv, lfm, nemotron, falcon, gpt, cohere,
-    encoders, llava, minicpmv, cogvlm,
+    encoders, llava, minicpmv, cogvlm, varied,
 )  # fmt: skip
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()

@@ -1,17 +1,21 @@
 """BERT-like encoders for embeddings and reranking."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata
-from localinfer.conversion.architecture import Architecture
+from localinfer.conversion import architecture_metadata, attention_metadata
+from localinfer.conversion.architecture import Architecture, no_metadata
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
     FUSED_QKV,
     GATED_FFN,
+    INTERLEAVED_ROPE,
+    PRE_NORMS,
     SEPARATE_QKV,
     UNGATED_FFN,
     biases,
 )
+from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.tensor_formats import reorder
 
 EMBEDDING_TENSORS = (
@@ -73,6 +77,37 @@ NOMIC_BERT = Architecture(
     },
     defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-12, "type_vocab_size": 2},
 )  # fmt: skip
+JINA_BERT_V3 = Architecture(  # without its LoRA adapters
+    name="jina-bert-v3",
+    layer_tensors=(*FUSED_QKV, *UNGATED_FFN, *BERT_NORMS, *biases(*FUSED_QKV, *UNGATED_FFN, *BERT_NORMS)),
+    model_tensors=EMBEDDING_TENSORS,
+    is_encoder=True,
+    tensor_prefix="roberta.",
+    ignored_tensors=r".*\.lora_[AB]|pooler\..*|lm_head\..*",
+    tensor_names={
+        f"{old}.parametrizations.weight.original": f"{new}.weight"
+        for old, new in {
+            "embeddings.word_embeddings": "token_embd", "embeddings.token_type_embeddings": "token_types",
+            "mixer.Wqkv": "attn_qkv", "mixer.out_proj": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+        }.items()
+    },
+    norm="layer",
+    activations=EXACT_GELU,
+    reorder={"position_embd": reorder.drop_position_offset},  # positions are counted as RoBERTa's
+    required_values={"position_embedding_type": "rotary"},
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "hidden_act": "gelu", "type_vocab_size": 1},
+)  # fmt: skip
+EUROBERT = Architecture(
+    name="eurobert",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *GATED_FFN),
+    model_tensors=("output_norm",),
+    is_encoder=True,
+    tensor_prefix="model.",
+    ignored_tensors=r"lm_head\..*",
+    metadata=attention_metadata.rope_without_scaling,
+    required_values={"attention_bias": False, "mlp_bias": False},
+)
+LLAMA_EMBED = replace(EUROBERT, name="llama-embed", reorder=INTERLEAVED_ROPE, metadata=no_metadata)
 MODERN_BERT = Architecture(
     name="modern-bert",
     layer_tensors=("attn_qkv", "attn_output", "ffn_norm", *UNGATED_FFN),
@@ -99,14 +134,24 @@ MODERN_BERT_RERANKER = replace(
     tensor_names={"classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias"},
     required_values={**MODERN_BERT.required_values, "classifier_bias": False, "classifier_activation": "gelu"},
 )
-BY_CLASS = {
+
+
+def roberta(config: JsonObject) -> Architecture:
+    """Return the architecture: Jina Embeddings v3 has the class of RoBERTa."""
+    return JINA_BERT_V3 if "lora_adaptations" in config.values else ROBERTA
+
+
+BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "BertModel": BERT,
     "BertForMaskedLM": BERT,
     "BertForPreTraining": BERT,
     "BertForSequenceClassification": BERT_RERANKER,
     "RobertaModel": ROBERTA,
     "RobertaForMaskedLM": ROBERTA,
-    "XLMRobertaModel": ROBERTA,
+    "XLMRobertaModel": roberta,
+    "EuroBertModel": EUROBERT,
+    "EuroBertForMaskedLM": EUROBERT,
+    "LlamaBidirectionalModel": LLAMA_EMBED,
     "XLMRobertaForMaskedLM": ROBERTA,
     "RobertaForSequenceClassification": ROBERTA_RERANKER,
     "XLMRobertaForSequenceClassification": ROBERTA_RERANKER,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from localinfer.conversion import attention_metadata, expert_metadata
+from localinfer.conversion import attention_metadata, expert_metadata, layer_overrides
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERT_GROUPS,
@@ -150,6 +150,54 @@ BAILINGMOE2 = replace(
     },
     defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
 )  # fmt: skip
+HY_V3 = replace(
+    DOTS1,
+    name="hy_v3",
+    may_have_window=False,
+    optional_layer_tensors=(),
+    moe_tensors=(*EXPERTS, *SHARED_EXPERTS, "exp_probs_b"),
+    no_weight_suffix=("exp_probs_b",),
+    name_map_architecture="dots1",
+    tensor_names={
+        "mlp.router.gate": "ffn_gate_inp",
+        **dict.fromkeys(("mlp.expert_bias", "mlp.e_score_correction_bias"), "exp_probs_b"),
+        **{f"mlp.shared_mlp.{each.split('_')[1]}_proj": each for each in SHARED_EXPERTS},
+    },
+    ignores_mtp=True,
+    key_aliases={"n_shared_experts": "num_shared_experts"},
+    float_keys={"router_scaling_factor": "expert_weights_scale"},
+    bool_keys={"route_norm": "expert_weights_norm"},
+    int_keys={},
+    read_hparams=expert_metadata.dense_first_hparams,
+    metadata=expert_metadata.hy_experts,
+    required_values={"moe_router_use_sigmoid": True, "qk_norm": True},
+    defaults={"first_k_dense_replace": 1, "route_norm": True, "router_scaling_factor": 1.0},
+)
+MIMO2 = replace(
+    DOTS1,
+    name="mimo2",
+    may_have_window=False,
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, "attn_sinks"),
+    optional_layer_tensors=biases("attn_q", "attn_k", "attn_v"),
+    moe_tensors=(*EXPERTS, "exp_probs_b.bias"),
+    tensor_names={**DOTS1.tensor_names, "self_attn.attention_sink_bias": "attn_sinks.weight"},
+    has_partial_rope=True,
+    has_window_rope=True,
+    window_period=0,
+    writes_window_flags=True,
+    key_aliases={"rms_norm_eps": "layernorm_epsilon", "rope_local_base_freq": "swa_rope_theta"},
+    float_keys={"attention_value_scale": "attention.value_scale"},
+    bool_keys={},
+    int_keys=EXPERT_GROUPS,
+    read_hparams=layer_overrides.mimo_hparams,
+    metadata=layer_overrides.mimo_metadata,
+    layer_overrides=layer_overrides.mimo_layers,
+    required_values={
+        "scoring_func": "sigmoid", "norm_topk_prob": True, "add_full_attention_sink_bias": False,
+        "add_swa_attention_sink_bias": True, "routed_scaling_factor": 1.0,
+    },
+    defaults={**DOTS1.defaults, "first_k_dense_replace": 0},
+)  # fmt: skip
 MELLUM = Architecture(
     name="mellum",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
@@ -279,6 +327,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "AfmoeForCausalLM": AFMOE,
     "BailingMoeV2ForCausalLM": BAILINGMOE2,
+    "HYV3ForCausalLM": HY_V3,
+    "MiMoV2FlashForCausalLM": MIMO2,
     "MellumForCausalLM": MELLUM,
     "SmallThinkerForCausalLM": SMALLTHINKER,
     "Cohere2MoeForCausalLM": cohere2moe,

@@ -118,7 +118,7 @@ class GuidedBuilder(NumpyBuilder):
 
     def _choose(self, scores: Floats, blk: Block, router: Router) -> tuple[NDArray[np.int64], Floats]:
         p, name = expert_probabilities(scores, router), f"{blk}ffn_expert_ids"
-        values, ids = p + np.ravel(self.model.bias(f"{blk}exp_probs_b")), self.run.points[name].astype(np.int64)
+        values, ids = p + self.model.router_bias(str(blk)), self.run.points[name].astype(np.int64)
         self.own[name] = np.take_along_axis(values, choose_experts(values, router), axis=1)
         is_expert, ids = (ids >= 0) & (ids < router.count), np.clip(ids, 0, router.count - 1)
         self.chosen[name] = np.where(is_expert, np.take_along_axis(values, ids, axis=1), np.nan)

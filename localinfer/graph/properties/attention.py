@@ -85,18 +85,21 @@ def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks
     """Return the heads of each layer.
 
     The head size is n_embd / n_head unless the file gives it, for all layers or separately for sliding-window layers.
-    Purely recurrent models have no heads.
+    Purely recurrent models have no heads, and some layers of others may have none.
     """
     if (hparams.has("ssm.state_size") or hparams.has("wkv.head_size")) and not hparams.count(
         "attention.head_count", 0, minimum=0
     ):
         return [AttentionHeads(0, 0, 0, 0)] * blocks
-    counts = hparams.counts("attention.head_count", blocks)
-    counts_kv = hparams.counts("attention.head_count_kv", blocks, counts[0], minimum=0)
-    if not hparams.has("attention.key_length") and embedding_length % counts[0]:
-        what = f"is {counts[0]}; it must divide the embedding length {embedding_length}"
+    counts = hparams.counts("attention.head_count", blocks, minimum=0)
+    most = max(counts)
+    if not most:
+        raise hparams.error("attention.head_count", "is 0; there must be at least one")
+    counts_kv = hparams.counts("attention.head_count_kv", blocks, most, minimum=0)
+    if not hparams.has("attention.key_length") and embedding_length % most:
+        what = f"is {most}; it must divide the embedding length {embedding_length}"
         raise hparams.error("attention.head_count", what)
-    key = hparams.count("attention.key_length", max(1, embedding_length // counts[0]))
+    key = hparams.count("attention.key_length", max(1, embedding_length // most))
     value = hparams.count("attention.value_length", key)
     lengths = [(key, value)] * blocks
     if hparams.has("attention.key_length_swa") or hparams.has("attention.value_length_swa"):
@@ -105,7 +108,7 @@ def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks
     if not any(counts_kv):
         raise hparams.error("attention.head_count_kv", "is 0; there must be at least one")
     for count, count_kv in zip(counts, counts_kv, strict=True):
-        if count_kv and count % count_kv:
+        if count_kv and (count % count_kv or not count):
             raise hparams.error("attention.head_count_kv", f"is {count_kv}; it must divide {count}")
     each = zip(counts, counts_kv, lengths, strict=True)
     return [AttentionHeads(count, count_kv, key, value) for count, count_kv, (key, value) in each]

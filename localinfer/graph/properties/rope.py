@@ -60,9 +60,10 @@ class AttentionTemperature(NamedTuple):
 NO_ROPE = Rope("halves", np.zeros(0))
 
 
-def plain_rope(hparams: Hyperparameters, pairs: str, head_size: int, default_base: float) -> Rope:
-    """Return the rotary embedding of sliding-window layers, with the file's base or the default one."""
-    n_rot = read_n_rot(hparams, head_size, "rope.dimension_count_swa")
+def plain_rope(hparams: Hyperparameters, pairs: str, head_size: int, default_base: float, size: str) -> Rope:
+    """Return the rotary embedding of sliding-window layers, with the file's base or the default one. The key `size` has
+    the number of rotated values."""
+    n_rot = read_n_rot(hparams, head_size, size)
     return Rope(pairs, plain_frequencies(hparams.positive("rope.freq_base_swa", default_base), n_rot))
 
 

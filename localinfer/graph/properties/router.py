@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 
 
@@ -26,6 +27,13 @@ class Router:
     groups_used: int = 1
     best_per_group: int = 2
     weighs_inputs: bool = False
+
+
+def router_bias(f: GGUF, prefix: str) -> str:
+    """Return the name of the tensor that is added to the router's probabilities of a layer, only to choose experts, or
+    "" if there is none. Files of some architectures lack the suffix."""
+    names = (f"{prefix}exp_probs_b{suffix}" for suffix in (".bias", ""))
+    return next((name for name in names if name in f.tensors), "")
 
 
 def router_from_metadata(

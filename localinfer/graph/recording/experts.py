@@ -14,7 +14,7 @@ from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.properties.adapters import LowRankChange
 from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
 from localinfer.graph.properties.model_properties import Block
-from localinfer.graph.properties.router import Router
+from localinfer.graph.properties.router import Router, router_bias
 from localinfer.graph.recording.low_rank import scale_expert_rows
 from localinfer.graph.recording.matrix_products import expert_matmul
 from localinfer.graph.recording.model_graph import ModelGraph
@@ -49,8 +49,8 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         model, name = self._model, f"{blk}experts"
         n = multiple_of_32(model.hparams, expert_length_key(model.hparams), model.block_count, blk.number)
         logits = self._g.matmul(router_input or h, f"{blk}ffn_gate_inp", router.count)
-        biased = self._tensors.has_bias("exp_probs_b")
-        bias = self._tensors.vector_or_single_row(f"{blk}exp_probs_b.bias", router.count) if biased else None
+        bias_name = router_bias(model.f, str(blk))
+        bias = self._tensors.vector_or_single_row(bias_name, router.count) if bias_name else None
         if router not in self._routings:
             self._routings[router] = allocate_routing(self._graph, router)
         routing = self._routings[router]

@@ -33,7 +33,9 @@ each_head = pytest.mark.parametrize("name", eagle3_heads.NAMES)
 
 # Keys that are always written here but that llama.cpp omits if they have default values, and keys unknown to it.
 MORE = {
+    "attention.layer_norm_epsilon",
     "attention.layer_norm_rms_epsilon",
+    "attention.causal",
     "attention.key_length",
     "attention.value_length",
     "attention.head_count_kv",
@@ -54,6 +56,7 @@ NO_ROPE = {"rope.dimension_count", "rope.scaling.finetuned"}
 LESS = {
     **{name: {"rope.scaling.type", "rope.scaling.factor"} for name in ("codeshell", "codeshell-mqa")},  # a factor of 1
     **{key: {"attention.layer_norm_epsilon"} for key in ("qwen", "qwen-narrow", "cohere2moe-rms")},  # of other norms
+    "modern-bert": {"attention.layer_norm_rms_epsilon", "rope.scaling.type"},  # that of LayerNorms; none
     "nemotron": {"attention.layer_norm_rms_epsilon"},  # the architecture has no such norms
     "granitehybrid": NO_EXPERTS,
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent"), NO_ROPE),
@@ -67,6 +70,7 @@ OTHER = {
     "falcon-40b": {"context_length"},
     "cogvlm": {f"blk.{{}}.vis_{name}.weight" for name in ("attn_qkv", "attn_output", "gate", "up", "down")},  # left out
     "deepseek2-ocr": {"rope.dimension_count"},  # 0, which stands for all
+    "gemma-embedding": {"token_embd.weight"},  # the same as for gemma3
     "gemma3": {"token_embd.weight"},  # rows without a token stay
     "gemma3-vision": {"token_embd.weight"},
     "gemma4": {"token_embd.weight"},
@@ -114,7 +118,7 @@ def text(field: Field) -> str:
     return field.value.decode()
 
 
-@each
+@pytest.mark.parametrize("name", [*reference_models.NAMES, *reference_models.ENCODERS])
 def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     if isinstance(CONVERSION[name], str):
         pytest.skip(f"llama.cpp does not convert it: {CONVERSION[name]}")
@@ -379,7 +383,8 @@ def test_wrong_shape_names_the_tensor(name: str, tmp_path: Path) -> None:
 @each
 def test_unexpected_tensor(name: str, tmp_path: Path) -> None:
     folder = reference_models.checkpoint(name, tmp_path)
-    more = next(key for key in reference_models.read_description(name)["tensors"] if "{}" in key).replace("{}", "0")
+    tensors = reference_models.read_description(name)["tensors"]
+    more = next((key for key in tensors if "{}" in key), [*tensors][1]).replace("{}", "0")
     for extra in (more.removesuffix(".weight") + "_of_another.weight", "model.layers.0.mlp.lookup.weight"):
         altered(folder, lambda tensors, extra=extra: tensors.update({extra: np.ones(3, np.float32)}))
         error = refusal(folder)
@@ -428,6 +433,14 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("smallthinker", {"sliding_window_layout": [0]}, "sliding_window_layout: must be 5 numbers"),
         ("cohere2moe", {"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types: other than dense and then sparse"),
         ("cohere2moe", {"expert_selection_fn": "top"}, "expert_selection_fn: must be softmax or sigmoid"),
+        ("mimo2", {"swa_head_dim": 32}, "swa_head_dim: is 32; other than head_dim is not supported"),
+        ("mimo2", {"hybrid_layer_pattern": [0, 2, 0, 0]}, "hybrid_layer_pattern: must be 4 numbers from 0 to 1"),
+        ("mimo2", {"moe_layer_freq": [1, 0, 1, 1]}, "moe_layer_freq: must be 0 and then 1"),
+        ("mimo2", {"swa_num_key_value_heads": 4}, "swa_num_key_value_heads: is 4; it must divide 6"),
+        ("openelm", {"num_kv_heads": [1, 1]}, "num_kv_heads: must be 4 numbers from 0 to"),
+        ("openelm", {"ffn_multipliers": [1.0]}, "ffn_multipliers: must be 4 numbers"),
+        ("openelm", {"ffn_multipliers": [-1.0]}, "ffn_multipliers: must be positive numbers"),
+        ("deci", {"block_configs": [{}]}, "block_configs: must be 6 objects"),
         ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_act_fn: {'name': 'gelu'} is not supported"),
         ("dbrx", {"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights: 2 is not supported"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
