@@ -31,6 +31,7 @@ from localinfer.quantization.feedback_encoders import (
     checked_factor,
     compile_feedback,
     make_feedback_factory,
+    make_parts_factory,
     supports_feedback,
 )
 from localinfer.quantization.plan import QuantizationPlan
@@ -48,6 +49,7 @@ from localinfer.quantization.worker_pool import WorkerPool
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
 from localinfer.runtime.probe import ActivationProbe
+from localinfer.runtime.value_inputs import AttentionObserver, value_rows
 from localinfer.version import VERSION
 from quant.encoders.feedback import DESCENT_SWEEPS, is_scalar_type
 from quant.jit.loader import Progress
@@ -58,8 +60,10 @@ RUN_COST = 0.5  # cost of multiplying with blocks, relative to multiplying with 
 
 Floats = NDArray[np.float32]
 Chunks = NDArray[np.int32]  # (chunks, tokens)
-# Statistics of inputs, by the names of the matrices that share them.
-InputsByNames = dict[tuple[str, ...], InputStatistics | ExpertInputStatistics]
+Names = tuple[str, ...]  # of matrices that share an input
+Statistics = InputStatistics | ExpertInputStatistics
+# By the names of matrices, and the rows of these; None: all rows, or those without statistics of their own.
+InputsByRows = dict[tuple[Names, range | None], Statistics]
 
 
 class CalibrationObserver:
@@ -107,7 +111,8 @@ def calibrate(
         require_memory(exact, chunks)
         identity = run_identity(source.files, output, chunks)
         with resumable_file(out, output.layout.size, identity, replace=replace) as file:
-            _CalibrationRun(plan, output, exact, file, chunks, threads, observer or CalibrationObserver()).run(
+            attention = AttentionObserver(exact, compiling)
+            _CalibrationRun(plan, output, attention, file, chunks, threads, observer or CalibrationObserver()).run(
                 compiling
             )
 
@@ -127,8 +132,10 @@ def require_memory(engine: Engine, chunks: Chunks) -> None:
     """Raise NotEnoughMemoryError if the residual streams and the covariances of a block do not fit in memory."""
     products = [each for each in engine.graph.products if each.weight.name not in (OUTPUT, TABLE) and each.runs is None]
     widths = {(product.first_op, product.x.n) for product in products}
-    squares = sum(n * n for _, n in widths) // engine.compiled_graph.model_graph.block_count
-    needed = 4 * (chunks.size * engine.compiled_graph.model_graph.embedding_length + squares)
+    model_graph = engine.compiled_graph.model_graph
+    values = [len(rows.parts) * engine.file.tensors[name].shape[1] ** 2 for name, rows in value_rows(engine).items()]
+    squares = (sum(n * n for _, n in widths) + sum(values)) // model_graph.block_count
+    needed = 4 * (chunks.size * model_graph.embedding_length + squares)
     available = resources.available_memory()
     if needed > available:
         what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
@@ -157,16 +164,17 @@ class _CalibrationRun:
         self,
         plan: QuantizationPlan,
         output: Output,
-        exact: Engine,
+        attention: AttentionObserver,
         file: ResumableFile,
         chunks: Chunks,
         threads: int,
         observer: CalibrationObserver,
     ) -> None:
         self._source, self._types = plan.source, plan.types
-        self._output, self._source_engine, self._file, self._chunks = output, exact, file, chunks
+        self._output, self._file, self._chunks = output, file, chunks
+        self._source_engine, self._attention = attention.engine, attention
         self._threads, self._observer = threads, observer
-        self._blocks = exact.compiled_graph.model_graph.block_count
+        self._blocks = attention.engine.compiled_graph.model_graph.block_count
         self._output_matrix = self._output_matrix_name()
         self._total_cost = self._cost_of_all()
         self._cost_so_far = 0.0
@@ -201,57 +209,61 @@ class _CalibrationRun:
     def _quantize_block(self, number: int, states: Floats) -> None:
         """Collect the inputs of the matrices of a block, and write its tensors."""
         where = f"layer {number + 1} of {self._blocks}"
-        inputs_by_names = self._collect_inputs(f"{where}: collecting inputs", number, states)
-        measured = {name for names in inputs_by_names for name in names}
+        inputs_by_rows = self._collect_inputs(f"{where}: collecting inputs", number, states)
+        measured = {name for names, _ in inputs_by_rows for name in names}
         others = [each for each in self._tensors_of(number) if each.name not in measured]
         self._write(others, make_encoder_factory("normal", {}))
-        for names in list(inputs_by_names):
-            self._encode(where, names, inputs_by_names.pop(names))
+        self._encode_all(where, inputs_by_rows)
 
     def _quantize_output_matrix(self, states: Floats) -> None:
         """Write the output matrix, if there is one."""
         if self._output_matrix:
-            inputs_by_names = self._collect_inputs("output layer: collecting inputs", None, states)
-            for names in list(inputs_by_names):
-                self._encode("output layer", names, inputs_by_names.pop(names))
+            inputs_by_rows = self._collect_inputs("output layer: collecting inputs", None, states)
+            self._encode_all("output layer", inputs_by_rows)
 
-    def _collect_inputs(self, what: str, number: int | None, states: Floats) -> InputsByNames:
+    def _collect_inputs(self, what: str, number: int | None, states: Floats) -> InputsByRows:
         """Return statistics of the inputs of a block's matrices, or of the output layer's if `number` is None."""
-        inputs_by_names: InputsByNames = {}
+        inputs_by_rows: InputsByRows = {}
         cost = self._cost_of_reading(number)
         for x in states:
             self._report(what)
-            probe = ActivationProbe(self._source_engine)
+            probe = ActivationProbe(self._source_engine, self._attention)
             given = probe.output_layer_inputs(x) if number is None else probe.block_inputs(number, x)
-            self._add_inputs(inputs_by_names, given, len(x))
+            self._add_inputs(inputs_by_rows, given, len(x))
             self._cost_so_far += cost
-        for names, inputs in inputs_by_names.items():
+        for (names, _), inputs in inputs_by_rows.items():
             if not np.isfinite(inputs.square_sums).all():
                 raise self._source_engine.file.error(f"tensor {names[0]}", "has inputs that are not finite")
-        return inputs_by_names
+        return inputs_by_rows
 
-    def _add_inputs(self, inputs_by_names: InputsByNames, given: Iterable[WeightInputs], tokens: int) -> None:
+    def _add_inputs(self, inputs_by_rows: InputsByRows, given: Iterable[WeightInputs], tokens: int) -> None:
         for each in given:
-            n, covariance = each.x.shape[1], any(map(self._gets_feedback, each.names))
-            if each.names not in inputs_by_names and each.expert is None:
-                inputs_by_names[each.names] = InputStatistics.empty(n, covariance=covariance)
-            elif each.names not in inputs_by_names:
-                inputs_by_names[each.names] = ExpertInputStatistics.empty(each.weights[0].shape[0], n)
-            inputs = inputs_by_names[each.names]
+            n, covariance, key = each.x.shape[1], any(map(self._gets_feedback, each.names)), (each.names, each.rows)
+            if key not in inputs_by_rows and each.expert is None:
+                inputs_by_rows[key] = InputStatistics.empty(n, covariance=covariance)
+            elif key not in inputs_by_rows:
+                inputs_by_rows[key] = ExpertInputStatistics.empty(each.weights[0].shape[0], n)
+            inputs = inputs_by_rows[key]
             if isinstance(inputs, ExpertInputStatistics):
                 inputs.add(each.expert or 0, each.x)
             else:
                 inputs.add(each.x, tokens, self._threads)
 
-    def _encode(self, where: str, names: tuple[str, ...], inputs: InputStatistics | ExpertInputStatistics) -> None:
-        """Encode and write matrices that share an input."""
-        self._report(f"{where}: {', '.join(name.split('.')[-2] for name in names)}")
-        covariance = inputs.covariance
-        factor = checked_factor(names[0], covariance, self._threads) if covariance else None
-        importance = dict.fromkeys(names, inputs.mean_squares)
-        tensors = [self._source.tensors[name] for name in names]
-        self._write(tensors, make_feedback_factory(importance, lambda _: factor))
-        self._cost_so_far += sum(map(self._cost_of_encoding, tensors))
+    def _encode_all(self, where: str, inputs_by_rows: InputsByRows) -> None:
+        """Encode and write matrices, those that share an input together. Their statistics are freed one by one."""
+        for names in dict.fromkeys(names for names, _ in inputs_by_rows):
+            self._report(f"{where}: {', '.join(name.split('.')[-2] for name in names)}")
+            parts = [rows for others, rows in inputs_by_rows if others == names]
+            factories = {rows: self._make_factory(names, inputs_by_rows.pop((names, rows))) for rows in parts}
+            tensors = [self._source.tensors[name] for name in names]
+            whole = factories.get(None) if len(parts) == 1 else None
+            self._write(tensors, whole or make_parts_factory(factories, tensors[0].shape[0]))
+            self._cost_so_far += sum(map(self._cost_of_encoding, tensors))
+
+    def _make_factory(self, names: Names, inputs: Statistics) -> EncoderFactory:
+        """Return the factory of encoders for inputs with these statistics, whose covariance is overwritten."""
+        factor = checked_factor(names[0], inputs.covariance, self._threads) if inputs.covariance else None
+        return make_feedback_factory(dict.fromkeys(names, inputs.mean_squares), lambda _: factor)
 
     def _write(
         self,
@@ -316,6 +328,8 @@ class _CalibrationRun:
         """Return the cost of one chunk: the products of the source model, and those of its inputs with each other."""
         matrices = [tensor for tensor in self._tensors_of(number) if len(tensor.shape) == 2]
         squares = sum(n * n for n in {tensor.shape[-1] for tensor in matrices})
+        values = self._attention.values
+        squares += sum(len(values[each.name].parts) * each.shape[-1] ** 2 for each in matrices if each.name in values)
         products = 0 if number is None else sum(tensor.n_elements for tensor in matrices)
         return float(self._chunks.shape[1] * (products + squares))
 

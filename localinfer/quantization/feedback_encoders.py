@@ -19,6 +19,7 @@ from quant.encoders.feedback import MIN_ROWS, FeedbackEncoder, feedback_kernel, 
 from quant.jit import loader
 
 Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 FactorLookup = Callable[[str], CholeskyFactor | None]  # tensor name -> factor; None if the covariance is unknown
 
 
@@ -50,6 +51,24 @@ def make_feedback_factory(
         return FeedbackEncoder(matrix.type, factor, paths.jit_dir()).encode
 
     return EncoderFactory(make_encoder, MIN_ROWS)
+
+
+def make_parts_factory(factories: Mapping[range | None, EncoderFactory], n_rows: int) -> EncoderFactory:
+    """Return a factory of encoders for matrices of `n_rows` rows, each with the encoders of its parts.
+
+    `factories` has those of some ranges of rows, and under None that of all other rows, if there are any.
+    """
+
+    def make_encoder(matrix: Matrix) -> RowEncoder:
+        parts = [(rows or range(n_rows), factories[rows](matrix)) for rows in sorted(factories, key=bool)]
+
+        def encode(x: Floats, out: Bytes) -> None:
+            for rows, encode_rows in parts:
+                encode_rows(x[rows.start : rows.stop], out[rows.start : rows.stop])
+
+        return encode
+
+    return EncoderFactory(make_encoder, n_rows)
 
 
 def make_factor_lookup(covariances: Mapping[str, Covariance], threads: int = 1) -> FactorLookup:

@@ -18,12 +18,13 @@ class WeightInputs(NamedTuple):
     """Weights that share an input, and rows of that input, float32 (rows, n_in).
 
     The rows belong to all tokens of a batch. For the weights of one expert they are the tokens routed to it, and
-    `expert` is the expert's index.
+    `expert` is the expert's index. If only some rows of the weights have this input, `rows` says which.
     """
 
     weights: Sequence[Tensor]
     x: Floats
     expert: int | None = None
+    rows: range | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -65,6 +65,10 @@ class ModelRunner:
             if hooks.points:
                 self._hooked_graphs.get(hooks.points, progress)
 
+    def graph_with(self, hooks: SequenceHooks | None) -> CompiledGraph:
+        """Return the graph that evaluates sequences with these hooks."""
+        return self._hooked_graphs.get(hooks.points) if hooks and hooks.points else self.compiled_graph
+
     # --- batches ---
 
     def evaluate_segments(

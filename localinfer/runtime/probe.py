@@ -1,12 +1,13 @@
 """Access to intermediate values of a forward pass: inputs of weight matrices, and the residual stream
 between blocks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import UnsupportedError
+from localinfer.gguf.reader import Tensor
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import Product
 from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches
@@ -14,17 +15,22 @@ from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import WeightInputs
+from localinfer.runtime.value_inputs import AttentionObserver
 from quant.matmul.layout import RUN_WORDS
 
 Floats = NDArray[np.float32]
 
 
 class ActivationProbe:
-    """A probe of an engine. No other code may use the engine at the same time."""
+    """A probe of an engine. No other code may use the engine at the same time.
 
-    def __init__(self, engine: Engine) -> None:
+    With an `observer` of the engine, the inputs of values are averages: see `localinfer.runtime.value_inputs`.
+    """
+
+    def __init__(self, engine: Engine, observer: AttentionObserver | None = None) -> None:
         self._engine, self._runner, self._sequence = engine, engine.runner, engine.sequence
-        self._compiled_graph = engine.compiled_graph
+        self._compiled_graph = engine.runner.graph_with(engine.sequence.modifiers.hooks)
+        self._observer = observer
 
     def layer_inputs(self, tokens: Tokens, *, include_output_layer: bool = False) -> Iterator[WeightInputs]:
         """Append `tokens` and yield the inputs of all layers' weights, and of the output layer with
@@ -93,7 +99,21 @@ class ActivationProbe:
     def block_inputs(self, number: int, x: Floats) -> Iterator[WeightInputs]:
         """Yield the inputs of one block's weights, as `layer_inputs`. `x` is the residual stream before the block."""
         self._load_residual_stream(x)
-        yield from self._inputs(*self._compiled_graph.model_graph.block_ops(number), len(x), run_all=False)
+        given = self._inputs(*self._compiled_graph.model_graph.block_ops(number), len(x), run_all=False)
+        yield from self._with_averages(self._observer, given) if self._observer else given
+
+    def _with_averages(self, observer: AttentionObserver, given: Iterable[WeightInputs]) -> Iterator[WeightInputs]:
+        """Yield inputs, and after them the averages of the inputs of values, with the rows of the weight that have
+        them."""
+        values: list[tuple[Tensor, Floats]] = []
+        for each in given:
+            values += [(weight, each.x.copy()) for weight in each.weights if weight.name in observer.values]
+            others = [weight for weight in each.weights if not observer.has_all_rows(weight)]
+            if others:
+                yield each._replace(weights=others)
+        for weight, x in values:
+            for rows, averages in observer.pop_averages(weight.name, x):
+                yield WeightInputs([weight], averages, rows=rows)
 
     def output_layer_inputs(self, x: Floats) -> Iterator[WeightInputs]:
         """Yield the inputs of the output layer, as `layer_inputs`. `x` is the residual stream before it."""

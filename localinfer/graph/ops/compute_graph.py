@@ -31,12 +31,13 @@ NOTHING: Constants = {}
 
 
 class Product(NamedTuple):
-    """A matrix product: the weight, its input `x` and the number of the first op of its stage. If each
+    """A matrix product: the weight, its input `x`, its result `y` and the number of the first op of its stage. If each
     row uses one of several matrices, `runs` has the rows that use each (`quant.matmul.experts`)."""
 
     first_op: int
     weight: Tensor
     x: Buffer
+    y: Buffer
     runs: Region | None = None
 
 
@@ -176,6 +177,12 @@ class ComputeGraph:
     def stage(self) -> int:
         """The number of the first op of the stage to which the next op belongs."""
         return next((number for number in range(len(self.ops), 0, -1) if self.ops[number - 1].barrier), 0)
+
+    def weight_of(self, y: Buffer) -> Tensor | None:
+        """Return the weight whose product the last op that wrote `y` computes; None if that op is another one."""
+        last = next((op for op in reversed(self.ops) if any(each is y for each in op.writes)), None)
+        weight = next((product.weight for product in reversed(self.products) if product.y is y), None)
+        return weight if last and weight and last.name == weight.name else None
 
     # --- when the graph is complete ---
 

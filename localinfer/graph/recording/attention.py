@@ -50,7 +50,8 @@ class LayerAttention(NamedTuple):
 
     `name` is the prefix of its ops, and identifies its cache. `kv_source` is the name of the layer whose keys and
     values it uses, if these are not its own. `sink_scores` are the learned scores of attention sinks. `k_bias` is the
-    bias that all keys contain, if any, before RoPE. No token attends to the first `n_masked` positions.
+    bias that all keys contain, if any, before RoPE. No token attends to the first `n_masked` positions. `v_weight` is
+    the matrix whose product the values are, if no other operation changes them.
     """
 
     name: str
@@ -61,6 +62,7 @@ class LayerAttention(NamedTuple):
     sink_scores: Tensor | None = None
     k_bias: Tensor | None = None
     n_masked: int = 0
+    v_weight: Tensor | None = None
 
     @property
     def scale(self) -> float:
@@ -102,6 +104,7 @@ class AttentionRecorder:
 
         Without v, the values are the last dimensions of the keys.
         """
+        layer = layer._replace(v_weight=self.graph.weight_of(v) if v else None)
         heads, rope = layer.heads, layer.spec.rope or NO_ROPE
         table, query_table = self._rope_table(rope), self._rope_table(rope, with_temperature=True)
         if layer.kv_source is None and layer.name not in self.caches:

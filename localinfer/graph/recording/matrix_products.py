@@ -47,7 +47,7 @@ def matmul(
     activation_type = fmt.activation_type(graph.passes)
     graph.need_scratch(matmul_scratch_bytes(n_in))
     source = converted(graph, x, weight, activation_type)
-    graph.products.append(Product(graph.stage, weight, x))
+    graph.products.append(Product(graph.stage, weight, x, y))
     graph.op(
         weight.name,
         PRODUCT.with_kernels(*fmt.matmul_kernels),
@@ -137,7 +137,7 @@ def add_grouped_product(
     activation_type = fmt.activation_type(graph.passes)
     graph.need_scratch(matmul_scratch_bytes(n_in))
     source = converted(graph, x, weights, activation_type)
-    graph.products.append(Product(graph.stage, weights, x, product.runs))
+    graph.products.append(Product(graph.stage, weights, x, product.y, product.runs))
     graph.op(
         weights.name,
         EXPERTS.with_kernels(*kernels),

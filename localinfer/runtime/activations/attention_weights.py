@@ -1,5 +1,7 @@
 """Attention weights, computed in float32 from the queries and keys that a trace has."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,25 +21,36 @@ def attention_weights(
 
     The share of attention sinks, which have no token, is missing: rows then add up to less than 1.
     """
-    heads, spec = layer.heads, layer.spec
-    n = len(positions)
+    return np.concatenate(list(group_weights(layer, visible, q, k, positions)))
+
+
+def group_weights(
+    layer: LayerAttention, visible: VisiblePositions, q: Floats, k: Floats, positions: Positions
+) -> Iterator[Floats]:
+    """Yield the attention weights of the query heads of each key head, (group, tokens, tokens)."""
+    heads, spec, n = layer.heads, layer.spec, len(positions)
     queries = q.reshape(n, heads.count_kv, heads.group, heads.key).transpose(1, 2, 0, 3)
-    keys = k.reshape(n, heads.count_kv, 1, heads.key).transpose(1, 2, 3, 0)
-    scores = (queries @ keys).reshape(heads.count, n, n) * np.float32(layer.scale)
-    if spec.cap:
-        scores = np.float32(spec.cap) * np.tanh(scores / np.float32(spec.cap))
+    keys = k.reshape(n, heads.count_kv, heads.key).transpose(1, 2, 0)
+    mask, slopes, sinks = attends(visible, positions), None, None
     if spec.max_alibi_bias:
-        slopes = alibi_slopes(heads.count, spec.max_alibi_bias).astype(np.float32)[:, None, None]
-        scores += slopes * (positions[None, :] - positions[:, None])
-    scores = np.where(attends(visible, positions), scores, -np.inf)
-    largest = scores.max(axis=2, keepdims=True)
-    sinks = None if layer.sink_scores is None else layer.sink_scores.data.view(np.float32).reshape(-1, 1, 1)
-    if sinks is not None:
-        largest = np.maximum(largest, sinks)
-    weights = np.exp(scores - largest)
-    total = weights.sum(axis=2, keepdims=True) + (0 if sinks is None else np.exp(sinks - largest))
-    result: Floats = weights / total
-    return result
+        slopes = alibi_slopes(heads.count, spec.max_alibi_bias).astype(np.float32).reshape(heads.count_kv, -1, 1, 1)
+    if layer.sink_scores is not None:
+        sinks = layer.sink_scores.data.view(np.float32).reshape(heads.count_kv, -1, 1, 1)
+    for number in range(heads.count_kv):
+        scores = (queries[number] @ keys[number]) * np.float32(layer.scale)
+        if spec.cap:
+            scores = np.float32(spec.cap) * np.tanh(scores / np.float32(spec.cap))
+        if slopes is not None:
+            scores += slopes[number] * (positions[None, :] - positions[:, None])
+        scores = np.where(mask, scores, -np.inf)
+        largest = scores.max(axis=2, keepdims=True)
+        if sinks is not None:
+            largest = np.maximum(largest, sinks[number])
+        weights = np.exp(scores - largest)
+        total = weights.sum(axis=2, keepdims=True)
+        if sinks is not None:
+            total += np.exp(sinks[number] - largest)
+        yield weights / total
 
 
 def attends(visible: VisiblePositions, positions: Positions) -> NDArray[np.bool_]:

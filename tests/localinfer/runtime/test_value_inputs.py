@@ -1,0 +1,61 @@
+"""Averages of the inputs of values, compared with the attention weights of the naive forward pass in float64."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localinfer import naive
+from localinfer.gguf.reader import open_gguf
+from localinfer.options import Options
+from localinfer.runtime import value_inputs
+from localinfer.runtime.engine import Engine
+from localinfer.runtime.probe import ActivationProbe
+from localinfer.runtime.value_inputs import AttentionObserver, common_weights
+
+TOKENS = np.random.default_rng(1).integers(5, 200, 40).astype(np.int32)
+
+ReferenceFile = Callable[[str], Path]
+
+
+def test_common_weights_have_the_mean_product() -> None:
+    a = np.tril(np.random.default_rng(0).random((3, 9, 9), np.float32))
+    a[:, :, 4] = 0  # no token attends to this one
+    u = common_weights(a).astype(np.float64)
+    np.testing.assert_allclose(u.T @ u, np.einsum("hij,hik->jk", a, a) / 3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix", "parts"),
+    [
+        *(("smollm2", "attn_v", 4), ("smollm2", "attn_v", 1), ("qwen2", "attn_v", 4), ("gemma2", "attn_v", 4)),
+        *(("gpt-oss", "attn_v", 4), ("phi3-long", "attn_qkv", 4), ("phi3-long", "attn_qkv", 1)),
+    ],
+)
+def test_averages_have_the_covariance_of_the_naive_forward_pass(
+    name: str, matrix: str, parts: int, reference_file: ReferenceFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every part of the key heads has the covariance of A X, the mean over its query heads."""
+    monkeypatch.setattr(value_inputs, "MAX_PARTS", parts)
+    path = reference_file(name)
+    points = naive.run_builder(naive.Model(open_gguf(path)), TOKENS.tolist()).points
+    options = Options(threads=1, ctx_size=64, batch_size=64, precision="high")
+    with closing(Engine.load(open_gguf(path), options)) as engine:
+        probe = ActivationProbe(engine, AttentionObserver(engine))
+        x, actual = probe.embed(TOKENS), []
+        for number in range(engine.compiled_graph.model_graph.block_count):
+            actual.append([each for each in probe.block_inputs(number, x) if each.rows])
+            probe.run_block(number, x)
+        heads = engine.compiled_graph.model_graph.attention_heads
+    for number, found in enumerate(actual):
+        weights, inputs = points[f"blk.{number}.attn_weights"], points[f"blk.{number}.attn_norm"]
+        n_parts = min(parts, heads[number].count_kv)
+        assert [each.names for each in found] == [(f"blk.{number}.{matrix}.weight",)] * n_parts
+        end, values = found[0].weights[0].shape[0], heads[number].count_kv * heads[number].value
+        assert [row for each in found for row in each.rows or ()] == list(range(end - values, end))
+        for each, group in zip(found, np.split(weights, n_parts), strict=True):
+            averages = group @ inputs
+            expected = np.einsum("htn,htm->nm", averages, averages) / len(group)
+            np.testing.assert_allclose(each.x.T @ each.x, expected, rtol=0.02, atol=0.01 * expected.max())
