@@ -61,6 +61,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "edit": ("cli.models.edit", "Change the metadata of a model file: set, add or remove keys."),
     "hash": ("cli.models.hash", "Print digests of the tensors of a model, which do not change with its metadata."),
     "quantize": ("cli.quantize.command", "Quantize or convert a model."),
+    "new-architecture": ("cli.models.new_architecture", "Draft an architecture that is not supported yet."),
     "lab": ("cli.quantize.lab", "Measure how sensitive a model is to the quantization of each tensor."),
     "fit": ("cli.quantize.fit", "Make the model file for this machine and your text."),
     "merge": ("cli.models.merge", "Write LoRA adapters into the weights of a model."),

@@ -258,10 +258,12 @@ def open_source(
     target_model_dir: str | None = None,
     pruned: tuple[int, ...] = (),
     adapters: Sequence[tuple[Path, float]] = (),
+    conversion: str | None = None,
 ) -> "Source":
     """Open a GGUF file or a checkpoint directory, without the layers `pruned`, and with LoRA adapters and their scales.
 
-    `target_model_dir` is the checkpoint of the model that a draft head belongs to. Raises LocalInferError for a damaged
+    `target_model_dir` is the checkpoint of the model that a draft head belongs to, `conversion` a Python file that
+    describes checkpoints of an architecture of the user's own. Raises LocalInferError for a damaged
     file and UnsupportedError for an architecture that cannot be converted.
     """
     from localinfer.adapters.merging import merge_adapters
@@ -270,7 +272,7 @@ def open_source(
     if path.is_dir():
         from localinfer.conversion import open_checkpoint
 
-        source = open_checkpoint(path, target_model_dir)
+        source = open_checkpoint(path, target_model_dir, conversion)
     else:
         from localinfer.gguf.gguf_source import from_gguf
 

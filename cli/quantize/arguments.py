@@ -71,6 +71,8 @@ class Task(NamedTuple):
     remote: bool  # the source is a checkpoint on the hub
     mmproj: bool  # the encoder of the checkpoint is converted
     layer_search: LayerSearch | None  # how the layers to remove are chosen
+    conversion: str | None  # the Python file that describes the checkpoint
+    architecture_file: str  # the Python file of the compute graph; "": a built-in one
 
     @property
     def search(self) -> str:
@@ -111,7 +113,7 @@ def parse_task(
     return Task(
         positionals, request, target, recipe_file, parse_lab(types), effort, output.keep_split, output.force,
         report_path, calibration, source.target_model_dir, parse_adapters(source), source.remote, source.mmproj,
-        layer_search,
+        layer_search, source.conversion, source.architecture or "",
     )  # fmt: skip
 
 
@@ -123,7 +125,7 @@ def check_mmproj(types: TypeOptions, importance: ImportanceOptions, source: Sour
         "--target-size": types.target_size, "--recipe": types.recipe,
         "--imatrix": importance.imatrix, "--calibrate": importance.calibrate,
         "--prune-layers": source.prune_layers, "--lora": source.lora, "--lora-scaled": source.lora_scaled,
-        "--target-model-dir": source.target_model_dir,
+        "--target-model-dir": source.target_model_dir, "--conversion": source.conversion,
     }  # fmt: skip
     if option := next((name for name, value in given.items() if value is not None), None):
         raise UsageError(f"{option}: cannot be combined with --mmproj, which converts the encoder only")

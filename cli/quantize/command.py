@@ -98,7 +98,9 @@ def open_source(name: str, task: Task, status: screen.Status) -> "Source":
         path = fetch_checkpoint(name, status)
     else:
         path = Path(name) if Path(name).is_dir() else find_or_fetch(name, status)
-    return file_operations.open_source(path, task.target_model_dir, task.request.pruned, task.adapters)
+    return file_operations.open_source(
+        path, task.target_model_dir, task.request.pruned, task.adapters, task.conversion
+    )
 
 
 def make_projector_plan(name: str, task: Task, status: screen.Status) -> "QuantizationPlan":
@@ -161,7 +163,7 @@ def run(name: str, task: Task) -> None:
         out,
         effort=task.effort,
         threads=resolve_threads(task.positionals.threads),
-        options=OutputOptions(task.replace, task.keep_split),
+        options=OutputOptions(task.replace, task.keep_split, task.architecture_file),
         progress=progress,
         compiling=status,
         observer=report,

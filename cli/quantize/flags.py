@@ -122,6 +122,17 @@ class SourceOptions:
         str | None,
         typer.Option("--target-model-dir", metavar="DIR", help="Checkpoint of the target model of a draft head."),
     ] = None
+    conversion: Annotated[
+        str | None,
+        typer.Option(
+            "--conversion", metavar="FILE",
+            help="Python file that describes checkpoints of an architecture of your own; see new-architecture.",
+        ),
+    ] = None  # fmt: skip
+    architecture: Annotated[
+        str | None,
+        typer.Option("--architecture", metavar="FILE", help="Python file of the compute graph of that architecture."),
+    ] = None
     mmproj: Annotated[
         bool, typer.Option("--mmproj", help="Convert a checkpoint's encoder of images or sounds, not its text model.")
     ] = False

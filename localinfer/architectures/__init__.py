@@ -61,19 +61,27 @@ def reject_speech_recognition(f: GGUF) -> None:
 
 def from_file(path: Path) -> BuildFunction:
     """Run a Python file and return its `build` function."""
-    import runpy
-
-    try:
-        found = runpy.run_path(str(path)).get("build")
-    except OSError as error:
-        raise UsageError(f"architecture: {path}: {error.strerror or error}") from None
-    except Exception as error:
-        what = f"{type(error).__name__}: {printable(str(error), 200)}"
-        raise LocalInferError(f"{path}: its code raised {what}") from error
+    found = run_python_file(path, "architecture").get("build")
     if not callable(found):
         raise UsageError(f"architecture: {path}: has no function `build`")
     build: BuildFunction = found
     return build
+
+
+def run_python_file(path: Path, option: str) -> dict[str, Any]:
+    """Run a Python file that a user gave for an option, and return its names.
+
+    Raises UsageError if it cannot be read, LocalInferError if its code raises an exception.
+    """
+    import runpy
+
+    try:
+        return runpy.run_path(str(path))
+    except OSError as error:
+        raise UsageError(f"{option}: {path}: {error.strerror or error}") from None
+    except Exception as error:
+        what = f"{type(error).__name__}: {printable(str(error), 200)}"
+        raise LocalInferError(f"{path}: its code raised {what}") from error
 
 
 def from_packages(name: str) -> Iterator[BuildFunction]:

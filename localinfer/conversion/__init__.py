@@ -33,7 +33,7 @@ from localinfer.conversion import (
     tensors,
     vocabulary,
 )
-from localinfer.conversion.architectures import find_architecture
+from localinfer.conversion.architectures import find_architecture, read_classes
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder
 from localinfer.conversion.tensor_formats import safetensors_file
 from localinfer.conversion.vocabulary import special_tokens
@@ -42,10 +42,11 @@ from localinfer.gguf.source import Field, Source
 __all__ = ["open_checkpoint"]
 
 
-def open_checkpoint(path: str | Path, target: str | Path | None = None) -> Source:
+def open_checkpoint(path: str | Path, target: str | Path | None = None, conversion: str | Path | None = None) -> Source:
     """Read everything in the directory except tensor bytes, which are loaded on demand.
 
-    `target` is the checkpoint of the target model; an EAGLE-3 draft head needs it.
+    `target` is the checkpoint of the target model; an EAGLE-3 draft head needs it. `conversion` is a Python file with
+    BY_CLASS, as the modules in architectures/ have it, for classes of the user's own.
 
     Raises LocalInferError with `<file>: <key or tensor>: <what is wrong>`, UnsupportedError naming what is not
     supported, ModelNotFoundError if there is no such directory, UsageError for a draft head without its target.
@@ -53,7 +54,8 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None) -> Sourc
     folder = tokenizer_folder = CheckpointFolder(Path(path))
     if speech_recognition.is_speech_recognition(folder.json(CONFIG)):
         return speech_recognition.open_speech_recognition(folder)
-    architecture, config = find_architecture(folder.json(CONFIG))
+    own_classes = read_classes(Path(conversion)) if conversion else {}
+    architecture, config = find_architecture(folder.json(CONFIG), own_classes)
     stored = quantization_config.dequantize(architecture, config, safetensors_file.open_weights(folder))
     if architecture.is_draft_head:
         tokenizer_folder, config = eagle3.read_target(config, Path(target) if target else None)

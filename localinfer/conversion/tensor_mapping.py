@@ -79,10 +79,13 @@ def unexpected_tensor(tensor: StoredTensor | StackedTensor, architecture: Archit
 
 
 def gguf_name_map(architecture: str, n_layer: int) -> Callable[[str], str | None]:
-    """Return a function that maps a tensor name to GGUF's, or to None."""
+    """Return a function that maps a tensor name to GGUF's, or to None: always None for an architecture that the `gguf`
+    package lacks."""
     import gguf
 
-    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    number = next((number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), None)
+    if number is None:
+        return lambda _: None
     table = gguf.get_tensor_name_map(number, n_layer)
     return lambda name: table.get_name(name, try_suffixes=ENDINGS)
 

@@ -211,9 +211,7 @@ def convert_tensor(
     kind = wanted.kind
     is_separate = kind in architecture.fused_sources and source_kind == kind
     reorder = None if is_separate else architecture.reorder.get(kind)
-    shape = shape_of(source_kind, architecture.shapes, hparams)
-    shape = (*shape[:-2], *shape[:-3:-1]) if reorder is transpose else shape
-    shape = (shape[0], 1, *shape[1:]) if CONVOLUTION.fullmatch(kind) else shape
+    shape = shape_in_checkpoint(kind, source_kind, architecture, hparams)
     if stored.shape != shape:
         raise stored.error(f"has shape {list(stored.shape)}, not {list(shape)}")
     shape_after = shape_of(kind, {**architecture.shapes, **architecture.final_shapes}, hparams)
@@ -244,6 +242,15 @@ def convert_tensor(
         )
     load = (lambda: to_bytes(moved(native_values(stored)))) if reorder else stored.load
     return SourceTensor(wanted.name, shape_after, TYPES[stored.dtype], load)
+
+
+def shape_in_checkpoint(kind: str, source_kind: str, architecture: Architecture, hparams: HParams) -> tuple[int, ...]:
+    """Return the shape of the checkpoint tensor of `source_kind`, which contains the tensor of `kind`."""
+    is_separate = kind in architecture.fused_sources and source_kind == kind
+    shape = shape_of(source_kind, architecture.shapes, hparams)
+    if architecture.reorder.get(kind) is transpose and not is_separate:
+        shape = (*shape[:-2], *shape[:-3:-1])
+    return (shape[0], 1, *shape[1:]) if CONVOLUTION.fullmatch(kind) else shape
 
 
 def reorder_rows(stored: StoredTensor | StackedTensor, reorder: Reorder | None, hparams: HParams) -> Values:

@@ -21,21 +21,22 @@ ENCODER = "clip"
 DRAFT_HEAD = "eagle3"  # it has no graph of its own: that of its target model includes it
 
 
-def require_runnable(file: Path, checkpoint: Path) -> None:
-    """Open a converted file, record its graph and read its tokenizer; nothing is compiled.
+def require_runnable(file: Path, checkpoint: Path, architecture_file: str = "") -> None:
+    """Open a converted file, record its graph and read its tokenizer; nothing is compiled. `architecture_file` is the
+    user's Python file of its compute graph, if it is not a built-in one.
 
     Raises LocalInferError that names the checkpoint and the key or tensor of the converted file, UnsupportedError for
     a model that cannot be run.
     """
     try:
-        record(open_gguf(file, _ConvertedFile))
+        record(open_gguf(file, _ConvertedFile), Options(architecture=architecture_file))
     except LocalInferError as error:
         raise type(error)(f"{display_path(checkpoint)}: the converted file cannot be run: {error}") from None
     finally:
         gc.collect()  # unmaps the file: some systems do not rename a mapped file
 
 
-def record(f: GGUF) -> None:
+def record(f: GGUF, options: Options) -> None:
     """Record the graph of a model without using it, and read its tokenizer. A file of an encoder has neither."""
     if f.get("general.architecture", str) == ENCODER:
         return
@@ -43,7 +44,7 @@ def record(f: GGUF) -> None:
         recognition_file(f)
         return
     if f.get("general.architecture", str) != DRAFT_HEAD:
-        build_graph(f, Options())
+        build_graph(f, options)
     tokenizer.from_gguf(f)
 
 

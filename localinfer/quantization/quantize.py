@@ -75,11 +75,12 @@ class OutputOptions:
     """Options of the files to write.
 
     `replace` allows existing files to be replaced. With `keep_split`, there is one file for each file of the source,
-    named OUT-00001-of-00003.gguf and so on.
+    named OUT-00001-of-00003.gguf and so on. `architecture_file` is the user's Python file of the compute graph.
     """
 
     replace: bool = False
     keep_split: bool = False
+    architecture_file: str = ""
 
 
 NEW_FILE = OutputOptions()
@@ -125,7 +126,7 @@ def quantize(
                     job = TensorJob(source, tensor, types[tensor.name], file, offset, observer)
                     submit_tensor(pool, job, encoder_factory, progress)
         if source.path.is_dir():  # a checkpoint, which has no other proof that its model can be run
-            require_runnable(files[0].temporary, source.path)
+            require_runnable(files[0].temporary, source.path, options.architecture_file)
     return list(sizes)
 
 

@@ -1,54 +1,53 @@
-"""The supported architectures as tables, one module per family. A new architecture is an Architecture and an entry in
-BY_CLASS.
+"""The supported architectures as tables, one module per family. A new architecture is a module with an Architecture and
+its classes in BY_CLASS; modules of this folder are found by themselves.
 
 common.py contains tables that several architectures share. Classes named ...ForConditionalGeneration are
 multimodal: only their text model is converted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any, TypeAlias
 
+from localinfer.architectures import run_python_file
 from localinfer.conversion import eagle3
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.architectures import (
-    bitnet,
-    cogvlm,
-    cohere,
-    deepseek,
-    eagle,
-    encoders,
-    experts,
-    falcon,
-    gemma,
-    glm,
-    gpt,
-    granite,
-    lfm,
-    llama,
-    llava,
-    mamba,
-    minicpmv,
-    nemotron,
-    phi,
-    qwen,
-    rwkv,
-    varied,
-)
+from localinfer.conversion.architectures import deepseek, eagle
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.config_key_aliases import normalize_keys
-from localinfer.errors import UnsupportedError
+from localinfer.errors import UnsupportedError, UsageError
 from localinfer.escaping import printable
 
-FAMILIES = (
-    llama, bitnet, gemma, qwen, phi, glm, granite, experts, deepseek, mamba, rwkv, lfm, nemotron, falcon, gpt, cohere,
-    encoders, llava, minicpmv, cogvlm, varied,
-)  # fmt: skip
-BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
-    name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()
-}
+Classes: TypeAlias = Mapping[str, Architecture | Callable[[JsonObject], Architecture]]  # by class in config.json
+NO_CLASSES: Classes = MappingProxyType({})
+
+
+def family_modules() -> Iterator[ModuleType]:
+    """Yield the modules of this folder that have classes."""
+    for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
+        module = import_module(f"{__name__}.{path.stem}")
+        if hasattr(module, "BY_CLASS"):
+            yield module
+
+
+FAMILIES = tuple(family_modules())
+BY_CLASS: Classes = {name: architecture for family in FAMILIES for name, architecture in family.BY_CLASS.items()}
 BY_TEXT_MODEL = {
     ("Mistral3ForConditionalGeneration", "mistral4"): deepseek.MISTRAL4
 }  # classes with several text models
+
+
+def read_classes(path: Path) -> Classes:
+    """Run the Python file of a user's architecture, and return its BY_CLASS. Raises UsageError if it has none."""
+    found: Any = run_python_file(path, "conversion").get("BY_CLASS")
+    entries = found.values() if isinstance(found, dict) else [None]
+    if not all(isinstance(each, Architecture) or callable(each) for each in entries):
+        raise UsageError(f"conversion: {path}: has no dict `BY_CLASS` of class names and architectures")
+    classes: Classes = found
+    return classes
 
 
 def architectures_named(name: str) -> list[Architecture]:
@@ -57,21 +56,22 @@ def architectures_named(name: str) -> list[Architecture]:
     return [each for each in known.values() if each.name == name]
 
 
-def find_architecture(config: JsonObject) -> tuple[Architecture, JsonObject]:
+def find_architecture(config: JsonObject, own_classes: Classes = NO_CLASSES) -> tuple[Architecture, JsonObject]:
     """Return the architecture that config.json names, and its hyperparameters with canonical keys and defaults.
 
+    `own_classes` of the user take precedence.
     Raises UnsupportedError naming the architecture and the most similar supported one.
     """
     if eagle3.is_eagle3(config):  # independent of its class name
         return eagle.EAGLE3, eagle3.flatten_config(config)
-    classes = config.get("architectures", list)
+    classes, by_class = config.get("architectures", list), {**BY_CLASS, **own_classes}
     name = classes[0] if classes else None
-    if not isinstance(name, str) or name not in BY_CLASS:
-        nearest = get_close_matches(str(name), BY_CLASS, n=1, cutoff=0.0)[0]
+    if not isinstance(name, str) or name not in by_class:
+        nearest = get_close_matches(str(name), by_class, n=1, cutoff=0.0)[0]
         what = f"{printable(repr(name), 80)} is not supported; the most similar supported class is {nearest}"
         raise config.error("architectures", what, UnsupportedError)
     text_model = config.child("text_config").get("model_type", str, "")
-    entry = BY_TEXT_MODEL.get((name, text_model), BY_CLASS[name])
+    entry = BY_TEXT_MODEL.get((name, text_model), by_class[name])
     architecture = entry if isinstance(entry, Architecture) else entry(config)
     parts = architecture.config_parts
     return architecture, normalize_keys(config, architecture.key_aliases, architecture.defaults, parts)
