@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import make_architecture_tables
 import pytest
 from code_examples import PAGES, command_lines
 from locations import CHECKOUT
@@ -58,6 +59,12 @@ def test_every_encoder_is_in_the_list() -> None:
     page = (CHECKOUT / "docs" / "architectures.md").read_text()
     for name in [*image_encoders.known(), *sound_encoders.known()]:
         assert re.search(rf"`{re.escape(name).replace('_', '[._]')}(_merger)?`", page), name
+
+
+def test_every_architecture_is_in_the_tables() -> None:
+    """If not: python tests/making/make_architecture_tables.py"""
+    for path, text in make_architecture_tables.pages().items():
+        assert path.read_text(encoding="utf-8") == text
 
 
 def test_readme_is_a_landing_page() -> None:

@@ -60,6 +60,8 @@ NOT_RUN = {  # part of a command line: why it does not run
 FILES_OF_PAGES = {  # file: the page with a Python block that is its content, and how the block begins
     "tool.py": ("tool-calling.md", "#!/usr/bin/env python3"),
     "my_llm.py": ("architectures.md", '"""Llama'),
+    "plm.py": ("new-architecture.md", '"""PLM (Deng'),
+    "plm_conversion.py": ("new-architecture.md", '"""Conversion of PLM'),
 }
 PYTHON_NOT_RUN = {  # part of a block: why it does not run
     "GRANITE = Architecture(": "an excerpt of a module",

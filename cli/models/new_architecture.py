@@ -158,10 +158,11 @@ def summary(candidate: "Candidate") -> tuple[str, str]:
     found = candidate.comparison
     counts = {
         "missing": len(found.missing), "unexpected": len(found.unexpected), "without a name": len(found.unnamed),
-        "of another shape": len(found.shapes), "keys not read": len(found.unread) + len(found.reading.unsupported),
-        "fields changed": len(found.reading.changes),
+        "of another shape": len(found.shapes),
     }  # fmt: skip
     texts = [f"{count} {what}" for what, count in counts.items() if count]
+    if n_keys := len(found.unread) + len(found.reading.unsupported) + len(found.reading.changes):
+        texts.append(f"{n_keys} key{'s' * (n_keys > 1)} of config.json")
     texts = ["no experts"] * found.lacks_experts + texts
     return f"{len(found.known)} alike", ", ".join(texts) or "no difference"
 
@@ -171,8 +172,9 @@ def next_steps(checkpoint: Path, name: str, files: Sequence[Path]) -> Iterator[s
     folder, model = shell_word(str(checkpoint)), f"{name}-f32.gguf"
     *graph, conversion = (shell_word(str(path)) for path in files)
     options = "".join(f" --architecture {path}" for path in graph)
+    code = "beside these files, and replace each TODO" if graph else f"beside the architecture that {conversion} names"
     yield "next:"
-    yield f"  1. read the model's code beside these files, and replace each TODO (guide: {GUIDE})"
+    yield f"  1. read the model's code {code} (guide: {GUIDE})"
     yield f"  2. localinfer quantize {folder} {model} F32 --conversion {conversion}{options}"
     yield f"  3. localinfer verify {model}{options} --against {folder}"
 

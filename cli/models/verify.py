@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -29,6 +29,22 @@ OPTIONS = (
 N_TOKENS, CONTEXT = 32, 256
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """The comparison with a checkpoint."""
+
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="CHECKPOINT",
+            help="Compare hidden states and logits with this checkpoint directory in transformers instead.",
+        ),
+    ] = None  # fmt: skip
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="With --against: run the Python files of the checkpoint.")
+    ] = False
+
+
 @with_options(names=OPTIONS, defaults={"ctx_size": CONTEXT})
 def verify_command(
     model: ModelArgument,
@@ -38,13 +54,7 @@ def verify_command(
     source: PromptSource,
     n_tokens: Annotated[int, typer.Option("-n", "--tokens", metavar="N", min=4, help="Tokens to evaluate.")] = N_TOKENS,
     every: Annotated[bool, typer.Option("--all", help="Show every operation, not the worst one of each kind.")] = False,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against", metavar="CHECKPOINT",
-            help="Compare hidden states and logits with this checkpoint directory in transformers instead.",
-        ),
-    ] = None,
+    checkpoint: CheckpointOptions,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Check that this machine computes a model correctly, operation by operation.
@@ -66,8 +76,9 @@ def verify_command(
         text = None
     status, start = screen.Status(), time.monotonic()
     path = find_or_fetch(model, status)
+    against = checkpoint.against
     if against is not None:
-        checks = compare_with_checkpoint(path, given, against, text, n_tokens, status)
+        checks = compare_with_checkpoint(path, given, checkpoint, text, n_tokens, status)
         facts: dict[str, object] = {"against": str(against)}
     else:
         found = verify(path, given, text, n_tokens, status)
@@ -105,7 +116,7 @@ def verify(path: Path, given: Layer, text: str | None, n_tokens: int, status: sc
 
 
 def compare_with_checkpoint(
-    path: Path, given: Layer, checkpoint: Path, text: str | None, n_tokens: int, status: screen.Status
+    path: Path, given: Layer, options: CheckpointOptions, text: str | None, n_tokens: int, status: screen.Status
 ) -> "Sequence[OperationCheck]":
     """Compare a model with its checkpoint in transformers."""
     import localinfer
@@ -113,6 +124,7 @@ def compare_with_checkpoint(
     from localinfer.evaluation.verification.verification import first_tokens
     from localinfer.gguf.reader import open_gguf
 
+    checkpoint = options.against or Path()
     if not checkpoint.is_dir():
         raise UsageError(f"--against: {checkpoint} is not a directory")
     against.require_packages()
@@ -126,7 +138,10 @@ def compare_with_checkpoint(
             model.logits(tokens)
     n_layers = f.get(f"{f.get('general.architecture', str)}.block_count", int)
     with status.busy("running transformers"):
-        return [*against.compare_with_checkpoint(f, checkpoint, tokens, trace, n_layers)]
+        checks = against.compare_with_checkpoint(
+            f, checkpoint, tokens, trace, n_layers, trust_remote_code=options.trust_remote_code
+        )
+        return [*checks]
 
 
 def require_agreement(model: str, checks: "Sequence[OperationCheck]") -> None:

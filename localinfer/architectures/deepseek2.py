@@ -4,6 +4,7 @@ The large models also compress queries to a low rank. V3 adds a bias to the rout
 the sum of their two best experts; V2 ranks them by their best expert.
 """
 
+from localinfer.graph.attention import latent_queries
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import has_experts, read_router
@@ -25,14 +26,7 @@ def latent_decoder(g: Builder[X], router: Router | None) -> None:
 
     def latent_attention(blk: Block, h: X) -> BranchOutput[X]:
         n = blk.heads.count
-        q_input = h
-        if g.tensors.has(f"{blk}attn_q_a.weight"):
-            rank = g.hparams.count("attention.q_lora_rank")
-            q_input = g.norm(g.matmul(h, f"{blk}attn_q_a", rank), f"{blk}attn_q_a_norm")
-        q = g.matmul(
-            q_input, f"{blk}attn_q" if q_input is h else f"{blk}attn_q_b", n * (shape.nope_dim + shape.rope_dim)
-        )
-        q_nope, q_rope = g.per_head.split(q, n, shape.nope_dim, shape.rope_dim)
+        q_nope, q_rope = latent_queries(g, h, blk, shape.nope_dim, shape.rope_dim)
         q = g.per_head.join(n, q_rope, g.per_head.matmul(q_nope, f"{blk}attn_k_b", n, shape.rank))
         latent, k_rope = g.slices(h, f"{blk}attn_kv_a_mqa", shape.rank, shape.rope_dim)
         k = g.per_head.join(1, k_rope, g.norm(latent, f"{blk}attn_kv_a_norm"))

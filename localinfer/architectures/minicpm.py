@@ -7,11 +7,12 @@ from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
-def build(g: Builder[X]) -> None:
-    """The logits are divided by `logit_scale`, as in granite. Early files need defaults for it."""
+def build(g: Builder[X], pairs: str = "interleaved") -> None:
+    """The logits are divided by `logit_scale`, as in granite. Early files need defaults for it. A variant rotates other
+    `pairs`."""
     hparams = g.hparams
     spec = DecoderSpec(
-        attention=AttentionSpec(g.rope("interleaved")),
+        attention=AttentionSpec(g.rope(pairs)),
         embedding_scale=hparams.positive("embedding_scale", 12.0),
         residual_scale=hparams.positive("residual_scale", 1.4 / math.sqrt(g.block_count)),
         logit_scale=1 / hparams.positive("logit_scale", g.embedding_length / 256),

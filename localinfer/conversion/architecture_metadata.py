@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from localinfer.conversion.attention_metadata import original_context, shared_kv_layers
+from localinfer.conversion.attention_metadata import expanded_mla, original_context, shared_kv_layers
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.expert_metadata import experts
 from localinfer.conversion.hparams import HParams
@@ -21,6 +21,7 @@ from localinfer.graph.properties.pooling import POOLINGS
 
 Fields = dict[str, Field]
 BAICHUAN2_VOCABULARY = 125_696
+MINICPM3_SCALES = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
 
 
 def minicpm_scales(config: JsonObject, hp: HParams) -> Fields:
@@ -30,6 +31,13 @@ def minicpm_scales(config: JsonObject, hp: HParams) -> Fields:
         "residual_scale": Field.float32(config.positive_float("scale_depth") / hp.n_layer**0.5),
         "logit_scale": Field.float32(hp.n_embd / config.positive_float("dim_model_base")),
     }
+
+
+def minicpm3(config: JsonObject, hp: HParams) -> Fields:
+    """Return MiniCPM3's metadata: latent attention, and those of MiniCPM's scales that readers do not assume."""
+    usual = minicpm_scales(replace(config, values={**config.values, **MINICPM3_SCALES}), hp)
+    scales = {key: field for key, field in minicpm_scales(config, hp).items() if field != usual[key]}
+    return expanded_mla(config, hp) | scales
 
 
 def refact_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001

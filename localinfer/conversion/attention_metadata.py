@@ -137,8 +137,9 @@ def mla_hparams(config: JsonObject, hp: HParams) -> HParams:
     """Add the sizes of multi-head latent attention (MLA): heads share one key. Rope rotates its last values;
     the others are the latent vector stored in the KV cache.
     """
-    names = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank")
-    n_rope, n_nope, value, rank = (config.positive_int(name, MAXIMA["attention.key_length"]) for name in names)
+    names = ("qk_rope_head_dim", "qk_nope_head_dim", "kv_lora_rank")
+    n_rope, n_nope, rank = (config.positive_int(name, MAXIMA["attention.key_length"]) for name in names)
+    value = config.positive_int("v_head_dim", MAXIMA["attention.key_length"], max(1, hp.n_embd // hp.n_head))
     queries = config.positive_int("q_lora_rank", MAXIMA["embedding_length"]) if config.values.get("q_lora_rank") else 0
     sizes = {
         "n_q": hp.n_head * (n_nope + n_rope), "n_qk_rope": n_rope, "n_qk_nope": n_nope, "n_value": value,
@@ -146,6 +147,25 @@ def mla_hparams(config: JsonObject, hp: HParams) -> HParams:
         "n_kv_b": hp.n_head * (n_nope + value),
     }  # fmt: skip
     return replace(hp, n_head_kv=1, rope=replace(mla_rope(config, hp.rope), n_rot=n_rope), sizes=sizes)
+
+
+def expanded_mla_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the sizes of multi-head latent attention whose keys and values are computed for each head, from one matrix
+    kv_b. Raises UnsupportedError for YaRN's scaling of scores."""
+    rope = config.child("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
+    if rope.get("mscale_all_dim", float, 0.0):
+        raise rope.error("mscale_all_dim", "is not supported", UnsupportedError)
+    return replace(mla_hparams(config, hp), n_head_kv=hp.n_head)
+
+
+def expanded_mla(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return the metadata of latent attention whose keys and values are computed for each head."""
+    queries = {"attention.q_lora_rank": Field.uint32(hp.sizes["q_rank"])} if hp.sizes["q_rank"] else {}
+    return queries | {
+        "attention.kv_lora_rank": Field.uint32(hp.sizes["kv_rank"]),
+        "attention.key_length": Field.uint32(hp.sizes["n_qk_nope"] + hp.sizes["n_qk_rope"]),
+        "attention.value_length": Field.uint32(hp.sizes["n_value"]),
+    }
 
 
 def mla_rope(config: JsonObject, rope: RopeMetadata) -> RopeMetadata:

@@ -21,8 +21,10 @@ MAX_ALIBI_BIAS = 64  # of the head with the smallest slope, whose scores then ha
 
 
 def qkv(g: Builder[X], h: X, blk: Block, *, bias: bool = False) -> Sequence[X]:
-    """Return queries, keys and values, [token][head][value], from three matrices or from a fused one. With `bias`, each
-    matrix must have one. The file may limit their magnitudes."""
+    """Return queries, keys and values, [token][head][value], from three matrices, from a fused one, or from latent
+    vectors. With `bias`, each matrix must have one. The file may limit their magnitudes."""
+    if g.tensors.has(f"{blk}attn_kv_b.weight"):
+        return latent_qkv(g, h, blk)
     if bias:
         g.tensors.require_bias("attn_q", "attn_k", "attn_v", "attn_qkv")
     heads = blk.heads
@@ -42,6 +44,32 @@ def qkv(g: Builder[X], h: X, blk: Block, *, bias: bool = False) -> Sequence[X]:
         for x in products:
             g.clip(x, g.hparams.positive("attention.clamp_kqv"))
     return products
+
+
+def latent_qkv(g: Builder[X], h: X, blk: Block) -> tuple[X, X, X]:
+    """Return the queries, keys and values of multi-head latent attention (DeepSeek-V2, 2024), from one matrix
+    `attn_kv_b` for the keys and values of all heads. The rotated values of a head come first; those of keys are the
+    same for all heads."""
+    n, value, rope = blk.heads.count, blk.heads.value, g.hparams.count("rope.dimension_count", maximum=blk.heads.key)
+    nope, rank = blk.heads.key - rope, g.hparams.count("attention.kv_lora_rank")
+    q_nope, q_rope = latent_queries(g, h, blk, nope, rope)
+    latent, k_rope = g.slices(h, f"{blk}attn_kv_a_mqa", rank, rope)
+    latent = g.norm(latent, f"{blk}attn_kv_a_norm")
+    k_nope, v = g.per_head.split(g.matmul(latent, f"{blk}attn_kv_b", n * (nope + value)), n, nope, value)
+    k = g.per_head.join(n, g.per_head.repeat(k_rope, n), k_nope)
+    g.point(k, f"{blk}attn_k")
+    g.point(v, f"{blk}attn_v")
+    return g.per_head.join(n, q_rope, q_nope), k, v
+
+
+def latent_queries(g: Builder[X], h: X, blk: Block, nope: int, rope: int) -> Sequence[X]:
+    """Return the `nope` values of each query head that are not rotated, and the `rope` values that are. Large models
+    compress queries to a low rank."""
+    n, name = blk.heads.count * (nope + rope), f"{blk}attn_q"
+    if g.tensors.has(f"{blk}attn_q_a.weight"):
+        rank = g.hparams.count("attention.q_lora_rank")
+        h, name = g.norm(g.matmul(h, f"{blk}attn_q_a", rank), f"{blk}attn_q_a_norm"), f"{blk}attn_q_b"
+    return g.per_head.split(g.matmul(h, name, n), blk.heads.count, nope, rope)
 
 
 def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:

@@ -216,6 +216,10 @@ class HeadOperations(ABC, Generic[X]):
         """Return the first halves of the heads of x, and their second halves."""
 
     @abstractmethod
+    def repeat(self, x: X, heads: int) -> X:
+        """Return rows in which each of the heads has the values of the row of x."""
+
+    @abstractmethod
     def join(self, heads: int, *slices: X) -> X:
         """Concatenate slices head by head."""
 

@@ -43,6 +43,17 @@ def copy_slices() -> Body:
     return body
 
 
+def repeat() -> Body:
+    """Make the kernel that copies the `size` values of each token to each of its heads."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        items = load(int64, args.tokens) * args.heads
+        for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
+            copy(args.x + 4 * args.size * (item // args.heads), args.size, args.y + 4 * args.size * item)
+
+    return body
+
+
 def gather_heads(tile: int, passes: int) -> Body:
     """Make the kernel y[row] = x[token][head] of the row, 0 in empty rows, and q = y quantized unless q is 0.
     `row_count` receives the number of rows."""

@@ -127,6 +127,7 @@ GATHER_HEADS = KernelSignature.parse(
 COPY_SLICES = KernelSignature.parse(
     "localinfer.kernels.head_slices:copy_slices", "tokens x x_first x_step heads size y:out y_first y_step"
 )
+REPEAT = KernelSignature.parse("localinfer.kernels.head_slices:repeat", "tokens x size heads y:out")
 
 RELATIVE_POSITIONS = KernelSignature.parse(
     "localinfer.kernels.attention.relative_positions:add_dimensions",

@@ -23,6 +23,9 @@ class NumpyHeads(HeadOperations[Floats]):
         chunks = x.reshape(len(x), heads, 2, -1)
         return chunks[:, :, 0].reshape(len(x), -1), chunks[:, :, 1].reshape(len(x), -1)
 
+    def repeat(self, x: Floats, heads: int) -> Floats:
+        return np.tile(x, (1, heads))
+
     def join(self, heads: int, *chunks: Floats) -> Floats:
         return np.concatenate([chunk.reshape(len(chunk), heads, -1) for chunk in chunks], axis=2).reshape(
             len(chunks[0]), -1

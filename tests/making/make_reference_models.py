@@ -4,16 +4,17 @@ computes.
     python tests/making/make_reference_models.py              # all of them
     python tests/making/make_reference_models.py gemma2 phi3  # these
 
-Needs torch and transformers. Only the configuration is stored: the weights follow from their names and shapes.
+MODELS has the models, and so has each file in reference_specs/. Needs torch and transformers. Only the configuration is
+stored: the weights follow from their names and shapes.
 Logits are computed in float32 with eager attention.
 """
 
 import json
 import re
+import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ import openelm_model
 import reference_models
 import rwkv7_model
 import smallthinker_model
+from reference_spec import SPECIAL_IDS, WINDOW, Shapes, Spec, Tensors, layer_types, longrope, rope, sizes
 
 TEXT = "Attention is all you need: 3.14159 of it, naïve or not, over 日本語 and back, for ever and ever and ever!?"
 N_TOKENS = 96
@@ -37,7 +39,6 @@ POSITIONS = np.array([8, 23, 26, 47, 50, 71, 83, 95])
 COLUMNS = np.arange(2, reference_models.N_VOCAB, 3)  # of the vocabulary, likewise
 IDS = [256, *TEXT.encode()][:N_TOKENS]
 assert len(IDS) == N_TOKENS
-WINDOW = 24  # four of them in the text
 CHUNKED = {"attention_chunk_size": WINDOW, "floor_scale": 16}
 NUMBER = re.compile(r"\.\d+\.")
 VISION_TENSOR = re.compile(
@@ -47,58 +48,6 @@ DULL = (
     "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
     "time_step",
 )  # fmt: skip
-SPECIAL_IDS = {"bos_token_id": 256, "eos_token_id": 256, "pad_token_id": None}
-Shapes = dict[str, tuple[int, ...]]
-Tensors = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spec:
-    """A reference model. `config` makes the model that computes the logits; `norm` is the mean of its norms' weights.
-
-    If transformers has no class for a checkpoint, or its format differs from published ones, `written` changes
-    config.json, `shapes` the tensors' names and shapes, and `computed` the checkpoint's tensors to the model's own.
-    """
-
-    architecture: str
-    config: Any
-    model: Any = None  # the class, if transformers cannot infer it from the configuration
-    encoder: bool = False  # no output layer: hidden states are stored
-    norm: float = 1.0
-    written: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    shapes: Callable[[Shapes], Shapes] = dict
-    computed: Callable[[Tensors], Tensors] = dict
-
-
-def sizes(heads: int = 4, kv: int = 2, layers: int = 2, **more: Any) -> dict[str, Any]:
-    """Return the sizes that most models have: an embedding of 96, split between the heads unless `more` differs."""
-    common = {
-        "hidden_size": 96,
-        "intermediate_size": 160,
-        "num_hidden_layers": layers,
-        "vocab_size": reference_models.N_VOCAB,
-    }
-    counts = {"num_attention_heads": heads, "num_key_value_heads": kv, "max_position_embeddings": 256}
-    return common | counts | SPECIAL_IDS | {"tie_word_embeddings": False} | more
-
-
-def rope(kind: str = "default", theta: float = 10_000.0, **more: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
-
-
-def longrope(pairs: int, original: int, **more: Any) -> dict[str, Any]:
-    """Return longrope parameters with different factors for each pair."""
-    factors = {
-        "short_factor": [1.0 + 0.03125 * (i % 5) for i in range(pairs)],
-        "long_factor": [1.0 + 0.25 * i + 0.5 * (i % 3) for i in range(pairs)],
-    }
-    return rope("longrope", original_max_position_embeddings=original, **factors, **more)
-
-
-def layer_types(layers: int, period: int) -> dict[str, Any]:
-    """Return layer types: the last of every `period` layers is global, the others have a window."""
-    kinds = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(layers)]
-    return {"sliding_window": WINDOW, "layer_types": kinds}
 
 
 # --- checkpoints whose format differs from transformers' ---
@@ -1858,6 +1807,10 @@ MODELS = {
         ),
     ),
 }  # fmt: skip
+
+
+for path in sorted(Path(__file__).with_name("reference_specs").glob("*.py")):
+    MODELS |= runpy.run_path(str(path))["MODELS"]
 
 
 def main() -> None:

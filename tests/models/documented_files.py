@@ -180,6 +180,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "qwen.gguf": tool_model, "minilm.gguf": encoder, "bge-m3.gguf": encoder,
     "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
+    "plm-checkpoint/": lambda path: reference_models.checkpoint("plm", path.parent).rename(path),
     "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
     "voxtral.gguf": hearing_model, "mamba.gguf": recurrent_model,

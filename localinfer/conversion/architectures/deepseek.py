@@ -10,6 +10,7 @@ from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.tensor_formats import reorder
 
 MLA = ("attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b", "attn_output")
+WHOLE_MLA = ("attn_kv_a_mqa", "attn_kv_a_norm", "attn_kv_b", "attn_output")  # keys and values are one matrix
 NARROW_QUERIES = ("attn_q_a", "attn_q_a_norm", "attn_q_b")
 DEEPSEEK2 = Architecture(
     name="deepseek2",

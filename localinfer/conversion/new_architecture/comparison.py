@@ -25,9 +25,9 @@ OTHER_NAMES = {  # of canonical keys of config.json, which no architecture has y
     "num_attention_heads": ("n_heads", "num_heads"),
     "num_key_value_heads": ("n_kv_heads", "kv_n_heads", "num_query_groups", "multi_query_group_num"),
     "max_position_embeddings": ("max_seq_len", "max_sequence_length", "seq_length", "seq_len", "model_max_length"),
-    "rms_norm_eps": ("rms_eps", "norm_epsilon", "layernorm_epsilon", "rmsnorm_eps"),
     "vocab_size": ("padded_vocab_size", "n_vocab"),
 }
+OTHER_EPS = ("rms_eps", "rmsnorm_eps", "norm_epsilon", "layernorm_epsilon", "rms_norm_eps", "layer_norm_eps")
 UNNAMED = "?"  # before the name of a tensor that has none in GGUF
 
 
@@ -99,7 +99,7 @@ class Comparison:
         reading = self.reading
         tensors = 4 * len(self.unnamed) + 3 * (len(self.missing) + self.lacks_experts + len(self.unexpected))
         values = len(reading.changes) + len(reading.unsupported) + 3 * bool(reading.problem)
-        return tensors + 2 * len(self.shapes) + values + len(self.unread) / (1 + len(self.unread))
+        return tensors + 4 * len(self.shapes) + values + len(self.unread) / (1 + len(self.unread))
 
     @property
     def is_alike(self) -> bool:
@@ -208,7 +208,7 @@ def other_shapes(
 def read_config(config: JsonObject, architecture: Architecture) -> Reading:
     """Read config.json as an architecture does, but do not stop at values that it does not support."""
     keys = normalize_keys(config, architecture.key_aliases, architecture.defaults, architecture.config_parts)
-    if aliases := needed_aliases(keys):
+    if aliases := needed_aliases(architecture, keys):
         aliases = {**architecture.key_aliases, **aliases}
         keys = normalize_keys(config, aliases, architecture.defaults, architecture.config_parts)
     values = WatchedValues(keys.values)
@@ -236,10 +236,10 @@ def read_config(config: JsonObject, architecture: Architecture) -> Reading:
     return Reading(hparams, changes, tuple(unsupported), problem, frozenset(read))
 
 
-def needed_aliases(keys: JsonObject) -> dict[str, str]:
+def needed_aliases(architecture: Architecture, keys: JsonObject) -> dict[str, str]:
     """Return the keys that stand for canonical ones which are missing."""
-    found = {}
-    for canonical, names in OTHER_NAMES.items():
+    found, eps = {}, config_hyperparameters.EPS[architecture.norm]
+    for canonical, names in {**OTHER_NAMES, eps: OTHER_EPS}.items():
         if canonical not in keys.values and (name := next((name for name in names if name in keys.values), None)):
             found[canonical] = name
     return found

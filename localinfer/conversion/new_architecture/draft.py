@@ -69,7 +69,7 @@ def tensor_remarks(comparison: Comparison) -> Iterator[str]:
     for hint, kinds in by_hint(comparison.missing, hints.MISSING_KINDS):
         yield with_hint(f"the checkpoint has no {kinds}, which {nearest} has", hint)
     for hint, kinds in by_hint(comparison.unexpected, hints.UNEXPECTED_KINDS):
-        yield with_hint(f"the checkpoint has {kinds}, which {nearest} has not", hint)
+        yield with_hint(f"the checkpoint has {kinds}, which {nearest} lacks", hint)
     for tensor in comparison.unnamed:
         kinds = " or ".join(suggestions(tensor, comparison)[:3])
         probably = "a number of each layer" if is_number(tensor) else f"it may be {kinds}" if kinds else ""

@@ -20,7 +20,7 @@ from localinfer.conversion.tensor_formats.safetensors_file import INDEX_FILE, St
 from localinfer.errors import LocalInferError
 from localinfer.gguf.mapped_file import MappedFile
 
-LAYER = re.compile(r"\.(\d+)\.")
+LAYER = re.compile(r"(?<!_projections)\.(\d+)\.")  # the number of a layer; those of projections are of streams
 # Keys of config.json that do not change what is computed: training, tokens, types, other models.
 IRRELEVANT = re.compile(
     r".*(dropout|_pdrop|_drop|loss|initializer|_init_|init_std|token_id|token_index|attn_implementation).*|_.*"

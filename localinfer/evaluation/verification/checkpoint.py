@@ -39,9 +39,11 @@ def allowed_difference(f: GGUF) -> float:
     return max(ALLOWED[name] for name in types)
 
 
-def compute_hidden_states(checkpoint: Path, tokens: Sequence[int], n_layers: int) -> tuple[Sequence[Floats], Floats]:
+def compute_hidden_states(
+    checkpoint: Path, tokens: Sequence[int], n_layers: int, *, trust_remote_code: bool = False
+) -> tuple[Sequence[Floats], Floats]:
     """Return what a checkpoint computes in transformers: the outputs of its layers, (tokens, n), and the logits,
-    (tokens, n_vocab).
+    (tokens, n_vocab). With `trust_remote_code`, its own Python files are run.
 
     Raises LocalInferError with the message of transformers if it cannot load the checkpoint, or if it has another
     number of layers.
@@ -52,9 +54,10 @@ def compute_hidden_states(checkpoint: Path, tokens: Sequence[int], n_layers: int
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        load = transformers.AutoModelForCausalLM.from_pretrained
+        model = load(checkpoint, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise LocalInferError(f"{checkpoint}: transformers: {error}") from None
+        raise LocalInferError(f"{checkpoint}: transformers: {' '.join(str(error).split())}") from None
     lists = (each for each in model.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == n_layers)
     if (layers := next(lists, None)) is None:
         raise LocalInferError(f"{checkpoint}: has other layers than the model, which has {n_layers}")
@@ -71,12 +74,13 @@ def compute_hidden_states(checkpoint: Path, tokens: Sequence[int], n_layers: int
 
 
 def compare_with_checkpoint(
-    f: GGUF, checkpoint: Path, tokens: Sequence[int], activations: Mapping[str, Floats], n_layers: int
-) -> Iterator[OperationCheck]:
+    f: GGUF, checkpoint: Path, tokens: Sequence[int], activations: Mapping[str, Floats], n_layers: int, *,
+    trust_remote_code: bool = False,
+) -> Iterator[OperationCheck]:  # fmt: skip
     """Yield a check of the output of each layer and of the logits. `activations` are those of the model, by point:
     "blk.N.resid_post", unless it has several residual streams, and "logits"."""
     allowed = allowed_difference(f)
-    states, logits = compute_hidden_states(checkpoint, tokens, n_layers)
+    states, logits = compute_hidden_states(checkpoint, tokens, n_layers, trust_remote_code=trust_remote_code)
     for number, expected in enumerate(states):
         if (name := f"blk.{number}.resid_post") in activations:
             yield check(name, activations[name], expected, allowed)

@@ -84,8 +84,8 @@ def alibi_slopes(heads: int, max_bias: float) -> NDArray[np.float64]:
 def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[AttentionHeads]:
     """Return the heads of each layer.
 
-    The head size is n_embd / n_head unless the file gives it, for all layers or separately for sliding-window layers.
-    Purely recurrent models have no heads, and some layers of others may have none.
+    Keys and values have n_embd / n_head values unless the file gives their lengths, for all layers or separately for
+    sliding-window layers. Purely recurrent models have no heads, and some layers of others may have none.
     """
     if (hparams.has("ssm.state_size") or hparams.has("wkv.head_size")) and not hparams.count(
         "attention.head_count", 0, minimum=0
@@ -99,8 +99,8 @@ def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks
     if not hparams.has("attention.key_length") and embedding_length % most:
         what = f"is {most}; it must divide the embedding length {embedding_length}"
         raise hparams.error("attention.head_count", what)
-    key = hparams.count("attention.key_length", max(1, embedding_length // most))
-    value = hparams.count("attention.value_length", key)
+    usual = max(1, embedding_length // most)
+    key, value = hparams.count("attention.key_length", usual), hparams.count("attention.value_length", usual)
     lengths = [(key, value)] * blocks
     if hparams.has("attention.key_length_swa") or hparams.has("attention.value_length_swa"):
         local = hparams.count("attention.key_length_swa", key), hparams.count("attention.value_length_swa", value)

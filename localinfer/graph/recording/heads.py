@@ -7,7 +7,7 @@ from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.properties.tensors import Tensors
 from localinfer.graph.recording import matrix_products
-from localinfer.kernels.signatures import COPY_SLICES, GATHER_HEADS, SPLIT_HALVES
+from localinfer.kernels.signatures import COPY_SLICES, GATHER_HEADS, REPEAT, SPLIT_HALVES
 from quant.jit.cpu import target
 from quant.matmul.layout import RUN_WORDS
 
@@ -34,6 +34,11 @@ class HeadRecorder(HeadOperations[Buffer]):
             "halves", SPLIT_HALVES, x.rows, chunks=(1, 8), x=x, size=size, heads=heads, first=first, second=second
         )
         return first, second
+
+    def repeat(self, x: Buffer, heads: int) -> Buffer:
+        y = self._graph.buffer(heads * x.n)
+        self._graph.op("repeat", REPEAT, x.rows, chunks=(1, 8), x=x, size=x.n, heads=heads, y=y)
+        return y
 
     def join(self, heads: int, *slices: Buffer) -> Buffer:
         first, y = 0, self._graph.buffer(sum(each.n for each in slices))

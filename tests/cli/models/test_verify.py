@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reference_models
 from flipped_bits import flip_a_bit
+from locations import TESTS
 from tiny import tiny_llama
 
 Run = Callable[..., tuple[int, str, str]]
@@ -100,3 +101,19 @@ def test_a_conversion_is_compared_with_its_checkpoint(run: Run, name: str, tmp_p
     other = reference_models.checkpoint("llama2" if name == "llama3" else "llama3", tmp_path)
     code, _, err = run("verify", right, "--against", other)
     assert (code, "blk.0.resid_post: differs from transformers by" in err) == (1, True)
+
+
+@pytest.mark.skipif(not HAS_TRANSFORMERS, reason="torch and transformers are not installed")
+def test_code_of_a_checkpoint_runs_only_if_it_is_trusted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers has no class for PLM."""
+    checkpoint = reference_models.checkpoint("plm", tmp_path)
+    (checkpoint / "modeling_plm.py").write_text((TESTS / "oracles" / "plm_model.py").read_text())
+    classes = {"AutoConfig": "modeling_plm.PLMConfig", "AutoModelForCausalLM": "modeling_plm.PLMForCausalLM"}
+    checkpoints.edit_json(checkpoint / "config.json", lambda config: config.update(auto_map=classes))
+    model = checkpoints.as_type(checkpoint, tmp_path / "plm.gguf", "F32")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    assert run("verify", model, "--against", checkpoint, "--trust-remote-code")[0] == 0
+    code, _, err = run("verify", model, "--against", checkpoint)
+    assert (code, "trust_remote_code" in err, err.count("\n")) == (1, True, 1)

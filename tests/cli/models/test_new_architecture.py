@@ -1,0 +1,96 @@
+"""`localinfer new-architecture` with tiny checkpoints."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import reference_models
+from checkpoints import edit_json
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return reference_models.checkpoint("apertus", tmp_path)
+
+
+def test_a_draft_is_written_and_never_overwritten(run: Run, checkpoint: Path, tmp_path: Path) -> None:
+    command = "new-architecture", checkpoint, "--without", "apertus", "-o", tmp_path / "drafts"
+    code, out, err = run(*command)
+    assert code == 0
+    assert out.startswith("ApertusForCausalLM: 2 layers, 17 names of tensors\n\nnearest architectures\n  qwen3 ")
+    assert "differences from qwen3\n  the checkpoint has no ffn_gate" in out
+    files = sorted((tmp_path / "drafts").iterdir())
+    assert [path.name for path in files] == ["apertus.py", "apertus_conversion.py"]
+    assert [line for line in err.splitlines() if line.startswith("wrote ")] == [f"wrote {path}" for path in files]
+    assert f"verify apertus-f32.gguf --architecture {files[0]} --against {checkpoint}" in err
+    texts = [path.read_text() for path in files]
+    files[0].unlink()
+    code, _, err = run(*command)
+    assert (code, "apertus_conversion.py: exists; choose another --name or --output" in err) == (2, True)
+    assert [path.read_text() for path in (tmp_path / "drafts").iterdir()] == texts[1:]
+
+
+def test_a_known_class_is_named(run: Run, checkpoint: Path) -> None:
+    code, out, err = run("new-architecture", checkpoint)
+    assert (code, out) == (0, "ApertusForCausalLM is known: its architecture is apertus\n")
+    assert err == f"convert it: localinfer quantize {checkpoint} apertus-bf16.gguf BF16\n"
+    assert json.loads(run("new-architecture", checkpoint, "--json")[1]) == {
+        "class": "ApertusForCausalLM", "known": "apertus",
+    }  # fmt: skip
+
+
+def test_a_dry_run_prints_the_files(run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkpoint)
+    before = sorted(checkpoint.iterdir())
+    code, out, _ = run("new-architecture", ".", "--without", "apertus", "--dry-run")
+    assert code == 0
+    assert "# apertus.py\n" in out
+    assert "\nAPERTUS = replace(\n    QWEN3,\n" in out
+    found = json.loads(run("new-architecture", ".", "--without", "apertus", "--dry-run", "--json")[1])
+    assert found["nearest"][0]["architecture"] == "qwen3"
+    assert found["nearest"][0]["missing"] == ["ffn_gate"]
+    assert all(text in out for text in found["files"].values())
+    assert sorted(checkpoint.iterdir()) == before
+
+
+def test_the_checkpoint_of_a_known_architecture_with_another_class(run: Run, tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("llama3", tmp_path)
+    edit_json(folder / "config.json", lambda config: config.update(architectures=["NewForCausalLM"]))
+    code, out, err = run("new-architecture", folder, "-o", tmp_path)
+    assert (code, "tensors and configuration are those of llama" in out) == (0, True)
+    conversion, model = tmp_path / "llama_conversion.py", tmp_path / "new.gguf"
+    assert f"--conversion {conversion}" in err
+    assert run("quantize", folder, model, "F32", "--conversion", conversion)[0] == 0
+    assert run("inspect", model)[0] == 0
+
+
+@pytest.mark.parametrize(("config", "arguments", "code", "message"), [
+    ({}, ["--name", "New"], 2, "error: --name: 'New' (letters, digits"),
+    ({}, ["--name", "lambda"], 2, "error: --name: 'lambda' (letters, digits"),
+    ({"hidden_act": "gelu"}, ["--name", "qwen3"], 2, "error: --name: there is an architecture qwen3"),
+    ({"model_type": None}, [], 2, "error: --name: must be given, as model_type in config.json is: ''"),
+    ({}, ["--name", "new", "-o", "config.json/x"], 2, "error: --output: config.json/x: Not a directory"),
+])  # fmt: skip
+def test_bad_input_is_one_line(
+    config: dict[str, object], arguments: list[str], code: int, message: str, run: Run, checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    edit_json(checkpoint / "config.json", lambda values: values.update({"architectures": ["NewForCausalLM"], **config}))
+    monkeypatch.chdir(checkpoint)
+    actual, _, err = run("new-architecture", ".", *arguments)
+    assert (actual, err.startswith(message), err.count("\n")) == (code, True, 1), err
+
+
+def test_damaged_checkpoints(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("new-architecture", tmp_path / "nothing")
+    assert (code, err) == (3, f"error: {tmp_path}/nothing: no such directory\n")
+    code, _, err = run("new-architecture", tmp_path)
+    assert (code, err) == (1, f"error: {tmp_path}: there is no config.json: not a checkpoint directory\n")
+    folder = reference_models.checkpoint("llama3", tmp_path)
+    (folder / "model.safetensors").write_bytes(b"x" * 100)
+    edit_json(folder / "config.json", lambda values: values.update(architectures=["NewForCausalLM"]))
+    code, _, err = run("new-architecture", folder)
+    assert (code, "model.safetensors: not a safetensors file" in err, err.count("\n")) == (1, True, 1)
