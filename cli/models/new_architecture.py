@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from localinfer.conversion.new_architecture.survey import Survey
 
 NAME = re.compile(r"[a-z][a-z0-9]*([._-][a-z0-9]+)*")
+NUMBER = re.compile(r"\.\d+\.")  # of a layer or an expert
 N_SHOWN = 5  # nearest architectures
 GUIDE = "docs/new-architecture.md"
 
@@ -140,7 +141,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> Sequence[Path]:
 def report(survey: "Survey", candidates: "Sequence[Candidate]", draft: "Draft") -> Iterator[str]:
     """Yield the lines of the comparison: the nearest architectures, and what differs from the first."""
     shapes = "" if survey.has_shapes else ", whose shapes are unknown: the safetensors files are missing"
-    n_tensors = len(survey.tensors)
+    n_tensors = len({NUMBER.sub(".", name) for name in survey.tensors})
     yield f"{screen.one_line(survey.class_name)}: {survey.n_layer} layers, {n_tensors} names of tensors{shapes}"
     rows = [(each.comparison.architecture.name, *summary(each)) for each in candidates[:N_SHOWN]]
     yield from table("nearest architectures", "<><", rows, screen.output_columns())

@@ -58,7 +58,8 @@ def identity(x: int, n: int) -> None:
     """Leave n floats unchanged."""
 
 
-GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "softmax_of_chosen": identity, "sparse_mixer": identity}
+GATINGS = {"softmax": softmax, "sigmoid": sigmoid}  # of all logits
+GATINGS_OF_CHOSEN = {"softmax_of_chosen": softmax, "sigmoid_of_chosen": sigmoid}
 SPARSE_MIXER_THRESHOLD = 0.02  # twice the jitter that the SparseMixer router was trained with
 
 
@@ -120,14 +121,11 @@ def route(gating: str, normed: int, best: int) -> Body:
     The router's logits become probabilities. The experts with the largest probability plus bias (unless bias is 0) are
     chosen; with several `groups`, only from the `groups_used` groups whose `best` experts have the largest sum. Their
     weights are the probabilities without bias, divided by their sum if `normed`, times `scale`. With
-    "softmax_of_chosen", the weights are the softmax of the chosen logits; with "sparse_mixer", see
-    `sparse_mixer_weight`.
+    "softmax_of_chosen" and "sigmoid_of_chosen", experts are chosen by their logits, and the weights are the function of
+    the chosen ones; with "sparse_mixer", see `sparse_mixer_weight`.
     """
-    probabilities, is_softmax_of_chosen, is_sparse_mixer = (
-        GATINGS[gating],
-        gating == "softmax_of_chosen",
-        gating == "sparse_mixer",
-    )
+    probabilities, weights_of_chosen = GATINGS.get(gating, identity), GATINGS_OF_CHOSEN.get(gating, identity)
+    is_sparse_mixer, sums_after = gating == "sparse_mixer", gating in GATINGS_OF_CHOSEN
     mask_groups = make_mask_groups(best)
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
@@ -153,8 +151,11 @@ def route(gating: str, normed: int, best: int) -> Body:
                 store(args.weights + 4 * pair, weight)
                 total += weight
             at = args.weights + 4 * used * token
-            if is_softmax_of_chosen:
-                softmax(at, used)
+            weights_of_chosen(at, used)
+            if sums_after:
+                total = float32(0.0)
+                for slot in range(used):
+                    total += load(float32, at + 4 * slot)
             for slot in range(used):
                 weight = load(float32, at + 4 * slot)
                 store(at + 4 * slot, (weight / total if normed else weight) * float32(args.scale))

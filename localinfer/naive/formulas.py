@@ -220,8 +220,8 @@ def choose_experts(p: Floats, router: Router) -> NDArray[np.int64]:
 def expert_weights(p: Floats, ids: NDArray[np.int64], router: Router) -> Floats:
     """Return the weights of the chosen experts, (n_tokens, used), from their probabilities."""
     weights = np.take_along_axis(p, ids, axis=1)
-    if router.gating == "softmax_of_chosen":
-        weights = softmax(weights)
+    if router.gating in ("softmax_of_chosen", "sigmoid_of_chosen"):
+        weights = {"softmax_of_chosen": softmax, "sigmoid_of_chosen": sigmoid}[router.gating](weights)
     if router.gating == "sparse_mixer":
         weights = np.array([[sparse_mixer_weight(row, chosen, rank) for rank in range(router.used)]
                             for row, chosen in zip(p, ids, strict=True)], p.dtype)  # fmt: skip

@@ -13,6 +13,7 @@ import json
 import re
 import runpy
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors.numpy import load_file
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
 import alibi_model  # (needs the path above)
@@ -1809,12 +1811,10 @@ MODELS = {
 }  # fmt: skip
 
 
-for path in sorted(Path(__file__).with_name("reference_specs").glob("*.py")):
-    MODELS |= runpy.run_path(str(path))["MODELS"]
-
-
 def main() -> None:
     """Write the models named on the command line, or all."""
+    for path in sorted(Path(__file__).with_name("reference_specs").glob("*.py")):
+        MODELS.update(runpy.run_path(str(path))["MODELS"])
     transformers.utils.logging.disable_progress_bar()
     reference_models.DATA.mkdir(exist_ok=True)
     for name in sys.argv[1:] or MODELS:
@@ -1843,6 +1843,7 @@ def write_and_load(name: str, spec: Spec) -> Any:
     if spec.encoder:
         tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # not needed for the stored output
     own = {key: tuple(values.shape) for key, values in model.state_dict().items() if key not in tied}
+    own = saved_shapes(model) if spec.saved else own
     vision = {key: shape for key, shape in own.items() if VISION_TENSOR.match(key)}  # not part of the description
     shapes = spec.shapes({key: shape for key, shape in own.items() if key not in vision})
     described = {
@@ -1855,12 +1856,28 @@ def write_and_load(name: str, spec: Spec) -> Any:
         "only": only(shapes, text.num_hidden_layers),
     }
     write(name, described)
+    if spec.saved:
+        return load_checkpoint(name, type(model))
     weights = spec.computed(reference_models.weights(name, reference_models.read_description(name)))
     weights |= {key: reference_models.values(f"{name}/{key}", shape, 1.0) for key, shape in vision.items()}
     remaining = model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()}, strict=False)
     assert set(remaining.missing_keys) <= tied, remaining
     assert not remaining.unexpected_keys, remaining
     return model
+
+
+def saved_shapes(model: Any) -> Shapes:
+    """Return the shapes of the tensors that transformers saves."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return {key: values.shape for key, values in load_file(Path(folder) / "model.safetensors").items()}
+
+
+def load_checkpoint(name: str, model_class: Any) -> Any:
+    """Return the model of transformers with the weights of the checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = reference_models.checkpoint(name, Path(folder))
+        return model_class.from_pretrained(path, attn_implementation="eager").float().eval()
 
 
 def text_of(spec: Spec) -> Any:

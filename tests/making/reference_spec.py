@@ -19,6 +19,7 @@ class Spec:
 
     If transformers has no class for a checkpoint, or its format differs from published ones, `written` changes
     config.json, `shapes` the tensors' names and shapes, and `computed` the checkpoint's tensors to the model's own.
+    With `saved`, transformers converts them: the checkpoint has the names that it saves, as published ones do.
     """
 
     architecture: str
@@ -26,6 +27,7 @@ class Spec:
     model: Any = None  # the class, if transformers cannot infer it from the configuration
     encoder: bool = False  # no output layer: hidden states are stored
     norm: float = 1.0
+    saved: bool = False
     written: Callable[[dict[str, Any]], dict[str, Any]] = dict
     shapes: Callable[[Shapes], Shapes] = dict
     computed: Callable[[Tensors], Tensors] = dict

@@ -1,5 +1,6 @@
 """GGUF's names for tensors that an architecture does not know: the names that other architectures give them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 
@@ -8,6 +9,17 @@ from localinfer.conversion.architectures import FAMILIES
 from localinfer.conversion.new_architecture.comparison import Comparison, FoundTensor
 from localinfer.conversion.new_architecture.survey import pattern
 from localinfer.conversion.tensor_mapping import ENDINGS
+
+USUAL_WORDS = (  # in names of tensors, and the kinds that have them
+    (r"(?=.*norm)(?=.*post)(?=.*at).*", "post_attention_norm"),
+    (r"(?=.*norm)(?=.*post)(?=.*(ffn|mlp|feed)).*", "post_ffw_norm"),
+    (r"(?=.*norm)(?=.*(pre|in))(?=.*at).*", "attn_norm"),
+    (r"(?=.*norm)(?=.*(ffn|mlp|feed)).*", "ffn_norm"),
+    (r"(?=.*bias)(?=.*(expert|router|score|correction)).*", "exp_probs_b.bias"),
+    (r"(?=.*shared)(?=.*gate).*", "ffn_gate_shexp"),
+    (r"(?=.*shared)(?=.*up).*", "ffn_up_shexp"),
+    (r"(?=.*shared)(?=.*down).*", "ffn_down_shexp"),
+)
 
 
 def own_name(tensor: FoundTensor) -> str:
@@ -22,6 +34,7 @@ def suggestions(tensor: FoundTensor, comparison: Comparison) -> tuple[str, ...]:
     """Return kinds that a tensor may be, the most probable first: those that the architecture misses before others."""
     key = without_ending(pattern(tensor.name))
     named = [kind for names in (gguf_kinds(), own_kinds()) for kind in names.get(key, ())]
+    named = named or [kind for words, kind in USUAL_WORDS if re.fullmatch(words, key.lower())][:1]
     alike = [kind for kind in named if kind in comparison.missing]
     return tuple(dict.fromkeys((*alike, *(kind for kind in named if kind not in comparison.known))))
 
@@ -51,7 +64,7 @@ def own_kinds() -> Mapping[str, tuple[str, ...]]:
     """Return the kinds by names in checkpoints, of the tensor names that conversions add."""
     found: dict[str, list[str]] = {}
     for name, kind in added_names():
-        found.setdefault(f"model.layers.{{}}.{without_ending(name)}", []).append(without_ending(kind))
+        found.setdefault(f"model.layers.{{}}.{without_ending(name)}", []).append(kind.removesuffix(".weight"))
     return {name: tuple(dict.fromkeys(kinds)) for name, kinds in found.items()}
 
 

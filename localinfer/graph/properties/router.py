@@ -11,8 +11,8 @@ class Router:
     """How `used` of `count` experts are chosen for each token, and weighted.
 
     `gating` turns the router's logits into probabilities: "softmax", "sigmoid", "softmax_of_chosen" (softmax over the
-    chosen logits) or "sparse_mixer" (Phi-3.5-MoE). The weights are divided by their sum if `normed`, and multiplied by
-    `scale`. They scale the experts' outputs, or with `weighs_inputs` their inputs.
+    chosen logits), "sigmoid_of_chosen" or "sparse_mixer" (Phi-3.5-MoE). The weights are divided by their sum if
+    `normed`, and multiplied by `scale`. They scale the experts' outputs, or with `weighs_inputs` their inputs.
 
     If experts are in `groups` of adjacent experts, only the `groups_used` groups with the highest scores are eligible.
     The score of a group is the sum of the probabilities of its `best_per_group` best experts, one or two.
