@@ -139,8 +139,8 @@ def compare(survey: Survey, architecture: Architecture, own_name: str = "") -> C
 
 
 def map_names(survey: Survey, architecture: Architecture, own_name: str) -> dict[str, FoundTensor]:
-    """Return the tensors by kind. Those without a name in GGUF, or with that of another tensor, have UNNAMED and their
-    own name."""
+    """Return the tensors by kind. Those without a name in GGUF, or with that of another tensor of the same layer, have
+    UNNAMED and their own name."""
     selected = tensor_mapping.select_tensors(architecture, survey.tensors)
     stacked = tensor_mapping.stack_members(tensor_mapping.text_model_tensors(selected))
     first, second = (
@@ -155,8 +155,12 @@ def map_names(survey: Survey, architecture: Architecture, own_name: str) -> dict
         own = tensor_mapping.architecture_name(name, table)
         renamed = own or first(name) or tensor_mapping.OUTPUT_NAMES.get(name) or second(name)
         kind = BLOCK.sub("", renamed).removesuffix(".weight") if renamed else ""
+        layers = survey.layers_of(tensor.name)
+        if kind in found and layers and not {*layers} & {*found[kind].layers}:  # another name in other layers
+            found[kind] = found[kind]._replace(layers=tuple(sorted((*layers, *found[kind].layers))))
+            continue
         key = kind if kind and kind not in found else f"{UNNAMED}{name}"
-        found[key] = FoundTensor(tensor.name, tensor.shape, survey.layers_of(tensor.name))
+        found[key] = FoundTensor(tensor.name, tensor.shape, layers)
     return found
 
 
