@@ -148,7 +148,7 @@ def map_names(survey: Survey, architecture: Architecture, own_name: str) -> dict
         for name in (architecture.name_map_architecture or architecture.name, own_name)
     )
     table = {**architecture.tensor_names, **(mtp.TENSOR_NAMES if architecture.has_mtp else {})}
-    found = {}
+    found: dict[str, FoundTensor] = {}
     for name, tensor in stacked.items():
         if pattern(name) in architecture.layer_numbers:
             continue

@@ -20,8 +20,8 @@ from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 
 # Their text model has another prefix, or layers with and without experts mix.
 OTHER_FORMS = ["minicpm-v", "qwen2moe-dense", "qwen3moe-dense"]
-# Left out: the nearest other architecture, and parts of the remarks.
-NEAREST = {
+# Another architecture, and parts of the remarks on what differs from it.
+OTHERS = {
     "apertus": ("qwen3", ["no ffn_gate", "DecoderSpec(gated=False)", "act_fn.alpha_n [1]: a number of each layer",
                           "hidden_act is \"xielu\": DecoderSpec(activation='xielu')"]),
     "arcee": ("llama", ["no ffn_gate", "DecoderSpec(activation='relu_squared')"]),
@@ -50,13 +50,20 @@ def test_each_model_is_like_its_own_architecture(name: str, tmp_path: Path) -> N
     assert min(candidate.distance for candidate in candidates) < 1
 
 
-@pytest.mark.parametrize("name", NEAREST)
-def test_the_draft_of_a_model_without_its_architecture(name: str, tmp_path: Path) -> None:
-    architecture, (nearest, remarks) = reference_models.architecture(name), NEAREST[name]
+@pytest.mark.parametrize("name", ["apertus", "deepseek2", "falcon-h1", "gemma2", "plm", "qwen3moe"])
+def test_the_nearest_architecture_is_its_own(name: str, tmp_path: Path) -> None:
+    survey, architecture = read_survey(reference_models.checkpoint(name, tmp_path)), reference_models.architecture(name)
+    assert rank(survey, architecture)[0].comparison.architecture.name == architecture
+    assert architecture not in [each.comparison.architecture.name for each in rank(survey, "new", architecture)]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_draft_of_a_model_from_another_architecture(name: str, tmp_path: Path) -> None:
+    architecture, (other, remarks) = reference_models.architecture(name), OTHERS[name]
     survey = read_survey(reference_models.checkpoint(name, tmp_path))
     candidates = rank(survey, architecture, without=architecture)
-    assert candidates[0].comparison.architecture.name == nearest
-    draft = make_draft(architecture, survey.class_name, candidates[0])
+    candidate = next(each for each in candidates if each.comparison.architecture.name == other)
+    draft = make_draft(architecture, survey.class_name, candidate)
     for remark in remarks:
         assert any(remark in each for each in draft.remarks), draft.remarks
     for text in draft.files.values():
