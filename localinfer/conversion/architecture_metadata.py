@@ -84,6 +84,16 @@ def meta_layout(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
     return {"tensor_data_layout": Field.text("Meta AI original pth")}
 
 
+def neo_bert_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001
+    """Set NeoBERT's feed-forward length: two thirds of that in config.json, in steps of 8."""
+    return replace(hp, n_ff=-(-(2 * hp.n_ff // 3) // 8) * 8)
+
+
+def neo_bert(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return NeoBERT's pooling, and that RoPE has no scaling."""
+    return {"rope.scaling.type": Field.text("none"), "pooling_type": Field.uint32(POOLINGS.index("cls"))}
+
+
 def modern_bert(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
     """Return the activation and the classifier's pooling, which differ between models."""
     pooling = config.get("classifier_pooling", str, "cls")

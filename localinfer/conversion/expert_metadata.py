@@ -9,6 +9,7 @@ from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
 
 Fields = dict[str, Field]
+NOMIC_CONTEXT = 512  # tokens
 
 
 def experts(config: JsonObject, hp: HParams, *, usually_normed: bool | None = None) -> Fields:
@@ -81,6 +82,18 @@ def dense_first_hparams(config: JsonObject, hp: HParams) -> HParams:
         what = f"other than dense and then sparse, {hp.n_layer} in all, is not supported"
         raise config.error("mlp_layer_types", what, UnsupportedError)
     return replace(hp, n_dense_layers=dense)
+
+
+def nomic_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Set that every other layer of Nomic Embed v2 has experts, and the length of texts that it was trained with, which
+    config.json does not state."""
+    n_ctx = min(hp.n_ctx, NOMIC_CONTEXT)
+    return replace(hp, moe_interleave=config.positive_int("moe_every_n_layers", DEFAULT_MAXIMUM), n_ctx=n_ctx)
+
+
+def nomic_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return Nomic's expert metadata, with the distance of layers with experts."""
+    return experts(config, hp) | {"moe_every_n_layers": Field.uint32(hp.moe_interleave)}
 
 
 def hy_experts(config: JsonObject, hp: HParams) -> Fields:

@@ -113,6 +113,28 @@ def mimo_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
     return expert_metadata.sigmoid_experts(config, hp) | {"attention.head_count_kv": numbers(layers)}
 
 
+def laguna_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
+    """Return Laguna's layer overrides: all layers have their own number of heads."""
+    key, maximum = "num_attention_heads_per_layer", MAXIMA["attention.head_count"]
+    heads = counts(config, key, hp.n_layer, maximum) if key in config.values else [hp.n_head] * hp.n_layer
+    if any(count % hp.n_head_kv or not count for count in heads):
+        raise config.error(key, f"must be multiples of {hp.n_head_kv}")
+    return tuple(LayerOverrides({"n_head": count}) for count in heads)
+
+
+def laguna_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return Laguna's metadata: experts, the heads of each layer, and the rotated values of heads with a window."""
+    fields = {
+        "attention.head_count": numbers([layer.values["n_head"] for layer in laguna_layers(config, hp)]),
+        "leading_dense_block_count": Field.uint32(hp.n_dense_layers),
+        "expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared),
+        "expert_weights_norm": Field.flag(True),
+    }
+    if hp.sliding_window:
+        fields["rope.dimension_count_swa"] = Field.uint32(hp.rope_swa.n_rot)
+    return expert_metadata.sigmoid_experts(config, hp) | fields
+
+
 def openelm_lengths(config: JsonObject) -> list[int]:
     """Return OpenELM's feed-forward length of each layer: a multiple of the embedding length, rounded to a multiple of
     the divisor, but down by at most a tenth."""

@@ -224,6 +224,10 @@ class HeadOperations(ABC, Generic[X]):
         """Concatenate slices head by head."""
 
     @abstractmethod
+    def gate(self, x: X, gate: X, heads: int, activation: str) -> None:
+        """Multiply each head of x, whose values are a multiple of 16, by act(its value of gate)."""
+
+    @abstractmethod
     def matmul(self, x: X, name: str, heads: int, n_out: int) -> X:
         """Return weight[head] . x[head] for each head. All matrices are one tensor, (heads, n_out, n_in)."""
 

@@ -1,15 +1,17 @@
 """The encoder of the BERT family: post-norm layers with bidirectional attention and no output layer."""
 
 from localinfer.graph.attention import qkv
-from localinfer.graph.builder import AttentionSpec, Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, Router, X
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.properties.rope import Rope
 
 
 def build_encoder(
-    g: Builder[X], *, activation: str, gated: bool, rope: Rope | None = None, positions: bool = False
-) -> None:
-    """Build a whole encoder. Positions come from a rotary embedding or from learned `positions`."""
+    g: Builder[X], *, activation: str, gated: bool, rope: Rope | None = None, positions: bool = False,
+    router: Router | None = None,
+) -> None:  # fmt: skip
+    """Build a whole encoder. Positions come from a rotary embedding or from learned `positions`. With a `router`,
+    layers with a router tensor are mixtures of experts."""
     g.use_layer_norm()
     x = g.embeddings.tokens()
     if g.tensors.has("token_types.weight"):
@@ -24,7 +26,10 @@ def build_encoder(
         g.matmul(a, f"{blk}attn_output", g.embedding_length, add_to=x)
         g.norm(x, f"{blk}attn_output_norm", in_place=True)
         g.point(x, f"{blk}resid_mid")
-        f = feed_forward(g, x, blk, activation, gated=gated)
-        g.matmul(f, f"{blk}ffn_down", g.embedding_length, add_to=x)
+        if router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
+            g.add(x, g.experts.apply(x, blk, router, activation, gated=gated))
+        else:
+            f = feed_forward(g, x, blk, activation, gated=gated)
+            g.matmul(f, f"{blk}ffn_down", g.embedding_length, add_to=x)
         g.norm(x, f"{blk}layer_output_norm", in_place=True)
     g.output.final_states(x)

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import float32, int64
 
-from localinfer.kernels.exponentials import exp
+from localinfer.kernels.exponentials import exp, softplus
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import (
     absolute,
@@ -121,6 +121,7 @@ ACTIVATIONS = {
     "gelu_quick": gelu_quick,
     "relu": relu,
     "relu_squared": relu_squared,
+    "softplus": softplus,
 }
 
 
@@ -207,6 +208,20 @@ def gate_halves(activation: str, tile: int, passes: int) -> Body:
                 store(out + i, unit(load(f32x16, row + i), load(f32x16, row + 4 * n + i)))
             if args.q:
                 quantize_groups(out, args.q, token, 0, n // 32, n)
+
+    return body
+
+
+def gate_heads(activation: str) -> Body:
+    """Make the kernel x[token][head] *= act(gate[token][head]), where heads have a multiple of 16 values."""
+    act = ACTIVATIONS[activation]
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
+        for head in range(args.heads * first, args.heads * end):
+            factor = act(splat(f32x16, load(float32, args.gate + 4 * head)))
+            for i in range(4 * args.size * head, 4 * args.size * (head + 1), 64):
+                store(args.x + i, load(f32x16, args.x + i) * factor)
 
     return body
 

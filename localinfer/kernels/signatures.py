@@ -79,6 +79,7 @@ GATED_ACTIVATION = KernelSignature.parse(
     "localinfer.kernels.activations:gated_activation", "tokens up up_n up_first n gate:out q:out"
 )
 GATE_HALVES = KernelSignature.parse("localinfer.kernels.activations:gate_halves", "tokens x n y:out q:out")
+GATE_HEADS = KernelSignature.parse("localinfer.kernels.activations:gate_heads", "tokens gate heads size x:out")
 SIGMOID_GATE = KernelSignature.parse("localinfer.kernels.activations:sigmoid_gate", "tokens h weight n_in n x:out")
 
 COPY = KernelSignature.parse("localinfer.kernels.altup:copy_slice", "tokens x x_n x_first n y:out y_n y_first")

@@ -187,6 +187,7 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "gelu_quick": gelu_quick,
     "relu": relu,
     "relu_squared": relu_squared,
+    "softplus": lambda x: np.logaddexp(0, x),
 }
 
 

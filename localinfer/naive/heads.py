@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localinfer.graph.builder import HeadOperations
-from localinfer.naive.formulas import Floats, split_heads
+from localinfer.naive.formulas import ACTIVATIONS, Floats, split_heads
 from localinfer.naive.weights import Model
 
 
@@ -30,6 +30,9 @@ class NumpyHeads(HeadOperations[Floats]):
         return np.concatenate([chunk.reshape(len(chunk), heads, -1) for chunk in chunks], axis=2).reshape(
             len(chunks[0]), -1
         )
+
+    def gate(self, x: Floats, gate: Floats, heads: int, activation: str) -> None:
+        x *= np.repeat(ACTIVATIONS[activation](gate), x.shape[1] // heads, axis=1)
 
     def matmul(self, x: Floats, name: str, heads: int, n_out: int) -> Floats:
         chunks = (self.model.expert(name, head, chunk) for head, chunk in enumerate(split_heads(x, heads)))

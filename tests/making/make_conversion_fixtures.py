@@ -24,6 +24,8 @@ import eagle3_heads
 import recorded
 import reference_models
 
+CHANGED = ("laguna", "mimo_v2_flash", "nemotron_h", "nomic_bert")  # whose keys the classes of newer transformers change
+
 
 def main() -> None:
     sys.path.insert(0, sys.argv[1])
@@ -53,7 +55,7 @@ def converted(name: str) -> dict[str, Any] | str:
         checkpoint = eagle3_heads.checkpoint(name, Path(folder)) if eagle3 else target
         out = Path(folder) / "model.gguf"
         values = with_older_keys(ModelBase.load_hparams(checkpoint, False))
-        if values["model_type"] in ("nemotron_h", "mimo_v2_flash"):  # classes of newer transformers change the keys
+        if values["model_type"] in CHANGED:
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         if values["architectures"] == ["LlavaNextForConditionalGeneration"]:  # whose text model it wants by itself
             values["architectures"] = ["GraniteForCausalLM"]
@@ -62,6 +64,8 @@ def converted(name: str) -> dict[str, Any] | str:
         except NotImplementedError as error:
             return f"NotImplementedError: {error}"
         model_class.no_mtp = not head
+        if hasattr(model_class, "_is_tokenizer_xlmroberta"):  # which must not be one of bytes
+            model_class._is_tokenizer_xlmroberta = lambda self: False
         if hasattr(model_class, "_lora_files"):  # of the checkpoint before
             model_class._lora_files, model_class._lora_names = {}, []
         if name == "deepseek3; head":  # the conversion omits MTP layers that llama.cpp supports

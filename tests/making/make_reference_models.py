@@ -28,6 +28,8 @@ sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models",
 import alibi_model  # (needs the path above)
 import cogvlm_model
 import deci_model
+import neobert_model
+import nomic_moe_model
 import openelm_model
 import reference_models
 import rwkv7_model
@@ -478,6 +480,11 @@ def eurobert(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "classifier_pooling"}
 
 
+def neo_bert(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the length of texts, which transformers takes for one of generation."""
+    return config | {"architectures": ["NeoBERT"], "model_type": "neobert", "max_length": 256}
+
+
 def jina_v3(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration with the keys of published checkpoints."""
     own = {
@@ -550,6 +557,17 @@ TWO_BASES = {
     "full_attention": {"rope_type": "default", "rope_theta": 5e5},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+NOMIC_MOE = {
+    "vocab_size": reference_models.N_VOCAB, "n_positions": 2048, "max_trained_positions": 2048, "prenorm": False,
+    "activation_function": "gelu", "causal": False, "qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True,
+    "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None,
+    "layer_norm_epsilon": 1e-5, "moe_every_n_layers": 2, "moe_normalize_expert_weights": False,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+NEOBERT = {
+    "vocab_size": reference_models.N_VOCAB, "intermediate_size": 240, "hidden_act": "SwiGLU",
+    "rms_norm": True, "rope": True, "tie_word_embeddings": False,
+}  # fmt: skip
 OPENELM = {
     "vocab_size": reference_models.N_VOCAB, "max_context_length": 256, "ffn_with_glu": True,
     "normalize_qk_projections": True, "normalization_layer_name": "rms_norm", "share_input_output_layers": True,
@@ -579,6 +597,10 @@ EXAONE_MOE = also_renamed(UNFUSED, {"mlp.gate.e_score_correction_bias": "mlp.e_s
 HY_V3 = also_renamed(
     UNFUSED,
     {"mlp.e_score_correction_bias": "mlp.expert_bias", "mlp.gate.": "mlp.router.gate.", "shared_experts": "shared_mlp"},
+)
+LAGUNA = also_renamed(
+    UNFUSED,
+    {"mlp.gate.e_score_correction_bias": "mlp.experts.e_score_correction_bias", "shared_experts": "shared_expert"},
 )
 MIMO = also_renamed(UNFUSED, {"self_attn.sinks": "self_attn.attention_sink_bias"})
 LFM2MOE = unfused("w1", "w3", "w2", "feed_forward", "feed_forward")
@@ -1016,6 +1038,31 @@ MODELS = {
             moe_intermediate_size=32, num_shared_experts=2, router_scaling_factor=1.0,
             mlp_layer_types=["dense", "dense", "sparse", "sparse"],
         ),
+    ),
+    "laguna": Spec(
+        architecture="laguna", shapes=LAGUNA[0], computed=LAGUNA[1],
+        config=T.LagunaConfig(
+            **sizes(6, 2, 5, head_dim=32), sliding_window=WINDOW, num_experts=8, num_experts_per_tok=3,
+            moe_intermediate_size=64, shared_expert_intermediate_size=96, moe_routed_scaling_factor=2.5,
+            num_attention_heads_per_layer=[6, 8, 8, 8, 6],
+            layer_types=[f"{'sliding' if layer % 4 else 'full'}_attention" for layer in range(5)],
+            rope_parameters={
+                "full_attention": OLMO3_ROPE["full_attention"] | {"partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+            },
+        ),
+    ),
+    "laguna-elements": Spec(
+        architecture="laguna", shapes=LAGUNA[0], computed=LAGUNA[1],
+        config=T.LagunaConfig(
+            **sizes(4, 1, 4, hidden_size=64, head_dim=16), num_experts=6, num_experts_per_tok=2, gating="per-element",
+            moe_intermediate_size=32, shared_expert_intermediate_size=64,
+            mlp_layer_types=["dense", "dense", "sparse", "sparse"],
+            rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.25},
+            },
+        ),
+        written=lambda config: {key: value for key, value in config.items() if key != "sliding_window"},
     ),
     "mimo2": Spec(
         architecture="mimo2", shapes=MIMO[0], computed=MIMO[1], written=mimo,
@@ -1770,6 +1817,32 @@ MODELS = {
         written=nomic,
         shapes=NOMIC_BERT[0],
         computed=NOMIC_BERT[1],
+    ),
+    "nomic-bert-moe": Spec(
+        architecture="nomic-bert-moe", encoder=True, model=nomic_moe_model.NomicBertModel,
+        config=T.PreTrainedConfig(
+            **NOMIC_MOE, n_embd=96, n_head=3, n_layer=4, num_hidden_layers=4, n_inner=160, num_experts=8, moe_top_k=2,
+            rotary_emb_base=10000, type_vocab_size=1,
+        ),
+        written=named("NomicBertModel", "nomic_bert"),
+    ),
+    "nomic-bert-moe-narrow": Spec(
+        architecture="nomic-bert-moe", encoder=True, model=nomic_moe_model.NomicBertModel,
+        config=T.PreTrainedConfig(
+            **NOMIC_MOE, n_embd=64, n_head=4, n_layer=4, num_hidden_layers=4, n_inner=96, num_experts=5, moe_top_k=3,
+            rotary_emb_base=1000, type_vocab_size=2,
+        ),
+        written=named("NomicBertModel", "nomic_bert"),
+    ),
+    "neo-bert": Spec(
+        architecture="neo-bert", encoder=True, model=neobert_model.NeoBERT,
+        config=T.PreTrainedConfig(**NEOBERT, hidden_size=96, num_attention_heads=3, num_hidden_layers=2, norm_eps=1e-5),
+        written=neo_bert,
+    ),
+    "neo-bert-narrow": Spec(
+        architecture="neo-bert", encoder=True, model=neobert_model.NeoBERT,
+        config=T.PreTrainedConfig(**NEOBERT, hidden_size=64, num_attention_heads=4, num_hidden_layers=3, norm_eps=1e-6),
+        written=neo_bert,
     ),
     "jina-bert-v3": Spec(
         architecture="jina-bert-v3", encoder=True, written=jina_v3, shapes=JINA_V3[0], computed=JINA_V3[1],

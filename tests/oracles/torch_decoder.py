@@ -38,13 +38,12 @@ def heads(x: Tensor, size: int) -> Tensor:
     return x.unflatten(-1, (-1, size)).transpose(0, 1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, window: int = 0, scale: float | None = None, cap: float = 0.0) -> Tensor:
-    """Return causal attention of heads, as rows: (tokens, heads * values)."""
+def attend(q: Tensor, k: Tensor, v: Tensor, window: int = 0, *, causal: bool = True) -> Tensor:
+    """Return the attention of heads, as rows: (tokens, heads * values)."""
     k, v = (each.repeat_interleave(len(q) // len(k), 0) for each in (k, v))
-    scores = q @ k.transpose(1, 2) * (scale or q.shape[-1] ** -0.5)
-    scores = cap * torch.tanh(scores / cap) if cap else scores
+    scores = q @ k.transpose(1, 2) * q.shape[-1] ** -0.5
     distance = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])
-    visible = (distance >= 0) & (distance < (window or len(distance)))
+    visible = (distance >= 0) & (distance < (window or len(distance))) if causal else distance == distance
     weights = F.softmax(scores.masked_fill(~visible, -torch.inf), -1)
     return (weights @ v).transpose(0, 1).flatten(1)
 
@@ -56,3 +55,12 @@ class Decoder(PreTrainedModel):
 
     def forward(self, ids: Tensor, *, use_cache: bool = False) -> Any:
         return SimpleNamespace(logits=self.logits(ids[0])[None])
+
+
+class Encoder(PreTrainedModel):
+    """The base of models whose `states` compute the hidden states of a text, (tokens, values)."""
+
+    config_class = PretrainedConfig
+
+    def forward(self, ids: Tensor) -> Any:
+        return SimpleNamespace(last_hidden_state=self.states(ids[0])[None])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata, attention_metadata
+from localinfer.conversion import architecture_metadata, attention_metadata, expert_metadata
 from localinfer.conversion.architecture import Architecture, no_metadata
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -77,6 +77,43 @@ NOMIC_BERT = Architecture(
     },
     defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-12, "type_vocab_size": 2},
 )  # fmt: skip
+NOMIC_BERT_MOE = replace(  # without the bias of its experts, for which GGUF has no tensor
+    NOMIC_BERT,
+    name="nomic-bert-moe",
+    layer_tensors=(*FUSED_QKV, *BERT_NORMS, *biases(*FUSED_QKV, *BERT_NORMS)),
+    optional_layer_tensors=(),
+    moe_tensors=("ffn_gate_inp", "ffn_up_exps", "ffn_down_exps"),
+    dense_tensors=(*UNGATED_FFN, *biases(*UNGATED_FFN)),
+    ignored_tensors=rf"{NOMIC_BERT.ignored_tensors}|.*\.mlp\.experts\.bias",
+    shapes=dict.fromkeys(("ffn_up_exps", "ffn_down_exps"), ("n_ff_all_experts", "n_embd")),
+    final_shapes={
+        "ffn_up_exps": ("n_expert", "n_ff_expert", "n_embd"), "ffn_down_exps": ("n_expert", "n_embd", "n_ff_expert"),
+    },
+    reorder={"ffn_up_exps": reorder.split_experts, "ffn_down_exps": reorder.split_and_transpose_experts},
+    activations=EXACT_GELU,
+    key_aliases={**NOMIC_BERT.key_aliases, "num_experts_per_tok": "moe_top_k"},
+    read_hparams=expert_metadata.nomic_hparams,
+    metadata=expert_metadata.nomic_experts,
+    required_values={key: value for key, value in NOMIC_BERT.required_values.items() if key != "num_experts"}
+    | {"moe_every_n_layers": 2, "moe_normalize_expert_weights": False},
+    defaults={**NOMIC_BERT.defaults, "first_k_dense_replace": 0},
+)  # fmt: skip
+NEO_BERT = Architecture(
+    name="neo-bert",
+    layer_tensors=(*PRE_NORMS, *FUSED_QKV, *UNGATED_FFN),
+    model_tensors=("enc.output_norm",),
+    shapes={"enc.output_norm": ("n_embd",), "ffn_up": ("n_gate_and_up", "n_embd")},
+    reorder={"attn_qkv": reorder.group_qkv},
+    is_encoder=True,
+    tensor_prefix="model.",
+    ignored_tensors=r"decoder\..*|freqs_cis",
+    activations=("SwiGLU", "swiglu"),
+    key_aliases={"max_position_embeddings": "max_length"},
+    read_hparams=architecture_metadata.neo_bert_hparams,
+    metadata=architecture_metadata.neo_bert,
+    required_values={"rms_norm": True, "rope": True},
+    defaults={"rms_norm_eps": 1e-6},
+)
 JINA_BERT_V3 = Architecture(  # without its LoRA adapters
     name="jina-bert-v3",
     layer_tensors=(*FUSED_QKV, *UNGATED_FFN, *BERT_NORMS, *biases(*FUSED_QKV, *UNGATED_FFN, *BERT_NORMS)),
@@ -136,6 +173,11 @@ MODERN_BERT_RERANKER = replace(
 )
 
 
+def nomic_bert(config: JsonObject) -> Architecture:
+    """Return the architecture; the second version has experts."""
+    return NOMIC_BERT_MOE if config.get("moe_every_n_layers", int, 0) else NOMIC_BERT
+
+
 def roberta(config: JsonObject) -> Architecture:
     """Return the architecture: Jina Embeddings v3 has the class of RoBERTa."""
     return JINA_BERT_V3 if "lora_adaptations" in config.values else ROBERTA
@@ -149,13 +191,15 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "RobertaModel": ROBERTA,
     "RobertaForMaskedLM": ROBERTA,
     "XLMRobertaModel": roberta,
+    "NeoBERT": NEO_BERT,
+    "NeoBERTLMHead": NEO_BERT,
     "EuroBertModel": EUROBERT,
     "EuroBertForMaskedLM": EUROBERT,
     "LlamaBidirectionalModel": LLAMA_EMBED,
     "XLMRobertaForMaskedLM": ROBERTA,
     "RobertaForSequenceClassification": ROBERTA_RERANKER,
     "XLMRobertaForSequenceClassification": ROBERTA_RERANKER,
-    "NomicBertModel": NOMIC_BERT,
+    "NomicBertModel": nomic_bert,
     "ModernBertModel": MODERN_BERT,
     "ModernBertForMaskedLM": MODERN_BERT,
     "ModernBertForSequenceClassification": MODERN_BERT_RERANKER,

@@ -22,6 +22,7 @@ from localinfer.conversion.architectures.common import (
 )
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.tensor_formats import reorder
+from localinfer.errors import UnsupportedError
 
 MIXTRAL = Architecture(
     name="llama",
@@ -173,6 +174,35 @@ HY_V3 = replace(
     required_values={"moe_router_use_sigmoid": True, "qk_norm": True},
     defaults={"first_k_dense_replace": 1, "route_norm": True, "router_scaling_factor": 1.0},
 )
+LAGUNA = replace(
+    DOTS1,
+    name="laguna",
+    may_have_window=False,
+    layer_tensors=(*DOTS1.layer_tensors, "attn_gate"),
+    optional_layer_tensors=(),
+    shapes={"attn_gate": ("n_head", "n_embd")},
+    name_map_architecture="dots1",
+    tensor_names={
+        "self_attn.g_proj": "attn_gate",
+        "mlp.experts.e_score_correction_bias": "exp_probs_b.bias",
+        **{f"mlp.shared_expert.{each.split('_')[1]}_proj": each for each in SHARED_EXPERTS},
+    },
+    has_partial_rope=True,
+    has_window_rope=True,
+    window_period=4,
+    first_is_full=True,
+    writes_window_flags=True,
+    float_keys={"moe_routed_scaling_factor": "expert_weights_scale"},
+    bool_keys={},
+    int_keys={},
+    read_hparams=expert_metadata.dense_first_hparams,
+    metadata=layer_overrides.laguna_metadata,
+    layer_overrides=layer_overrides.laguna_layers,
+    required_values={
+        "moe_apply_router_weight_on_input": False, "moe_router_logit_softcapping": 0.0, "attention_bias": False,
+    },
+    defaults={"first_k_dense_replace": 0, "moe_routed_scaling_factor": 1.0},
+)  # fmt: skip
 MIMO2 = replace(
     DOTS1,
     name="mimo2",
@@ -309,6 +339,14 @@ GPT_OSS = Architecture(
 )  # fmt: skip
 
 
+def laguna(config: JsonObject) -> Architecture:
+    """Return the architecture with a gate for each head, or for each value of a head."""
+    gating = config.values.get("gating", True)
+    if gating not in (True, "per-head", "per-element"):
+        raise config.error("gating", "must be true, per-head or per-element", UnsupportedError)
+    return replace(LAGUNA, shapes={"attn_gate": ("n_q", "n_embd")}) if gating == "per-element" else LAGUNA
+
+
 def cohere2moe(config: JsonObject) -> Architecture:
     """Return the architecture with LayerNorms, or RMSNorms if config.json has their epsilon."""
     return COHERE2MOE if config.values.get("rms_norm_eps") is None else COHERE2MOE_RMS
@@ -328,6 +366,7 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "AfmoeForCausalLM": AFMOE,
     "BailingMoeV2ForCausalLM": BAILINGMOE2,
     "HYV3ForCausalLM": HY_V3,
+    "LagunaForCausalLM": laguna,
     "MiMoV2FlashForCausalLM": MIMO2,
     "MellumForCausalLM": MELLUM,
     "SmallThinkerForCausalLM": SMALLTHINKER,

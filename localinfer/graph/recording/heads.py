@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from localinfer.errors import UnsupportedError
 from localinfer.graph.builder import HeadOperations
 from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.properties.tensors import Tensors
 from localinfer.graph.recording import matrix_products
-from localinfer.kernels.signatures import COPY_SLICES, GATHER_HEADS, REPEAT, SPLIT_HALVES
+from localinfer.kernels.signatures import COPY_SLICES, GATE_HEADS, GATHER_HEADS, REPEAT, SPLIT_HALVES
 from quant.jit.cpu import target
 from quant.matmul.layout import RUN_WORDS
 
@@ -46,6 +47,16 @@ class HeadRecorder(HeadOperations[Buffer]):
             self._copy_slices(each, 0, heads, each.n // heads, y, first)
             first += each.n // heads
         return y
+
+    def gate(self, x: Buffer, gate: Buffer, heads: int, activation: str) -> None:
+        size = x.n // heads
+        if size % 16:
+            what = f"makes heads of {size} values; gated ones must have a multiple of 16"
+            raise self._tensors.f.error("attention.value_length", what, UnsupportedError)
+        self._graph.op(
+            "gate_heads", GATE_HEADS, x.rows, constants={"activation": activation}, chunks=(1, 8), gate=gate,
+            heads=heads, size=size, x=x,
+        )  # fmt: skip
 
     def _copy_slices(self, x: Buffer, x_first: int, heads: int, size: int, y: Buffer, y_first: int) -> None:
         self._graph.op(

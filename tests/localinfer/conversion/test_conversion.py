@@ -80,6 +80,9 @@ OTHER = {
     "gemma4-dense": {"token_embd.weight"},
     "gemma4-experts": {"token_embd.weight"},
     "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
+    # llama.cpp takes the rows q1 k1 v1 q2 k2 v2 of heads for q1 q2 k1 k2 v1 v2
+    "neo-bert": {"blk.{}.attn_qkv.weight"},
+    "neo-bert-narrow": {"blk.{}.attn_qkv.weight"},
     "phimoe": {"rope.scaling.attn_factor"},  # config.json has it
     "bitnet": {f"blk.{{}}.{kind}.weight" for kind in ("attn_output", "attn_k", "ffn_up")},  # a mean in float32
     "falcon-h1": {"blk.{}.ssm_a"},  # a power of e in float32
@@ -223,7 +226,7 @@ def older_rope(config: dict[str, Any]) -> None:
 
 
 def architecture_is_younger(name: str) -> bool:
-    return name in ("ministral3", "mistral4") or reference_models.architecture(name) == "gemma4"
+    return name in ("ministral3", "mistral4") or reference_models.architecture(name) in ("gemma4", "laguna")
 
 
 @each
@@ -433,6 +436,8 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("smallthinker", {"sliding_window_layout": [0]}, "sliding_window_layout: must be 5 numbers"),
         ("cohere2moe", {"mlp_layer_types": ["sparse", "dense"]}, "mlp_layer_types: other than dense and then sparse"),
         ("cohere2moe", {"expert_selection_fn": "top"}, "expert_selection_fn: must be softmax or sigmoid"),
+        ("laguna", {"gating": "none"}, "gating: must be true, per-head or per-element"),
+        ("laguna", {"num_attention_heads_per_layer": [5] * 5}, "num_attention_heads_per_layer: must be multiples of 2"),
         ("mimo2", {"swa_head_dim": 32}, "swa_head_dim: is 32; other than head_dim is not supported"),
         ("mimo2", {"hybrid_layer_pattern": [0, 2, 0, 0]}, "hybrid_layer_pattern: must be 4 numbers from 0 to 1"),
         ("mimo2", {"moe_layer_freq": [1, 0, 1, 1]}, "moe_layer_freq: must be 0 and then 1"),

@@ -1,0 +1,29 @@
+"""Laguna (poolside, 2026): normalized heads, whose outputs have softplus gates, another number of heads in each layer,
+sliding-window layers with another rotary embedding, and many experts with a biased router and a shared expert."""
+
+from dataclasses import replace
+
+from localinfer.graph.attention import qkv, rope_swa, sliding_layers, sliding_window
+from localinfer.graph.builder import AttentionSpec, Block, Builder, X
+from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
+
+PATTERN = 4  # the first of every four layers has full attention, unless the file specifies otherwise
+
+
+def build(g: Builder[X]) -> None:
+    """Decoder with dense first layers. There is a gate for each head, or for each of its values."""
+    full = AttentionSpec(g.rope("halves"), head_norm="before_rope")
+    local = replace(full, rope=rope_swa(g, "halves", "rope.freq_base"), window=sliding_window(g))
+    specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN, first=True)]
+
+    def gated_attention(blk: Block, h: X) -> BranchOutput[X]:
+        q, k, v = qkv(g, h, blk)
+        y = g.attend(blk, q, k, v, specs[blk.number])
+        count, name = blk.heads.count, f"{blk}attn_gate"
+        if g.f.tensors[f"{name}.weight"].shape[0] != count:
+            return BranchOutput(g.gate(g.matmul(h, name, count * blk.heads.value), y, "softplus"), "attn_output")
+        g.per_head.gate(y, g.matmul(h, name, count), count, "softplus")
+        return BranchOutput(y, "attn_output")
+
+    build_decoder(g, DecoderSpec(attention=specs, router=read_router(g, "sigmoid", normed=True)), gated_attention)
