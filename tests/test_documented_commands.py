@@ -65,6 +65,7 @@ FILES_OF_PAGES = {  # file: the page with a Python block that is its content, an
 }
 PYTHON_NOT_RUN = {  # part of a block: why it does not run
     "GRANITE = Architecture(": "an excerpt of a module",
+    "import torch": "needs torch and transformers",
 }
 PREAMBLE = """import json, localinfer
 model = localinfer.load("smollm2")

@@ -3,8 +3,7 @@
     python tests/making/make_architecture_tables.py
 
 The table of docs/architectures.md gets a row for each architecture that it lacks, from the docstring of its module, and
-that of docs/converting-checkpoints.md one with its classes. README.md counts the architectures. Existing rows are
-written by hand, and stay.
+that of docs/converting-checkpoints.md one with its classes. Existing rows are written by hand, and stay.
 """
 
 import ast
@@ -18,10 +17,10 @@ from locations import CHECKOUT
 
 from localinfer import architectures
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.architectures import BY_CLASS, FAMILIES
+from localinfer.conversion.architectures import FAMILIES
 
 ROW = re.compile(r"^\| `([^`]+)`.*\n", re.MULTILINE)
-PAGES = {name: CHECKOUT / name for name in ("docs/architectures.md", "docs/converting-checkpoints.md", "README.md")}
+PAGES = {name: CHECKOUT / name for name in ("docs/architectures.md", "docs/converting-checkpoints.md")}
 
 
 def pages() -> dict[Path, str]:
@@ -30,7 +29,6 @@ def pages() -> dict[Path, str]:
     changed = {
         "docs/architectures.md": with_architectures(texts["docs/architectures.md"]),
         "docs/converting-checkpoints.md": with_classes(texts["docs/converting-checkpoints.md"]),
-        "README.md": re.sub(r"\d+(?= \[architectures\])", str(len(architectures.known())), texts["README.md"]),
     }
     return {PAGES[name]: text for name, text in changed.items()}
 
@@ -53,9 +51,12 @@ def with_classes(page: str) -> str:
     at = page.index("\n\n", start) + 1
     listed = {name for row in page[start:at].splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
     lacking: dict[str, list[str]] = {}
-    for name, architecture in BY_CLASS.items():
-        if isinstance(architecture, Architecture) and architecture.name not in listed:
-            lacking.setdefault(architecture.name, []).append(f"`{name}`")
+    for family in FAMILIES:
+        own = [each for each in vars(family).values() if isinstance(each, Architecture) and each.name not in listed]
+        for name, entry in family.BY_CLASS.items():
+            chosen = own[:1] if callable(entry) else [each for each in own if each is entry]
+            for architecture in chosen:
+                lacking.setdefault(architecture.name, []).append(f"`{name}`")
     rows = "".join(f"| `{name}` | {', '.join(classes)} |\n" for name, classes in lacking.items())
     return page[:at] + rows + page[at:]
 

@@ -82,6 +82,9 @@ def converted(name: str) -> dict[str, Any] | str:
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:100]}"
         file = gguf.GGUFReader(out)
+        written = file.fields["general.architecture"].contents()
+        if not eagle3 and written != reference_models.architecture(reference):
+            return f"its architecture is {written} there"
         prefix = "eagle3." if eagle3 else f"{reference_models.architecture(reference)}."
         return {
             "keys": {key: field.contents() for key, field in file.fields.items() if key.startswith(prefix)},

@@ -80,7 +80,8 @@ class Comparison:
 
     `architecture` has no experts if the checkpoint has no router. `known` kinds are as expected; `missing` ones are
     required; `unexpected` ones have a name in GGUF, but the architecture lacks them, `unnamed` tensors have none.
-    `shapes` are the expected ones of tensors that have others. `unread` are keys of config.json that may matter.
+    `partial` ones are in some layers only, though the architecture has them in all. `shapes` are the expected ones of
+    tensors that have others. `unread` are keys of config.json that may matter.
     """
 
     architecture: Architecture
@@ -89,6 +90,7 @@ class Comparison:
     lacks_experts: bool
     unexpected: Mapping[str, FoundTensor]
     unnamed: tuple[FoundTensor, ...]
+    partial: Mapping[str, FoundTensor]
     shapes: Mapping[str, tuple[int, ...]]
     reading: Reading
     unread: tuple[str, ...]
@@ -98,6 +100,7 @@ class Comparison:
         """A weighted number of differences; that of keys which are not read is below 1."""
         reading = self.reading
         tensors = 4 * len(self.unnamed) + 3 * (len(self.missing) + self.lacks_experts + len(self.unexpected))
+        tensors += 2 * len(self.partial)
         values = len(reading.changes) + len(reading.unsupported) + 3 * bool(reading.problem)
         return tensors + 4 * len(self.shapes) + values + len(self.unread) / (1 + len(self.unread))
 
@@ -129,6 +132,7 @@ def compare(survey: Survey, architecture: Architecture, own_name: str = "") -> C
         lacks_experts=lacks_experts,
         unexpected={kind: each for kind, each in names.items() if kind not in used and not kind.startswith(UNNAMED)},
         unnamed=tuple(each for kind, each in names.items() if kind.startswith(UNNAMED)),
+        partial={kind: each for kind, each in known.items() if is_partial(kind, each, architecture, reading.hparams)},
         shapes=dict(other_shapes(architecture, reading.hparams, known, sources)) if survey.has_shapes else {},
         reading=reading,
         unread=tuple(key for key in survey.relevant_keys if key not in reading.read),
@@ -181,6 +185,15 @@ def required_kinds(survey: Survey, architecture: Architecture, hparams: HParams 
     kinds = (*model, *architecture.layer_tensors, *architecture.not_first_layer_tensors, *of_types, *dense)
     kinds = (*kinds, *architecture.moe_tensors)
     return tuple(kind for kind in kinds if hparams is None or hparams.n_ff_shared or not kind.endswith("_shexp"))
+
+
+def is_partial(kind: str, tensor: FoundTensor, architecture: Architecture, hparams: HParams | None) -> bool:
+    """Return whether layers lack a tensor that the architecture has in all layers."""
+    if hparams is None or kind not in architecture.layer_tensors:
+        return False
+    return any(
+        layer not in tensor.layers and kind not in hparams.missing_tensors(layer) for layer in range(hparams.n_layer)
+    )
 
 
 def optional_kinds(architecture: Architecture) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from localinfer.conversion.new_architecture.comparison import Comparison, FoundT
 from localinfer.conversion.new_architecture.ranking import Candidate
 from localinfer.conversion.new_architecture.survey import pattern
 from localinfer.conversion.new_architecture.tensor_suggestions import own_name, suggestions, without_ending
+from localinfer.conversion.tensor_formats import reorder
 from localinfer.conversion.tensor_shapes import DEFAULT_SHAPES
 from localinfer.escaping import printable
 
@@ -68,6 +69,9 @@ def tensor_remarks(comparison: Comparison) -> Iterator[str]:
         yield f"the checkpoint has no experts, which {nearest} has"
     for hint, kinds in by_hint(comparison.missing, hints.MISSING_KINDS):
         yield with_hint(f"the checkpoint has no {kinds}, which {nearest} has", hint)
+    for layers, some in by_layers(comparison.partial).items():
+        what = f"only layers {numbers(layers)} have {', '.join(some)}, which {nearest} has in all"
+        yield with_hint(what, "layers of several types, as in granitehybrid and bamba")
     for hint, kinds in by_hint(comparison.unexpected, hints.UNEXPECTED_KINDS):
         yield with_hint(f"the checkpoint has {kinds}, which {nearest} lacks", hint)
     for tensor in comparison.unnamed:
@@ -100,6 +104,19 @@ def by_hint(names: Iterable[str], table: Sequence[tuple[str, str]]) -> Iterator[
         found.setdefault(hints.hint(name, table), []).append(printable(name, 80))
     for hint, alike in found.items():
         yield hint, ", ".join(alike)
+
+
+def by_layers(tensors: Mapping[str, FoundTensor]) -> dict[tuple[int, ...], list[str]]:
+    """Return kinds by the layers that have them."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for kind, tensor in tensors.items():
+        found.setdefault(tensor.layers, []).append(kind)
+    return found
+
+
+def numbers(layers: Sequence[int]) -> str:
+    """Return the numbers of layers as text."""
+    return ", ".join(map(str, layers[:8])) + ", ..." * (len(layers) > 8)
 
 
 def is_number(tensor: FoundTensor) -> bool:
@@ -169,10 +186,18 @@ def imports_of(tree: ast.Module, used: set[str], others: set[str], module: str) 
 
 def same_conversion(name: str, class_name: str, nearest: Candidate) -> str:
     """Return a conversion of checkpoints that differ from known ones in the name of their class only."""
+    architecture, more = nearest.comparison.architecture, ""
+    if reorder.interleave_query_halves in architecture.reorder.values():
+        names = f"name={literal(name)}, name_map_architecture={literal(architecture.name)}"
+        todo = (
+            "# TODO: if rotate_half of the model's code takes even and odd values, rows keep their order, and it is an "
+            f"architecture of its own: replace({nearest.variable}, {names}, reorder={{}})"
+        )
+        more = "\n".join([*comment_lines([todo]), ""])
     return (
-        f'"""Conversion of {name}, whose checkpoints are those of {nearest.comparison.architecture.name}."""\n\n'
+        f'"""Conversion of {name}, whose checkpoints are those of {architecture.name}."""\n\n'
         f"from localinfer.conversion.architectures.{nearest.module} import {nearest.variable}\n\n"
-        f"BY_CLASS = {{{literal(class_name)}: {nearest.variable}}}\n"
+        f"{more}BY_CLASS = {{{literal(class_name)}: {nearest.variable}}}\n"
     )
 
 
@@ -226,7 +251,7 @@ def kind_lines(comparison: Comparison) -> Iterator[str]:
     some = {kind: tensor for kind, tensor in added.items() if 0 < len(tensor.layers) < all_layers}
     everywhere = [kind for kind, tensor in added.items() if tensor.layers and kind not in some]
     biases = [kind for kind in everywhere if kind.endswith(".bias")]
-    present = [kind for kind in architecture.layer_tensors if kind not in comparison.missing]
+    present = [kind for kind in architecture.layer_tensors if kind not in (*comparison.missing, *comparison.partial)]
     kinds = (*present, *(kind for kind in everywhere if kind not in biases))
     if kinds != architecture.layer_tensors or comparison.lacks_experts:
         yield from wrapped(f"layer_tensors={literal(kinds)},")
@@ -247,10 +272,22 @@ def kind_lines(comparison: Comparison) -> Iterator[str]:
         some = {kind: tensor for kind, tensor in some.items() if kind not in here}
         if after != before:
             yield from wrapped(f"{field}={literal(after)},")
-    for kind, tensor in some.items():
-        numbers = ", ".join(map(str, tensor.layers[:8])) + ", ..." * (len(tensor.layers) > 8)
-        todo = f"# TODO: {kind} is only in layers {numbers}: moe_tensors, dense_tensors or layer_type_tensors"
-        yield from comment_lines([todo], 4)
+    yield from partial_lines(some, comparison)
+
+
+def partial_lines(added: Mapping[str, FoundTensor], comparison: Comparison) -> Iterator[str]:
+    """Yield what is to be done about tensors of some layers: those that are `added`, and those of the architecture."""
+    for kind, tensor in added.items():
+        fields = "moe_tensors, dense_tensors or layer_type_tensors"
+        yield from comment_lines([f"# TODO: only layers {numbers(tensor.layers)} have {kind}: {fields}"], 4)
+    if not comparison.partial:
+        return
+    yield "layer_type_tensors={  # TODO: the types that layer_types of config.json has"
+    for layers, kinds in by_layers(comparison.partial).items():
+        yield f"    # layers {numbers(layers)}"
+        lines = wrapped(f"{UNKNOWN}={literal(tuple(kinds))},")
+        yield from (f"    {line.replace(f'{UNKNOWN}=', literal(UNKNOWN) + ': ')}" for line in lines)
+    yield "},"
 
 
 def tensor_name_lines(comparison: Comparison) -> Iterator[str]:

@@ -26,7 +26,7 @@ IRRELEVANT = re.compile(
     r".*(dropout|_pdrop|_drop|loss|initializer|_init_|init_std|token_id|token_index|attn_implementation).*|_.*"
     r"|(torch_)?dtype|transformers_version|auto_map|architectures|model_type|tokenizer_class|use_cache|pretraining_tp"
     r"|output_(attentions|hidden_states|router_logits)|return_dict.*|id2label|label2id|problem_type|is_.*decoder"
-    r"|gradient_checkpointing.*|router_jitter.*|seq_aux|ep_size|task_specific_params|finetuning_task|vocab_size|max_window_layers"
+    r"|gradient_checkpointing.*|router_jitter.*|seq_aux|ep_size|task_specific_params|finetuning_task|vocab_size|max_window_layers|mamba_chunk_size|num_logits_to_keep"
     r"|chunk_size_feed_forward|(vision|audio|text|language|llm|thinker|quantization|compression)_config"
 )
 

@@ -18,8 +18,8 @@ from localinfer.conversion.new_architecture.ranking import rank
 from localinfer.conversion.new_architecture.survey import read_survey
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 
-# Their text model has another prefix, or layers with and without experts mix.
-OTHER_FORMS = ["minicpm-v", "qwen2moe-dense", "qwen3moe-dense"]
+# Their text model has another prefix, layers with and without experts mix, or config.json has no types of layers.
+OTHER_FORMS = ["minicpm-v", "qwen2moe-dense", "qwen3moe-dense", "bamba", "bamba-groups"]
 # Another architecture, and parts of the remarks on what differs from it.
 OTHERS = {
     "apertus": ("qwen3", ["no ffn_gate", "DecoderSpec(gated=False)", "act_fn.alpha_n [1]: a number of each layer",
@@ -69,7 +69,7 @@ def test_the_draft_of_a_model_from_another_architecture(name: str, tmp_path: Pat
     for text in draft.files.values():
         compile(text, "draft", "exec")
         assert max(map(len, text.splitlines())) <= 120
-        assert ("TODO" in text) == bool(draft.remarks)
+        assert "TODO" in text
 
 
 def test_what_differs_becomes_fields_of_the_conversion(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_differs_becomes_fields_of_the_conversion(tmp_path: Path) -> None:
     assert 'key_aliases={"intermediate_size": "d_ff"}' in text
     assert 'activations=("tanh",),' in text
     assert "needs of lambda_q" in text
-    assert "is only in layers 1: moe_tensors" in text
+    assert "only layers 1 have TODO: moe_tensors" in text
 
 
 def test_an_index_is_enough(tmp_path: Path) -> None:
