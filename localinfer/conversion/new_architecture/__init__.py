@@ -2,6 +2,6 @@
 
     config.json, headers of *.safetensors  ->  survey.py      ->  what the checkpoint has
     the known architectures                ->  comparison.py  ->  what distinguishes it from each, ranked by ranking.py
-    the nearest one                        ->  hints.py       ->  what a difference usually means
+    the nearest one                        ->  remarks.py     ->  what differs, and by hints.py what it usually means
                                            ->  draft.py       ->  the architecture file and its conversion, with TODOs
 """

@@ -32,10 +32,11 @@ UNNAMED = "?"  # before the name of a tensor that has none in GGUF
 
 
 class FoundTensor(NamedTuple):
-    """A tensor of the checkpoint: its name there, its shape, and the layers that have it (none outside of layers)."""
+    """A tensor of the checkpoint: its name there, its shape if it is known, and the layers that have it, none for those
+    outside of layers."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     layers: tuple[int, ...]
 
 
@@ -164,7 +165,7 @@ def map_names(survey: Survey, architecture: Architecture, own_name: str) -> dict
             found[kind] = found[kind]._replace(layers=tuple(sorted((*layers, *found[kind].layers))))
             continue
         key = kind if kind and kind not in found else f"{UNNAMED}{name}"
-        found[key] = FoundTensor(tensor.name, tensor.shape, layers)
+        found[key] = FoundTensor(tensor.name, tensor.shape if survey.has_shapes else None, layers)
     return found
 
 

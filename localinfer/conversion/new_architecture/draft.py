@@ -7,16 +7,22 @@ Python literals only.
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from localinfer import architectures
 from localinfer.conversion.hparams import HParams
-from localinfer.conversion.new_architecture import hints
 from localinfer.conversion.new_architecture.comparison import Comparison, FoundTensor
 from localinfer.conversion.new_architecture.ranking import Candidate
+from localinfer.conversion.new_architecture.remarks import (
+    by_layers,
+    config_remarks,
+    is_number,
+    literal,
+    numbers,
+    tensor_remarks,
+)
 from localinfer.conversion.new_architecture.survey import pattern
 from localinfer.conversion.new_architecture.tensor_suggestions import own_name, suggestions, without_ending
 from localinfer.conversion.tensor_formats import reorder
@@ -59,81 +65,6 @@ def module_name(name: str) -> str:
     return re.sub(r"[-.]", "_", name)
 
 
-# --- remarks ---
-
-
-def tensor_remarks(comparison: Comparison) -> Iterator[str]:
-    """Yield what differs in the tensors."""
-    nearest = comparison.architecture.name
-    if comparison.lacks_experts:
-        yield f"the checkpoint has no experts, which {nearest} has"
-    for hint, kinds in by_hint(comparison.missing, hints.MISSING_KINDS):
-        yield with_hint(f"the checkpoint has no {kinds}, which {nearest} has", hint)
-    for layers, some in by_layers(comparison.partial).items():
-        what = f"only layers {numbers(layers)} have {', '.join(some)}, which {nearest} has in all"
-        yield with_hint(what, "layers of several types, as in granitehybrid and bamba")
-    for hint, kinds in by_hint(comparison.unexpected, hints.UNEXPECTED_KINDS):
-        yield with_hint(f"the checkpoint has {kinds}, which {nearest} lacks", hint)
-    for tensor in comparison.unnamed:
-        kinds = " or ".join(suggestions(tensor, comparison)[:3])
-        probably = "a number of each layer" if is_number(tensor) else f"it may be {kinds}" if kinds else ""
-        yield with_hint(f"{nearest} has no tensor {described(tensor)}", probably)
-    for kind, expected in comparison.shapes.items():
-        yield f"{described(comparison.known[kind])} ({kind}) has another shape than in {nearest}: {list(expected)}"
-
-
-def config_remarks(comparison: Comparison) -> Iterator[str]:
-    """Yield what differs in config.json."""
-    nearest, reading = comparison.architecture.name, comparison.reading
-    for name in reading.changes.get("activations", ()):
-        yield with_hint(f"config.json: hidden_act is {literal(name)}", hints.activation_hint(name))
-    for hint, keys in by_hint(reading.unsupported, hints.KEYS):
-        yield with_hint(f"config.json: {nearest} does not compute the value of {keys}", hint)
-    if "may_have_window" in reading.changes:
-        yield "config.json: there is a sliding window: with_window(g, ...)"
-    if reading.problem:
-        yield f"config.json, read as that of {nearest}: {printable(reading.problem, 200)}"
-    for hint, keys in by_hint(comparison.unread, hints.KEYS):
-        yield with_hint(f"config.json: {nearest} does not read {keys}", hint)
-
-
-def by_hint(names: Iterable[str], table: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield each hint with the names that have it, as text."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(hints.hint(name, table), []).append(printable(name, 80))
-    for hint, alike in found.items():
-        yield hint, ", ".join(alike)
-
-
-def by_layers(tensors: Mapping[str, FoundTensor]) -> dict[tuple[int, ...], list[str]]:
-    """Return kinds by the layers that have them."""
-    found: dict[tuple[int, ...], list[str]] = {}
-    for kind, tensor in tensors.items():
-        found.setdefault(tensor.layers, []).append(kind)
-    return found
-
-
-def numbers(layers: Sequence[int]) -> str:
-    """Return the numbers of layers as text."""
-    return ", ".join(map(str, layers[:8])) + ", ..." * (len(layers) > 8)
-
-
-def is_number(tensor: FoundTensor) -> bool:
-    """Return whether a tensor is a single number of a layer."""
-    return bool(tensor.layers) and tensor.shape in ((), (1,))
-
-
-def described(tensor: FoundTensor) -> str:
-    """Return the name of a tensor, with its shape and the layers that have it."""
-    shape = f" {list(tensor.shape)}" if tensor.shape else ""
-    return f"{printable(tensor.name, 100)}{shape}"
-
-
-def with_hint(text: str, hint: str) -> str:
-    return f"{text}: {hint}" if hint else text
-
-
 # --- the architecture file ---
 
 
@@ -144,21 +75,20 @@ def architecture_text(name: str, nearest: str, remarks: Iterable[str]) -> str:
     source = Path(architectures.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     tree = ast.parse(source)
     [build] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "build"]
-    used, kept = names_in(build), [build]
-    constants = [node for node in tree.body if isinstance(node, ast.Assign)]
-    for node in reversed(constants):
+    used, constants = names_in(build), list[str]()
+    for node in reversed([node for node in tree.body if isinstance(node, ast.Assign)]):
         if {target.id for target in node.targets if isinstance(target, ast.Name)} & used:
             used |= names_in(node)
-            kept.insert(0, node)  # type: ignore[arg-type]
+            constants.insert(0, ast.get_source_segment(source, node) or "")
     others = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)} - {"build"}
-    imports = [*imports_of(tree, used, others & used, module)]
-    todo = [f"# TODO: {line}" for line in remarks]
-    parts = [ast.get_source_segment(source, node) or "" for node in kept]
-    parts[-1] = "\n".join([*comment_lines(todo), parts[-1]])
-    constants_text = "\n".join(parts[:-1])
-    about = f'"""{name} (TODO: authors, year): as {nearest}, with TODO."""'
-    body = [about, "\n".join(imports), *([constants_text] if constants_text else [])]
-    return "\n\n".join(body) + "\n\n\n" + parts[-1] + "\n"
+    head = [
+        f'"""{name} (TODO: authors, year): as {nearest}, with TODO."""',
+        "\n".join(imports_of(tree, used, others & used, module)),
+        *(["\n".join(constants)] if constants else []),
+    ]
+    todo = comment_lines(f"# TODO: {line}" for line in remarks)
+    function = "\n".join([*todo, ast.get_source_segment(source, build) or ""])
+    return "\n\n".join(head) + f"\n\n\n{function}\n"
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -301,7 +231,8 @@ def tensor_name_lines(comparison: Comparison) -> Iterator[str]:
     for tensor in unnamed:
         kinds = suggestions(tensor, comparison) or (UNKNOWN,)
         others = f" or {', '.join(kinds[1:3])}" if len(kinds) > 1 else ""
-        yield f"    {literal(own_name(tensor))}: {literal(kinds[0])},  # TODO{others}: {list(tensor.shape)}"
+        shape = "" if tensor.shape is None else f": {list(tensor.shape)}"
+        yield f"    {literal(own_name(tensor))}: {literal(kinds[0])},  # TODO{others}{shape}"
     yield "},"
 
 
@@ -342,8 +273,10 @@ def shape_lines(comparison: Comparison) -> Iterator[str]:
     yield "},"
 
 
-def size_names(shape: tuple[int, ...], hparams: HParams | None) -> tuple[tuple[str, ...], str]:
+def size_names(shape: tuple[int, ...] | None, hparams: HParams | None) -> tuple[tuple[str, ...], str]:
     """Return the names of the hyperparameters that have the sizes of a shape, and a comment if several or none have."""
+    if shape is None:
+        return (UNKNOWN,), "  # TODO"
     if hparams is None:
         return (UNKNOWN,) * len(shape), f"  # TODO: {list(shape)}"
     known = {size: hparams.size(size) for size in (*SIZES, *hparams.sizes)}
@@ -356,18 +289,6 @@ def size_names(shape: tuple[int, ...], hparams: HParams | None) -> tuple[tuple[s
 
 
 # --- text ---
-
-
-def literal(value: Any) -> str:
-    """Return a value of the checkpoint as Python code with double quotes."""
-    if isinstance(value, str):
-        text = repr(printable(value))
-        return text if '"' in value or "\\" in text or "'" in value else f'"{text[1:-1]}"'
-    if isinstance(value, tuple):
-        return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{literal(key)}: {literal(each)}" for key, each in value.items()) + "}"
-    return repr(value)
 
 
 def wrapped(field: str) -> Iterator[str]:

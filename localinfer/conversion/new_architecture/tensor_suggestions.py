@@ -10,11 +10,11 @@ from localinfer.conversion.new_architecture.comparison import Comparison, FoundT
 from localinfer.conversion.new_architecture.survey import pattern
 from localinfer.conversion.tensor_mapping import ENDINGS
 
-USUAL_WORDS = (  # in names of tensors, and the kinds that have them
-    (r"(?=.*norm)(?=.*post)(?=.*at).*", "post_attention_norm"),
-    (r"(?=.*norm)(?=.*post)(?=.*(ffn|mlp|feed)).*", "post_ffw_norm"),
-    (r"(?=.*norm)(?=.*(pre|in))(?=.*at).*", "attn_norm"),
-    (r"(?=.*norm)(?=.*(ffn|mlp|feed)).*", "ffn_norm"),
+USUAL_WORDS = (  # in names within a layer, and the kinds that have them
+    (r"(?=.*norm)(?=.*post)(?=.*at)[^.]*", "post_attention_norm"),
+    (r"(?=.*norm)(?=.*post)(?=.*(ffn|mlp|feed))[^.]*", "post_ffw_norm"),
+    (r"(?=.*norm)(?=.*at)[^.]*", "attn_norm"),
+    (r"(?=.*norm)(?=.*(ffn|mlp|feed))[^.]*", "ffn_norm"),
     (r"(?=.*bias)(?=.*(expert|router|score|correction)).*", "exp_probs_b.bias"),
     (r"(?=.*shared)(?=.*gate).*", "ffn_gate_shexp"),
     (r"(?=.*shared)(?=.*up).*", "ffn_up_shexp"),
@@ -34,7 +34,8 @@ def suggestions(tensor: FoundTensor, comparison: Comparison) -> tuple[str, ...]:
     """Return kinds that a tensor may be, the most probable first: those that the architecture misses before others."""
     key = without_ending(pattern(tensor.name))
     named = [kind for names in (gguf_kinds(), own_kinds()) for kind in names.get(key, ())]
-    named = named or [kind for words, kind in USUAL_WORDS if re.fullmatch(words, key.lower())][:1]
+    rest = key.partition(".{}.")[2].lower()
+    named = named or [kind for words, kind in USUAL_WORDS if re.fullmatch(words, rest)][:1]
     alike = [kind for kind in named if kind in comparison.missing]
     return tuple(dict.fromkeys((*alike, *(kind for kind in named if kind not in comparison.known))))
 

@@ -26,10 +26,10 @@ FAST = Options(ctx_size=128, threads=1)
 DIFFERENT = [
     "cohere2moe", "command-r-plus", "deci", "deepseek2", "deepseek3", "dots1", "exaone4-windows", "falcon-40b",
     "falcon-h1", "falcon-mamba", "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "gpt-oss", "gpt2",
-    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "lfm2", "llama4", "mamba", "mamba2",
-    "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent",
-    "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "qwen2moe", "qwen35", "qwen3moe", "qwen3next", "rwkv7",
-    "stablelm",
+    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "kolibri1", "lfm2", "llama4", "mamba",
+    "mamba2", "minicpm3-long", "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe",
+    "nemotron_h_moe-latent", "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "qwen2moe", "qwen35", "qwen3moe",
+    "qwen3next", "rwkv7", "stablelm",
 ]  # fmt: skip
 ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # gpt2 has a limited number of learned positions
 # Mean KL divergence from F32 weights to Q8_0 weights at the positions MEASURED: of exact arithmetic, of llama.cpp

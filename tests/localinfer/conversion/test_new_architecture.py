@@ -11,15 +11,13 @@ from checkpoints import edit_json
 from safetensors.numpy import load_file, save_file
 
 from localinfer.conversion import open_checkpoint
-from localinfer.conversion.architectures import architectures_named
+from localinfer.conversion.architectures import find_architecture
 from localinfer.conversion.new_architecture.comparison import compare
 from localinfer.conversion.new_architecture.draft import make_draft
 from localinfer.conversion.new_architecture.ranking import rank
 from localinfer.conversion.new_architecture.survey import read_survey
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 
-# Their text model has another prefix, layers with and without experts mix, or config.json has no types of layers.
-OTHER_FORMS = ["minicpm-v", "qwen2moe-dense", "qwen3moe-dense", "bamba", "bamba-groups"]
 # Another architecture, and parts of the remarks on what differs from it.
 OTHERS = {
     "apertus": ("qwen3", ["no ffn_gate", "DecoderSpec(gated=False)", "act_fn.alpha_n [1]: a number of each layer",
@@ -43,11 +41,11 @@ def edited_tensors(folder: Path, change: Any) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", [name for name in reference_models.NAMES if name not in OTHER_FORMS])
+@pytest.mark.parametrize("name", reference_models.NAMES)
 def test_each_model_is_like_its_own_architecture(name: str, tmp_path: Path) -> None:
     survey = read_survey(reference_models.checkpoint(name, tmp_path))
-    candidates = [compare(survey, each) for each in architectures_named(reference_models.architecture(name))]
-    assert min(candidate.distance for candidate in candidates) < 1
+    comparison = compare(survey, find_architecture(survey.config)[0])
+    assert comparison.distance < 1, comparison
 
 
 @pytest.mark.parametrize("name", ["apertus", "deepseek2", "falcon-h1", "gemma2", "plm", "qwen3moe"])
@@ -106,6 +104,10 @@ def test_an_index_is_enough(tmp_path: Path) -> None:
     survey = read_survey(folder)
     assert not survey.has_shapes
     assert rank(survey, "qwen3")[0].comparison.architecture.name == "qwen3"
+    other = next(each for each in rank(survey, "new") if each.comparison.architecture.name == "mpt")
+    text = make_draft("new", "NewForCausalLM", other).files["new_conversion.py"]
+    compile(text, "draft", "exec")
+    assert "layer_numbers" not in text
 
 
 def test_names_in_a_checkpoint_are_no_code(tmp_path: Path) -> None:
