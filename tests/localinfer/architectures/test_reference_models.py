@@ -26,7 +26,7 @@ FAST = Options(ctx_size=128, threads=1)
 DIFFERENT = [
     "cohere2moe", "command-r-plus", "deci", "deepseek2", "deepseek3", "dots1", "exaone4-windows", "falcon-40b",
     "falcon-h1", "falcon-mamba", "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "gpt-oss", "gpt2",
-    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "kolibri1", "lfm2", "llama4", "mamba",
+    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "kolibri1-normed", "lfm2", "llama4", "mamba",
     "mamba2", "minicpm3-long", "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe",
     "nemotron_h_moe-latent", "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "qwen2moe", "qwen35", "qwen3moe",
     "qwen3next", "rwkv7", "stablelm",
