@@ -69,6 +69,7 @@ class Architecture:
     ffn_multiplier: int | None = None  # feed-forward length / embedding length, if config.json does not specify it
     norm: str = "rms"  # or "layer"
     norm_offset: float = 0.0  # added to the norm weights of a checkpoint
+    norm_offsets: Mapping[str, float] = field(default_factory=dict)  # other offsets, by kind of norm
     activations: tuple[str, ...] = ("silu", "swish")
     has_attention: bool = True
     has_rope: bool = True

@@ -13,6 +13,7 @@ from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 
 Fields = dict[str, Field]
 NO_ROPE_INTERVAL = 4
+MAX_PERIOD = 1 << 10  # layers
 MPT_VALUES = {
     "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False, "softmax_scale": None, "alibi": True,
 }  # fmt: skip
@@ -54,6 +55,12 @@ def granite_windows(config: JsonObject, hp: HParams) -> Fields:
         raise config.error("no_rope_layers", f"must be {hp.n_layer} numbers")
     pattern = {} if all(rotated) else {"attention.rope_pattern": Field.flags(rotated)}
     return pattern | (granite_experts(config, hp) if hp.n_expert else {})
+
+
+def window_period(config: JsonObject, hp: HParams) -> Fields:
+    """Return the number of layers of which one has full attention."""
+    period = config.positive_int("sliding_window_pattern", MAX_PERIOD)
+    return {"attention.sliding_window_pattern": Field.uint32(period)} if hp.sliding_window else {}
 
 
 def smallthinker_hparams(config: JsonObject, hp: HParams) -> HParams:

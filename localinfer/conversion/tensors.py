@@ -261,7 +261,8 @@ def reorder_rows(stored: StoredTensor | StackedTensor, reorder: Reorder | None, 
 
 def value_transform(kind: str, architecture: Architecture) -> Callable[[Floats], Floats]:
     """Return the transformation of an F32 tensor: ssm_a is stored as logarithms, norms without their offset."""
-    offset = np.float32(architecture.norm_offset if kind.endswith("norm") and kind != "ssm_norm" else 0.0)
+    usual = architecture.norm_offset if kind.endswith("norm") and kind != "ssm_norm" else 0.0
+    offset = np.float32(architecture.norm_offsets.get(kind, usual))
 
     def transformed(values: Floats) -> Floats:
         with np.errstate(all="ignore"):  # values that are not finite stay so, without a warning of numpy

@@ -31,6 +31,7 @@ import deci_model
 import neobert_model
 import nomic_moe_model
 import openelm_model
+import plamo3_model
 import reference_models
 import rwkv7_model
 import smallthinker_model
@@ -469,6 +470,12 @@ def mimo(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in replaced} | windowed | own
 
 
+def plamo3(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of published checkpoints, whose context may be extended from 64 tokens."""
+    own = {"architectures": ["Plamo3ForCausalLM"], "model_type": "plamo3"}
+    return config | own | ({} if config["rope_scaling_factor"] == 1 else {"initial_context_length": 64})
+
+
 def openelm(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration with the names that it has in published checkpoints."""
     others = {key: value for key, value in config.items() if key not in ("num_hidden_layers", "tie_word_embeddings")}
@@ -567,6 +574,10 @@ NOMIC_MOE = {
 NEOBERT = {
     "vocab_size": reference_models.N_VOCAB, "intermediate_size": 240, "hidden_act": "SwiGLU",
     "rms_norm": True, "rope": True, "tie_word_embeddings": False,
+}  # fmt: skip
+PLAMO3 = {
+    "window_size": WINDOW, "rope_local_theta": 10000, "rms_norm_eps": 1e-6, "attention_bias": False,
+    "scale_embedding": False,
 }  # fmt: skip
 OPENELM = {
     "vocab_size": reference_models.N_VOCAB, "max_context_length": 256, "ffn_with_glu": True,
@@ -1086,6 +1097,20 @@ MODELS = {
                 kind: {"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.5}
                 for kind in ("full_attention", "sliding_attention")
             },
+        ),
+    ),
+    "plamo3": Spec(
+        architecture="plamo3", model=plamo3_model.Plamo3ForCausalLM, norm=0.0, written=plamo3,
+        config=T.PreTrainedConfig(
+            **sizes(6, 2, 9, head_dim=32), **PLAMO3, sliding_window_pattern=8, rope_theta=150000,
+            rope_scaling_factor=4.0, initial_context_length=64,
+        ),
+    ),
+    "plamo3-narrow": Spec(
+        architecture="plamo3", model=plamo3_model.Plamo3ForCausalLM, norm=0.0, written=plamo3,
+        config=T.PreTrainedConfig(
+            **sizes(4, 1, 4, hidden_size=64, head_dim=32), **PLAMO3, sliding_window_pattern=3, rope_theta=1000000,
+            rope_scaling_factor=1,
         ),
     ),
     "openelm": Spec(

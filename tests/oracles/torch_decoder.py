@@ -22,15 +22,13 @@ def matrix(n_in: int, n_out: int) -> nn.Linear:
     return nn.Linear(n_in, n_out, bias=False)
 
 
-def rotated(x: Tensor, theta: float, n_rot: int = 0) -> Tensor:
-    """Rotate the halves of the first `n_rot` values (0: all) of the heads of x, (heads, tokens, values)."""
-    rows, others = (x[..., :n_rot], x[..., n_rot:]) if n_rot else (x, x[..., :0])
-    size = rows.shape[-1]
-    frequencies = theta ** (-torch.arange(0, size, 2) / size)
-    angles = torch.cat([torch.arange(x.shape[-2])[:, None] * frequencies] * 2, -1)
-    first, second = rows.chunk(2, -1)
-    turned = rows * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
-    return torch.cat([turned, others], -1)
+def rotated(x: Tensor, theta: float, *, frequencies: Tensor | None = None) -> Tensor:
+    """Rotate the halves of the heads of x, (heads, tokens, values), with other `frequencies` if given."""
+    size = x.shape[-1]
+    given = theta ** (-torch.arange(0, size, 2) / size) if frequencies is None else frequencies
+    angles = torch.cat([torch.arange(x.shape[-2])[:, None] * given] * 2, -1)
+    first, second = x.chunk(2, -1)
+    return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
 
 
 def heads(x: Tensor, size: int) -> Tensor:

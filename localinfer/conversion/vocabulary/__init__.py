@@ -1,7 +1,8 @@
 """The vocabulary of a checkpoint, from its tokenizer files, and GGUF's keys for it.
 
 tokenizer.model is SentencePiece's format (sentencepiece_file.py), tokenizer.json that of the `tokenizers` library
-(json_tokenizer.py), tiktoken.model that of tiktoken (tiktoken_file.py), and RWKV's is a text file (rwkv_world.py).
+(json_tokenizer.py), tiktoken.model that of tiktoken (tiktoken_file.py), and RWKV's and PLaMo's are text files
+(rwkv_world.py, plamo_file.py).
 Tokens that were added later are listed in two more files. special_tokens.py finds the ids of special tokens.
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
-from localinfer.conversion.vocabulary import json_tokenizer, rwkv_world, sentencepiece_file, tiktoken_file
+from localinfer.conversion.vocabulary import json_tokenizer, plamo_file, rwkv_world, sentencepiece_file, tiktoken_file
 from localinfer.conversion.vocabulary.token_list import TokenList
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
@@ -50,6 +51,9 @@ def read_files(folder: CheckpointFolder, characters: str) -> TokenList:
         lines = folder.read_text(rwkv_world.NAME)
         if lines is not None:
             return rwkv_world.read(folder.path / rwkv_world.NAME, lines)
+        lines = folder.read_text(plamo_file.NAME)
+        if lines is not None:
+            return plamo_file.read(folder.path / plamo_file.NAME, lines)
         ranks = folder.read_text(tiktoken_file.NAME)
         if ranks is not None:
             return tiktoken_file.read(folder, ranks)
@@ -100,7 +104,7 @@ def fields(tokens: TokenList, n_vocab: int) -> dict[str, Field]:
         "tokens": Field.texts([token.text for token in padded]),
         "token_type": Field.numbers(np.array([token.type for token in padded], np.int32)),
     }
-    if tokens.model in ("llama", "t5"):
+    if tokens.model in ("llama", "t5", "plamo2"):
         metadata["scores"] = Field.numbers(np.array([token.score for token in padded], np.float32))
     elif tokens.model not in ("bert", "rwkv"):
         metadata["merges"] = Field.texts(tokens.merges)

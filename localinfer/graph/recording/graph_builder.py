@@ -146,7 +146,7 @@ class GraphBuilder(Builder[Buffer]):
         if self.uses_layer_norm or self.asks_for(name):
             self.add(x, self.norm(branch, name))
             return
-        weight = self.tensors.vector(f"{name}.weight", x.n)
+        weight = self.tensors.vector(self.tensors.full_name(name), x.n)
         self._graph.op(name, ADD_NORM, x.rows, chunks=(0, 8), branch=branch, weight=weight, n=x.n, eps=self.eps, x=x)
 
     def add(self, x: Buffer, branch: Buffer, factor: float = 1.0) -> None:

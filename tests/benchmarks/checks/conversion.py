@@ -27,6 +27,7 @@ KNOWN = {
     "phi3": "llama.cpp sees no window: the first 24 positions count",
     "deci": "llama.cpp leaves out the attention of layers without a feed-forward network",
     "mellum-narrow": "llama.cpp rotates all layers with the base of those with full attention",
+    "plamo3": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
     "smallthinker": "llama.cpp's window is 4,096 tokens: the first 24 positions count",
     "deepseek2": "llama.cpp chooses a group for its two best experts, the model for its best one",
     "phimoe": "llama.cpp's norms are by the mean square, its experts' weights a plain softmax, its amplitude a formula",

@@ -13,6 +13,8 @@ import reference_models
 import sentencepiece
 import tokenizers
 from checkpoints import CHECKPOINTS, NAMES, as_f32, copy_checkpoint, edit_json
+from synthetic_vocabularies import BYTE_TOKENS, keys_of, write
+from tiny import Field as GgufArray
 from tokenizer_texts import tricky
 
 from localinfer import tokenizer
@@ -456,3 +458,44 @@ def test_rwkv_tokens_are_python_literals(tmp_path: Path) -> None:
 def test_invalid_rwkv_lines(line: str, tmp_path: Path) -> None:
     with pytest.raises(LocalInferError, match="line 1: is not a token"):
         open_checkpoint(world(tmp_path, line, "2 'b' 1"))
+
+
+# ------------------------------------------------------------------------------------- PLaMo's lines of JSON
+
+
+def plamo(folder: Path, *lines: str) -> Path:
+    """Write a checkpoint with PLaMo's vocabulary file, with these lines, and return its path."""
+    path = reference_models.checkpoint("plamo3", folder)
+    (path / "tokenizer.json").unlink()
+    (path / "tokenizer.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (path / "tokenizer_config.json").write_text('{"bos_token": "<|plamo:bos|>", "eos_token": "<|plamo:eos|>"}')
+    return path
+
+
+def test_plamo_tokens_are_lines_of_json(tmp_path: Path) -> None:
+    special, pieces = ["<|plamo:unk|>", "<|plamo:bos|>", "<|plamo:eos|>", "<|plamo:op|>"], {"abra": -3.0, "cad": -1.5}
+    rows = [
+        *([text, 0.0, "UNKNOWN" if text == special[0] else "NORMAL", 0] for text in special),
+        *([text, 0.0, "BYTE"] for text in BYTE_TOKENS), *([text, score, "NORMAL"] for text, score in pieces.items()),
+    ]  # fmt: skip
+    path = plamo(tmp_path, *(json.dumps(row) for row in rows))
+    fields = open_checkpoint(path).fields
+    assert fields["tokenizer.ggml.model"].value == b"plamo2"
+    assert [fields[f"tokenizer.ggml.{name}_token_id"].value for name in ("bos", "eos", "eot")] == [1, 2, 3]
+    assert fields["tokenizer.ggml.token_type"].value.tolist()[:5] == [UNKNOWN, CONTROL, CONTROL, CONTROL, BYTE]
+    ours = tokenizer.from_gguf(open_gguf(as_f32(path, tmp_path / "plamo3.gguf")))
+    synthetic = keys_of("plamo2", special, [*BYTE_TOKENS, *pieces], pre="default")
+    synthetic["scores"] = GgufArray("ARRAY", [row[1] for row in rows], "FLOAT32")
+    synthetic["token_type"].value[0] = UNKNOWN
+    reference = tokenizer.from_gguf(open_gguf(write(tmp_path / "synthetic.gguf", synthetic)))
+    for text in ("abracadabra", "cad bra", "é"):
+        assert ours.encode(text, add_special=False) == reference.encode(text, add_special=False)
+    assert ours.encode("abracad", add_special=False) == [260, 261]
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "{", '["a", 1, "LETTER"]', '["a", "1", "NORMAL"]', '[1, 1, "NORMAL"]', "1" * 70_000]
+)
+def test_invalid_plamo_lines(line: str, tmp_path: Path) -> None:
+    with pytest.raises(LocalInferError, match=r"tokenizer\.jsonl: line 2: is not a token"):
+        open_checkpoint(plamo(tmp_path, '["a", 0, "NORMAL"]', line))
