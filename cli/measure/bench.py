@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.arguments.flags import OVERRIDES, parse_options, with_options
-from cli.measure.bench_results import TABLE_COLUMNS, WRITERS, as_narrow_markdown, peak_line
+from cli.measure.bench_results import TABLE_COLUMNS, WRITERS, as_narrow_markdown, expert_lines, peak_line
 from cli.measure.plot import plot, plot_path
 from cli.models.loading import default_model, find_or_fetch
 from cli.terminal import screen
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from localinfer.evaluation.benchmark import BenchmarkResult, BenchmarkTest
 
 
-ENGINE_OPTIONS = ("threads_batch", "precision", "mmap", "tune", "check_tensors", *OVERRIDES)
+ENGINE_OPTIONS = ("threads_batch", "precision", "mmap", "memory", "tune", "check_tensors", *OVERRIDES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,6 +118,7 @@ def bench_command(
       localinfer bench smollm2 -p 512 -n 128 -t 1,2 -d 0,4096 -r 5 -o md
       localinfer bench -m smollm2 -m gemma3-270m -p 0 -n 0 -pg 512,128 -o csv
       localinfer bench smollm2 -p 0 -n 32 -d 0,1024,2048,4096 --plot depth.svg
+      localinfer bench qwen3-30b-a3b.gguf -p 0 -n 32 -r 1 --memory 8G
     """
     if output not in WRITERS:
         raise UsageError(f"--output: must be {' or '.join(WRITERS)}, not {output}")
@@ -135,6 +136,8 @@ def bench_command(
     screen.write((as_narrow_markdown if narrow else WRITERS[output])(results))
     for roofline in dict.fromkeys(result.roofline for result in results):
         screen.note_dim(peak_line(roofline))
+    for line in expert_lines(results):
+        screen.note_dim(line)
     if path:
         plot(path, results)
 

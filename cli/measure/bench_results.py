@@ -91,6 +91,18 @@ def peak_line(roofline: "Roofline") -> str:
     )
 
 
+def expert_lines(results: Sequence["BenchmarkResult"]) -> Iterator[str]:
+    """Yield a line for each test of a model whose experts are read from the storage."""
+    for result in results:
+        if found := result.experts:
+            waited = found.wait_seconds / sum(result.seconds)
+            yield (
+                f"{result.test.name}: {100 * found.cached_share:.0f} % of the experts were cached, "
+                f"{100 * found.predicted_share:.0f} % were predicted; the storage read "
+                f"{found.bandwidth / 1e9:.1f} GB/s, and {100 * waited:.0f} % of the time went into waiting for it"
+            )
+
+
 def as_object(result: "BenchmarkResult") -> dict[str, object]:
     """Return a result with the field names of llama-bench. Bytes and multiply-accumulates are per repetition."""
     model, options, test, roofline = result.model, result.model.options, result.test, result.roofline
@@ -106,6 +118,17 @@ def as_object(result: "BenchmarkResult") -> dict[str, object]:
         "bandwidth_fraction": result.bandwidth_fraction, "peak_fraction": result.peak_fraction,
         "machine_bytes_per_second": roofline.bandwidth, "machine_int_macs_per_second": roofline.dots,
         "machine_float_macs_per_second": roofline.fmas, "machine_bfloat16_macs_per_second": roofline.pairs,
+        **expert_fields(result),
+    }  # fmt: skip
+
+
+def expert_fields(result: "BenchmarkResult") -> dict[str, object]:
+    """Return what is known about reading experts from the storage."""
+    if not (found := result.experts):
+        return {}
+    return {
+        "expert_cached_fraction": found.cached_share, "expert_predicted_fraction": found.predicted_share,
+        "storage_bytes_per_second": found.bandwidth, "storage_wait_seconds": found.wait_seconds,
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ measured peak rates of this machine (`localinfer.evaluation.roofline`), which it
 import random
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from localinfer.graph.ops.cost import Cost
 from localinfer.options import Options
 from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.expert_cache.cache import Statistics as ExpertStatistics
 from quant.jit.cpu import target
 from quant.jit.loader import Progress
 
@@ -70,6 +72,7 @@ class BenchmarkResult:
     seconds: list[float]  # of each repetition
     cost: Cost  # of one repetition
     roofline: Roofline
+    experts: ExpertStatistics | None = None  # of all repetitions, if experts are read from the storage
 
     @property
     def rates(self) -> list[float]:
@@ -118,24 +121,28 @@ def benchmark(
     for n_threads in dict.fromkeys(test.threads for test in tests):
         on_activity(f"loading {path.name}")
         engine = Engine.load(f, replace(options, ctx_size=n_ctx, threads=n_threads), progress)
+        for warning in engine.warnings:
+            warnings.warn(warning, stacklevel=2)
         model = describe_model(f, replace(options, precision=engine.compiled_graph.precision))
         try:
             for test in (each for each in tests if each.threads == n_threads):
                 resolved = replace(test, threads=engine.compiled_graph.threads_for(test.n_prompt or 1))
                 on_activity("measuring the peak of this machine")
                 roofline = measure(resolved.threads)
-                seconds = run_test(engine, resolved, repetitions, on_activity)
-                yield BenchmarkResult(model, resolved, seconds, cost_of_test(engine, resolved), roofline)
+                seconds, experts = run_test(engine, resolved, repetitions, on_activity)
+                yield BenchmarkResult(model, resolved, seconds, cost_of_test(engine, resolved), roofline, experts)
         finally:
             engine.close()
 
 
 def run_test(
     engine: Engine, test: BenchmarkTest, repetitions: int, on_activity: Callable[[str], None]
-) -> list[float]:
-    """Return the seconds of each repetition, after a warmup run."""
-    seconds = []
+) -> tuple[list[float], ExpertStatistics | None]:
+    """Return the seconds of each repetition, after a warmup run, and the statistics of the expert cache, if any."""
+    seconds, cache = [], engine.compiled_graph.expert_cache
     for repetition in range(-1, repetitions):
+        if repetition == 0 and cache:
+            cache.take_statistics()
         fill_cache(engine, test.depth)
         on_activity(f"{test.name}, {test.threads} threads: {repetition + 1} of {repetitions}")
         tokens = random_tokens(engine, test.tokens)
@@ -146,7 +153,7 @@ def run_test(
             engine.evaluate([token])
         if repetition >= 0:
             seconds.append(time.perf_counter() - begin)
-    return seconds
+    return seconds, cache.take_statistics() if cache else None
 
 
 def cost_of_test(engine: Engine, test: BenchmarkTest) -> Cost:

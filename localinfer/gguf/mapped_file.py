@@ -3,6 +3,7 @@
 Only regular files are accepted: reading a pipe or a device could block or never end. Callers validate the content.
 """
 
+import contextlib
 import errno
 import mmap
 import os
@@ -79,6 +80,23 @@ class MappedFile:
         if libc.mlock(ctypes.c_void_p(self.bytes.ctypes.data), ctypes.c_size_t(self.size)):
             return f"cannot be locked in memory: {os.strerror(ctypes.get_errno())}"
         return ""
+
+    def reopen(self, flags: int = 0) -> int:
+        """Return a new descriptor of the same file, opened with additional flags.
+
+        Raises OSError if the file system does not support them, LocalInferError if another file has taken its place.
+        """
+        descriptor = os.open(self.path, OPEN_FLAGS | flags)
+        if _identity(os.fstat(descriptor)) != self._identity:
+            os.close(descriptor)
+            raise self.error("", "file changed or truncated while in use")
+        return descriptor
+
+    def advise(self, advice: int, start: int, n_bytes: int) -> None:
+        """Tell the system how the bytes from offset `start` on will be used: a constant `mmap.MADV_...`."""
+        page = start - start % mmap.PAGESIZE
+        with contextlib.suppress(OSError):  # no promise, so nothing depends on it
+            self.map.madvise(advice, page, start - page + n_bytes)
 
     def window(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
         """Return some bytes in a separate mapping, which is unmapped when the array is freed.

@@ -36,7 +36,7 @@ class KernelSignature(NamedTuple):
 GET_ROWS = KernelSignature.parse("", "tokens ids w row_bytes n y:out factor:float")
 PRODUCT = KernelSignature("", "", PRODUCT_PARAMETERS, floats=frozenset(), writes=("y",))
 EXPERTS = KernelSignature.parse(
-    "", "tokens runs x w row_bytes n_in n_out bias y:out y_row y_matrix y_stride token_parts access stop"
+    "", "tokens runs x matrices row_bytes n_in n_out bias y:out y_row y_matrix y_stride token_parts access stop"
 )
 TO_BF16 = KernelSignature.parse("quant.formats.floats:to_bf16", "tokens x n y:out")
 QUANTIZE = KernelSignature.parse("quant.matmul.activations:quantize", "tokens x n out:out")

@@ -65,6 +65,9 @@ def merge(*layers: Mapping[str, Value]) -> Options:
         raise UsageError(f"spec_draft_n_min: {n_min} is larger than spec_draft_n_max, which is {n_max}")
     if options.rope_scale and options.rope_freq_scale:
         raise UsageError("rope_freq_scale: sets the same as rope_scale, its inverse")
+    if options.memory and (options.mlock or not options.mmap):
+        other = "mlock" if options.mlock else "mmap=False"
+        raise UsageError(f"memory: cannot be combined with {other}, which keeps all weights in memory")
     least, most = options.image_min_tokens, options.image_max_tokens
     if 0 < most < least:
         raise UsageError(f"image_min_tokens: {least} is larger than image_max_tokens, which is {most}")

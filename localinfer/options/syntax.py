@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 from localinfer.options.flag import format_value
@@ -24,6 +25,26 @@ SPECULATION_TYPES = {  # values of --spec-type, as in llama.cpp -> the draft met
     "ngram-mod": "ngram", "ngram-cache": "ngram",
     "draft-simple": "draft", "draft-eagle3": "head", "draft-mtp": "head", "draft-dflash": "", "draft-dspark": "",
 }  # fmt: skip
+
+BYTE_UNITS = {"": 1, "b": 1} | {
+    letter + ending: base**power
+    for ending, base in (("", 1000), ("b", 1000), ("ib", 1024))
+    for power, letter in enumerate("kmgt", 1)
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes of 700MB, 0.7G, 650MiB or a plain number. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text, re.ASCII)
+    if not match or match[2].lower() not in BYTE_UNITS:
+        raise ValueError(f"must be a number of bytes, or with a unit such as 700MB, 0.7GB or 650MiB, not {text!r}")
+    unit: int = BYTE_UNITS[match[2].lower()]
+    return math.floor(Fraction(match[1]) * unit)
+
+
+def parse_memory(text: str) -> int:
+    """Return the bytes of `--memory`; 0 if it is empty. Raises ValueError."""
+    return parse_bytes(text) if text else 0
 
 
 def parse_samplers(text: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from localinfer.options.syntax import (
     check_adapter_scale,
     parse_layer_range,
     parse_logit_bias,
+    parse_memory,
     parse_sampler_sequence,
     parse_samplers,
     parse_scaled_file,
@@ -69,6 +70,11 @@ class Options:
     mlock: bool = option(
         False, "--mlock", section="model",
         help="Read the whole model at start-up, and lock it in RAM.")
+    memory: str = option(
+        "", "--memory", section="model", validate=parse_memory,
+        help="Memory for a mixture of experts that is larger than memory, such as 8G: it keeps the weights that all "
+        "tokens use, the KV cache and the experts used last; other experts are read from the disk when they are "
+        "needed (default: the available memory, if the model does not fit).")
     tune: bool = option(
         True, "--tune", section="model",
         help="Measure on first use which way of reading the weights is fastest on this machine; --no-tune uses the "

@@ -23,6 +23,7 @@ from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Source, SourceTensor
 from localinfer.gguf.writer import align, get_alignment
+from localinfer.options import parse_bytes
 from localinfer.quantization.noise import Progress, measure_noise
 from localinfer.quantization.plan import QuantizationPlan, Request, make_plan, with_types
 from localinfer.quantization.quantize import compile_kernels, make_encoder_factory, plan_outputs
@@ -45,11 +46,6 @@ TYPES = (
 )
 MAX_BITS = 16  # per weight of the largest of these types
 Divergences = Mapping[str, Mapping[str, float]]  # by tensor and name of a type; the present type has none
-UNITS = {"": 1, "B": 1} | {
-    letter + ending: base**power
-    for ending, base in (("", 1000), ("B", 1000), ("iB", 1024))
-    for power, letter in enumerate("KMGT", 1)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +71,7 @@ class Target:
 
 def parse_size(text: str) -> Target:
     """Parse 700MB, 0.7G, 650MiB or a number of bytes. Raises ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text, re.ASCII)
-    units = {unit.lower(): factor for unit, factor in UNITS.items()}
-    if not match or match[2].lower() not in units:
-        raise ValueError(f"must be a number of bytes, or with a unit such as 700MB, 0.7GB or 650MiB, not {text!r}")
-    return Target(text, size=floor(Fraction(match[1]) * units[match[2].lower()]))
+    return Target(text, size=parse_bytes(text))
 
 
 def parse_bits(text: str) -> Target:

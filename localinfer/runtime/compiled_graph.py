@@ -6,8 +6,8 @@ It evaluates batches of any sequences. Earlier tokens are in the caches of the s
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,18 @@ from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
 from localinfer.kernels.bpe_signatures import tokenizer_kernels
 from localinfer.machine import resources
 from localinfer.options import Options, Precision, parse_speculation_types
+from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.idle_work import IdleWork
+from localinfer.runtime.memory_limit import may_exceed_memory
 from localinfer.runtime.thread_pool import POOL_KERNELS, OnOp, ThreadPool
 from localinfer.runtime.timestamps import TimestampBuffer
 from quant.jit import loader
 from quant.jit.background import load_in_order
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress
+
+if TYPE_CHECKING:  # few models need it
+    from localinfer.runtime.expert_cache.cache import ExpertCache
 
 Floats = NDArray[np.float32]
 
@@ -102,11 +107,22 @@ class CompiledGraph:
         self.warnings = [*kernel_warnings, *missing_window_warnings(self.model_graph.hparams, self.n_ctx)]
         addresses = loader.addresses_of(first if self._compilation else [*first, *later])
         self._op_records = self.graph.finalize(addresses)
+        self.expert_cache: ExpertCache | None = None
+        self._owns_expert_cache = hooks is None
+        if hooks is None and may_exceed_memory(f, options):
+            self._open_expert_cache()
         self._stop = self.graph.stop.view(np.int64)
         self.idle_work = IdleWork()
         self._thread_pool = ThreadPool(
             addresses, self._op_records, self._stop, self.graph.scratch_addresses, self.idle_work
         )
+
+    def _open_expert_cache(self) -> None:
+        """Open the cache of the experts of a model that is larger than memory, and warn about its speed."""
+        from localinfer.runtime.expert_cache.plan import open_expert_cache
+
+        self.expert_cache, warnings = open_expert_cache(self.files[0], self.model_graph, self._options)
+        self.warnings += warnings
 
     # --- hooks ---
 
@@ -128,6 +144,7 @@ class CompiledGraph:
         )  # fmt: skip
         for shape in result.graph.row_accesses.keys() & self.graph.row_accesses.keys():
             result.graph.set_row_access(shape, self.graph.row_access_of(shape))
+        result.expert_cache = self.expert_cache
         return result
 
     @property
@@ -261,7 +278,14 @@ class CompiledGraph:
         """Run the ops `first` to `end - 1` for a batch of `tokens` tokens; see `ThreadPool.run` for `on_op`."""
         if tokens > MAX_SMALL_BATCH:
             self.wait_for_kernels()
-        self._thread_pool.run(first, end, self.threads_for(tokens), on_op)
+        threads, cache = self.threads_for(tokens), self.expert_cache
+        if cache is None:
+            self._thread_pool.run(first, end, threads, on_op)
+            return
+        layers = {each.first_op: each for each in self.model_graph.expert_layers if first <= each.first_op < end}
+        run = partial(self._thread_pool.run, n_threads=threads, on_op=on_op)
+        for cut in run_in_parts(run, layers, first, end):
+            cache.load(layers[cut], tokens)
 
     # --- threads ---
 
@@ -279,6 +303,8 @@ class CompiledGraph:
     def close(self) -> None:
         """End the threads, and what is compiled in the background."""
         self._thread_pool.close()
+        if self.expert_cache is not None and self._owns_expert_cache:
+            self.expert_cache.close()
         if self._compilation:
             self._compilation.close()
 
@@ -336,8 +362,9 @@ def build_graph(
     )
     uses_mtp_head = uses_draft_head and draft_head is None
     context = Context(
-        n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head, media and causal
-    )
+        n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head, media and causal,
+        predicts_experts=bool(options.memory),
+    )  # fmt: skip
     model = ModelGraph(f, keys, graph, context, adapters, hooks)
     if draft_head and uses_draft_head and causal:
         build_with_draft_head(model, build_model, draft_head)

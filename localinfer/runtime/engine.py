@@ -16,6 +16,7 @@ from localinfer.runtime.batch import (
 )
 from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats
+from localinfer.runtime.memory_limit import with_memory_limit
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.tuning import recheck, tune
 from localinfer.runtime.sequence import common_prefix_length
@@ -56,6 +57,7 @@ class Engine(SequenceEngine):
         """
         f = load_weights(f, options, progress)
         check_weights(f, options, progress)
+        options = with_memory_limit(f, options)
         draft_head = load_weights(draft_head, options, progress) if draft_head else None
         compiled_graph = CompiledGraph(
             f, options, progress, draft_head, at_once=at_once, media=media, adapters=adapters

@@ -1,12 +1,12 @@
-"""Products with several matrices of one shape that are stored one after the other: the experts of a mixture, or
-attention heads.
+"""Products with several matrices of one shape: the experts of a mixture, or attention heads.
 
 Consecutive rows of activations that are multiplied by the same matrix form a run. If runs consist of tiles, all threads
 share each matrix as they share a single one, so the lengths of runs do not matter. If runs have few rows, memory
 bandwidth dominates: a chunk is then a contiguous range of all rows of all selected matrices, so that each thread reads
 long contiguous ranges.
 
-  runs    int64: the number of runs, then for each its matrix, its first row, and its number of rows
+  runs      int64: the number of runs, then for each its matrix, its first row, and its number of rows
+  matrices  int64: the address of each matrix
 
 A run's results begin at y + y_row * its first row + y_matrix * its matrix, and are y_stride bytes apart.
 """
@@ -44,15 +44,14 @@ def run_product(args: Any, run: int, x_row_bytes: int, row: int, n_rows: int) ->
     """Return the arguments of the product of a run with the rows row .. row + n_rows - 1 of its matrix."""
     record = args.runs + RUN_HEADER_BYTES + RUN_BYTES * run
     matrix, first = load(int64, record), load(int64, record + 8)
-    matrix_row = args.n_out * matrix + row
     return ProductArguments(
         tokens=record + 16,
         x=args.x + x_row_bytes * first,
-        w=args.w + args.row_bytes * matrix_row,
+        w=load(int64, args.matrices + 8 * matrix) + args.row_bytes * row,
         row_bytes=args.row_bytes,
         n_in=args.n_in,
         n_out=n_rows,
-        base=args.bias + 4 * matrix_row if args.bias else 0,
+        base=args.bias + 4 * (args.n_out * matrix + row) if args.bias else 0,
         base_stride=0,
         y=args.y + args.y_row * first + args.y_matrix * matrix + 4 * row,
         y_stride=args.y_stride,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.ops.buffers import ALIGNMENT, Buffer, ConvertedActivations, Region, Rows
 from localinfer.graph.ops.cost import NO_COST, Cost, CostModel
-from localinfer.graph.ops.op import Argument, ChunkCounts, Op, encode_ops
+from localinfer.graph.ops.op import Argument, ChunkCounts, Op, encode_argument, encode_ops
 from localinfer.kernels.signatures import KernelSignature
 from quant.jit.cpu import target
 from quant.jit.kernel import Constants, Kernel, make_kernel
@@ -50,6 +50,20 @@ class ProductShape(NamedTuple):
     passes: int
 
 
+class MatrixTable(NamedTuple):
+    """The address of each matrix of a tensor (count, n_out, n_in), int64 [count], where grouped products read them:
+    those of the model file, or of copies of the matrices."""
+
+    weights: Tensor
+    addresses: Region
+
+    def reset(self, matrices: slice | int = slice(None)) -> None:
+        """Set the addresses of some matrices to those in the file."""
+        count = self.weights.shape[0]
+        offsets = np.arange(count)[matrices] * (self.weights.nbytes // count)
+        self.addresses.view(np.int64)[matrices] = encode_argument(self.weights) + offsets
+
+
 @dataclass(eq=False)
 class ComputeGraph:
     """A list of ops and the memory they use.
@@ -69,6 +83,7 @@ class ComputeGraph:
     products: list[Product] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     row_accesses: dict[ProductShape, Region] = field(default_factory=dict)
+    matrix_tables: dict[int, MatrixTable] = field(default_factory=dict)  # by the address of the tensor in the file
     scratch_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -116,6 +131,13 @@ class ComputeGraph:
         if shape not in self.row_accesses:
             self.row_accesses[shape] = self.region(8 * ROW_ACCESS_WORDS)
         return self.row_accesses[shape]
+
+    def matrix_addresses(self, weights: Tensor) -> Region:
+        """Return the memory that has the addresses of the matrices of a tensor: see `MatrixTable`."""
+        key = encode_argument(weights)
+        if key not in self.matrix_tables:
+            self.matrix_tables[key] = MatrixTable(weights, self.region(8 * weights.shape[0]))
+        return self.matrix_tables[key].addresses
 
     @property
     def layouts(self) -> tuple[Constants, Constants]:
@@ -227,8 +249,11 @@ class ComputeGraph:
     def finalize(self, addresses: Mapping[Kernel, int]) -> NDArray[np.int64]:
         """Allocate the memory and return the op records, int64 [ops][RECORD_WORDS]."""
         self.scratch.nbytes = self.scratch_bytes * self.n_threads
+        new_tables = [table for table in self.matrix_tables.values() if table.addresses.array is None]
         for region in [*self.regions, self.scratch]:
             region.allocate()
+        for table in new_tables:
+            table.reset()
         for shape in self.row_accesses:
             self.set_row_access(shape, default_row_access())
         return encode_ops(self.ops, addresses)

@@ -16,8 +16,8 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters, multipl
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.router import Router, router_bias
 from localinfer.graph.recording.low_rank import scale_expert_rows
-from localinfer.graph.recording.matrix_products import expert_matmul
-from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.matrix_products import expert_matmul, matmul
+from localinfer.graph.recording.model_graph import ExpertLayer, ModelGraph
 from localinfer.kernels.signatures import (
     ADD,
     COMBINE_EXPERTS,
@@ -41,6 +41,7 @@ class ExpertRecorder(ExpertOperations[Buffer]):
     def __init__(self, g: Builder[Buffer], model: ModelGraph) -> None:
         self._g, self._model, self._graph, self._tensors = g, model, model.graph, model.tensors
         self._routings: dict[Router, Routing] = {}  # memory that all layers share
+        self._predictions: dict[Router, tuple[Region, Region]] = {}  # ids and weights of predicted experts, likewise
 
     def apply(
         self, h: Buffer, blk: Block, router: Router, activation: str, *, gated: bool = True,
@@ -61,13 +62,35 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         weight_scales = None
         if not router.weighs_inputs:
             networks, weight_scales = networks.without_output_scales()
-        route(self._graph, name, logits, router, bias, routing)
+        route(self._graph, name, logits, router, bias, routing.ids, routing.weights)
         model.points.add_region(f"{blk}ffn_expert_ids", routing.ids, router.used, np.int32)
         model.points.add_region(f"{blk}ffn_expert_weights", routing.weights, router.used, np.float32)
         sort_by_expert(self._graph, name, logits.rows, router, weight_scales, routing)
+        predicted = self._predict(router_input or h, blk.number + 1, router) if model.context.predicts_experts else None
+        weights = tuple(networks.matrices.values())
+        model.expert_layers.append(
+            ExpertLayer(blk.number, len(self._graph.ops), router.used, weights, routing.ids, predicted)
+        )
         y = RoutedExperts(model, name, router, routing, networks).apply(h, activation)
         self._g.point(y, f"{blk}ffn_experts")
         return y
+
+    def _predict(self, x: Buffer, number: int, router: Router) -> Region | None:
+        """Record which experts the router of layer `number` would choose for the input of this layer's router; None if
+        it has no such router. The residual stream changes little from layer to layer (Eliseev and Mazur, 2023)."""
+        name, graph = f"blk.{number}.", self._graph
+        weight = self._tensors.f.tensors.get(f"{name}ffn_gate_inp.weight")
+        if weight is None or weight.shape != (router.count, x.n):
+            return None
+        weight = self._tensors.tensor(weight.name, router.count, x.n)
+        bias = f"{name}exp_probs_b.bias"
+        bias_tensor = self._tensors.vector_or_single_row(bias, router.count) if self._tensors.has(bias) else None
+        logits = matmul(graph, x, weight, is_part_of_model=False)
+        if router not in self._predictions:
+            pairs = graph.batch * router.used
+            self._predictions[router] = graph.region(4 * pairs), graph.region(4 * pairs)
+        route(graph, f"{name}experts.predicted", logits, router, bias_tensor, *self._predictions[router])
+        return self._predictions[router][0]
 
     def _networks(self, blk: Block, count: int, shapes: Mapping[str, tuple[int, int]]) -> "ExpertNetworks":
         """Return the networks of the experts of a layer, whose matrices have these shapes."""
@@ -171,16 +194,17 @@ def route(
     logits: Buffer,
     router: Router,
     bias: Tensor | None,
-    routing: Routing,
+    ids: Region,
+    weights: Region,
 ) -> None:
-    """Add the op that chooses experts from the router's logits."""
+    """Add the op that chooses experts from the router's logits: see `localinfer.kernels.experts.route`."""
     graph.need_scratch(8 * router.count)
     graph.op(
         f"{name}.route", ROUTE, logits.rows,
         constants={"gating": router.gating, "normed": int(router.normed), "best": router.best_per_group},
         chunks=(0, 8), logits=logits, bias=bias or 0, scale=router.scale, n_expert=router.count,
         groups=router.groups, groups_used=router.groups_used,
-        used=router.used, ids=routing.ids, weights=routing.weights,
+        used=router.used, ids=ids, weights=weights,
     )  # fmt: skip
 
 

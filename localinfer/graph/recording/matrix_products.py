@@ -37,9 +37,11 @@ def matmul(
     out: Buffer | None = None,
     bias: Tensor | None = None,
     barrier: bool = True,
+    is_part_of_model: bool = True,
 ) -> Buffer:
     """Add y = weight . x (+ bias), or add_to += weight . x. `weight` is (n_out, n_in), `bias` (n_out,). The columns and
-    rows of `out` beyond those of the product are not written."""
+    rows of `out` beyond those of the product are not written. A product that is not part of the model's definition is
+    not in `graph.products`."""
     assert not (add_to and (bias or out))
     n_out, n_in = weight.shape
     fmt = FORMATS[weight.type]
@@ -47,7 +49,8 @@ def matmul(
     activation_type = fmt.activation_type(graph.passes)
     graph.need_scratch(matmul_scratch_bytes(n_in))
     source = converted(graph, x, weight, activation_type)
-    graph.products.append(Product(graph.stage, weight, x, y))
+    if is_part_of_model:
+        graph.products.append(Product(graph.stage, weight, x, y))
     graph.op(
         weight.name,
         PRODUCT.with_kernels(*fmt.matmul_kernels),
@@ -148,7 +151,7 @@ def add_grouped_product(
         cost=product.cost(activation_type) if has_cost else CostModel(),
         runs=product.runs,
         x=source,
-        w=weights,
+        matrices=graph.matrix_addresses(weights),
         row_bytes=product.matrix_bytes // n_out,
         n_in=n_in,
         n_out=n_out,

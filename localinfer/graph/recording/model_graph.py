@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from localinfer.gguf.reader import GGUF, StringArray
+from localinfer.gguf.reader import GGUF, StringArray, Tensor
 from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.recurrent_state import RecurrentState, StatePool
 from localinfer.graph.cache.sequence_cache import SequenceCache
@@ -35,6 +35,27 @@ class HookedGraph(NamedTuple):
     log: "OperationLog | None" = None
 
 
+class ExpertLayer(NamedTuple):
+    """The experts of a layer: before the op `first_op`, the router has chosen `used` of them for each token.
+
+    `weights` are the tensors (count, n_out, n_in) that have a matrix of each expert. `chosen` are the chosen experts,
+    int32 [tokens][used], and `predicted` those that the router of the layer `number` + 1 would choose for the same
+    input.
+    """
+
+    number: int
+    first_op: int
+    used: int
+    weights: Sequence[Tensor]
+    chosen: Region
+    predicted: Region | None = None
+
+    @property
+    def n_experts(self) -> int:
+        """The number of experts."""
+        return self.weights[0].shape[0]
+
+
 class ModelGraph(ModelProperties):
     """The compute graph of a model. `localinfer.graph.recording.graph_builder` fills it."""
 
@@ -50,10 +71,12 @@ class ModelGraph(ModelProperties):
         self.states = StatePool(graph)
         if shared is not None:
             self.attention.share_caches(shared.attention)
+            graph.matrix_tables = dict(shared.graph.matrix_tables)
             self.states = shared.states
             self.states.restart()
         self.ids, self.output_indices = graph.region(4 * graph.batch), graph.region(4 * graph.outputs)
         self.block_starts: list[int] = []  # the first op of each layer
+        self.expert_layers: list[ExpertLayer] = []
         self.output_start = 0
         # int32 [batch]: the segment of a text pair that each token belongs to, 0 or 1.
         self.token_types = graph.region(4 * graph.batch)

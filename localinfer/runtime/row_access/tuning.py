@@ -59,7 +59,10 @@ def measure_and_store(runner: ModelRunner, table: TuningTable, progress: Progres
 
 
 def recheck(runner: ModelRunner) -> None:
-    """Have the next start measure again if the decode steps of this process were much slower than they should be."""
+    """Have the next start measure again if the decode steps of this process were much slower than they should be. The
+    time of steps that wait for the storage does not count."""
+    if runner.compiled_graph.expert_cache is not None:
+        return
     steps, nbytes = sorted(runner.decode_seconds), decode_bytes(runner) if runner.decode_seconds else {}
     if len(steps) < MIN_DECODE_STEPS or sum(nbytes.values()) < MIN_STEP_BYTES:
         return

@@ -97,8 +97,10 @@ def write_file(
     keys: Mapping[str, tiny.Metadatum],
     shapes: Mapping[str, tuple[int, ...]],
     types: Mapping[str, str],
+    embedding: float = 0.1,
 ) -> Path:
-    """Write a file with this metadata and random tensors of these shapes and types."""
+    """Write a file with this metadata and random tensors of these shapes and types. `embedding` is the standard
+    deviation of the token embeddings; layers add values of about 1 to them."""
     writer = gguf.GGUFWriter(path, "")
     writer.kv_data[0].clear()  # the writer's own general.architecture: it is among ours
     for key, value in keys.items():
@@ -114,7 +116,7 @@ def write_file(
         rng = np.random.default_rng(0)
         for name, shape in shapes.items():
             file.write(bytes(-file.tell() % writer.data_alignment))
-            for part in random_tensor_data(rng, name, shape, types[name]):
+            for part in random_tensor_data(rng, name, shape, types[name], embedding):
                 file.write(part)
         file.write(bytes(-file.tell() % writer.data_alignment))
         file.flush()
@@ -154,14 +156,16 @@ def tensor_bytes(shape: tuple[int, ...], type_name: str) -> int:
     return int(np.prod(shape)) // n_elements * n_bytes
 
 
-def random_tensor_data(rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name: str) -> Iterator[bytes]:
+def random_tensor_data(
+    rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name: str, embedding: float
+) -> Iterator[bytes]:
     """Yield the tensor's data, scaled so that activations keep their magnitude from layer to layer."""
     remaining = tensor_bytes(shape, type_name)
     if len(shape) == 1 or name.endswith(("ssm_a", "ssm_d")):
         yield np.full(shape, -1 if name.endswith("ssm_a") else 1, np.float32).tobytes()  # a state must forget
         return
     n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]][1]
-    size = 0.1 if name == "token_embd.weight" else shape[-1] ** -0.5
+    size = embedding if name == "token_embd.weight" else shape[-1] ** -0.5
     chunk = random_blocks.random_blocks(rng, type_name, min(CHUNK, remaining) // n_bytes, size).tobytes()
     while remaining:
         yield chunk[:remaining]

@@ -23,8 +23,10 @@ def test_expert_matvec_equals_single_products(name: str, n_out: int, threads: in
     takes = fmt.activation_type(1)
     source = x if takes == "f32" else kernels.to_bf16(x) if takes == "bf16" else kernels.quantize_activations(x, 0, 1)
     runs, y = np.array([len(RUNS), *np.ravel(RUNS)]), np.zeros((6, n_out), np.float32)
+    copies = {matrix: weights[n_out * matrix : n_out * (matrix + 1)].copy() for matrix, _, _ in RUNS}
+    addresses = np.array([copies[matrix].ctypes.data if matrix in copies else 0 for matrix in range(5)])
     values = (
-        np.array([6]), runs, source, weights, weights.shape[1], N_IN, n_out, bias, y, 4 * n_out, 0, 4 * n_out,
+        np.array([6]), runs, source, addresses, weights.shape[1], N_IN, n_out, bias, y, 4 * n_out, 0, 4 * n_out,
         1, np.array(default_row_access()), np.zeros(1, np.int64),
     )  # fmt: skip
     arguments = dict(zip(EXPERTS.parameters, values, strict=True))

@@ -1,0 +1,31 @@
+"""The memory that a model may use, and whether its weights exceed it. `localinfer.runtime.expert_cache` does the rest:
+it is imported only for models that do."""
+
+from dataclasses import replace
+
+from localinfer.gguf.reader import GGUF
+from localinfer.machine import resources
+from localinfer.options import Options
+
+USABLE = 0.9  # the part of the available memory that a model which does not fit uses by default
+EXPERT_TENSORS = "_exps."
+
+
+def weight_bytes(f: GGUF) -> int:
+    """Return the bytes of all weights."""
+    return sum(tensor.nbytes for tensor in f.tensors.values())
+
+
+def with_memory_limit(f: GGUF, options: Options) -> Options:
+    """Return the options with a `memory`: the given one, or most of the available memory if a memory-mapped mixture of
+    experts does not fit."""
+    has_experts = any(EXPERT_TENSORS in name for name in f.tensors)
+    if options.memory or options.mlock or f.in_memory or not has_experts:
+        return options
+    usable = int(USABLE * resources.available_memory())
+    return options if weight_bytes(f) <= usable else replace(options, memory=str(usable))
+
+
+def may_exceed_memory(f: GGUF, options: Options) -> bool:
+    """Return whether a model has a memory limit, or is mapped and has more weights than fit into memory."""
+    return bool(options.memory) or (not f.in_memory and weight_bytes(f) > resources.available_memory())
