@@ -118,7 +118,7 @@ def bench_command(
       localinfer bench smollm2 -p 512 -n 128 -t 1,2 -d 0,4096 -r 5 -o md
       localinfer bench -m smollm2 -m gemma3-270m -p 0 -n 0 -pg 512,128 -o csv
       localinfer bench smollm2 -p 0 -n 32 -d 0,1024,2048,4096 --plot depth.svg
-      localinfer bench qwen3-30b-a3b.gguf -p 0 -n 32 -r 1 --memory 8G
+      localinfer bench mixture.gguf -p 0 -n 32 -r 1 --memory 8G
     """
     if output not in WRITERS:
         raise UsageError(f"--output: must be {' or '.join(WRITERS)}, not {output}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -31,18 +31,22 @@ from localinfer.escaping import printable
 from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value
 from localinfer.hub.projectors import find_projector, kinds_text, media_kinds, projector_of
-from localinfer.options import Layer, Options, from_environment, merge
+from localinfer.options import Layer, Options, from_environment, merge, parse_memory
+
+if TYPE_CHECKING:
+    from localinfer.runtime.expert_cache.plan import ExpertPlan
 
 TEMPLATE = "tokenizer.chat_template"
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-@with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap", "mmproj", *OVERRIDES))
+@with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap", "memory", "mmproj", *OVERRIDES))
 def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_json: JsonOption = False) -> None:
     """Show the metadata, tensors and memory use of a model file.
 
-    The memory is that of a context of --ctx-size tokens. Metadata that options override are shown with the new values.
+    The memory is that of a context of --ctx-size tokens; --memory shows how many experts fit in it. Metadata that
+    options override are shown with the new values.
     With --modelfile, --template, --parameters, --system or --license, only that part is printed, as `ollama show` does.
     --points lists the names of the activations, also of the projector.
 
@@ -51,6 +55,7 @@ def inspect_command(model: ModelArgument, given: Layer, part: PartOptions, as_js
       localinfer inspect smollm2
       localinfer inspect model.gguf -c 8192 -ctk q8_0 -ctv q8_0
       localinfer inspect model.gguf --json
+      localinfer inspect mixture.gguf --memory 8G
       localinfer inspect mmproj.gguf
       localinfer inspect model.gguf --points
       localinfer inspect model.gguf --mmproj mmproj.gguf --points
@@ -88,7 +93,7 @@ class MemoryEstimate:
     """The memory in bytes, by purpose, for a context of `ctx_size` tokens (0: the default), or a `problem`.
 
     `active_weights` is the size of the weights that a token is multiplied with. In a memory-mapped file, the other
-    weights (inactive experts) may stay on disk.
+    weights (inactive experts) may stay on disk. `experts` is the plan for them, if the memory is limited.
     """
 
     ctx_size: int
@@ -96,6 +101,7 @@ class MemoryEstimate:
     active_weights: int = 0
     problem: str = ""
     is_encoder: bool = False
+    experts: "ExpertPlan | None" = None
 
     @property
     def minimum(self) -> int:
@@ -115,9 +121,21 @@ def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
         return MemoryEstimate(0, {"weights": weights}, weights, is_encoder=True)
     try:
         needed = memory_requirements(f, options)
-        return MemoryEstimate(options.ctx_size, needed, active_parameters(f)[1] if options.mmap else needed["weights"])
+        active = active_parameters(f)[1] if options.mmap else needed["weights"]
+        return MemoryEstimate(options.ctx_size, needed, active, experts=expert_plan(f, options))
     except UnsupportedError as error:
         return MemoryEstimate(options.ctx_size, {}, problem=printable(str(error)))
+
+
+def expert_plan(f: GGUF, options: Options) -> "ExpertPlan | None":
+    """Return how many experts are cached within --memory; None without it, or if the model has no experts."""
+    if not options.memory:
+        return None
+    from localinfer.runtime.compiled_graph import build_graph
+    from localinfer.runtime.expert_cache.plan import plan_experts
+
+    model = build_graph(f, options)
+    return plan_experts(f, model, parse_memory(options.memory)) if model.expert_layers else None
 
 
 def parameters(f: GGUF) -> dict[str, int]:
@@ -207,6 +225,8 @@ def memory_rows(memory: MemoryEstimate) -> Iterator[Sequence[str]]:
     yield "together", f"{memory.total:,} bytes"
     if memory.minimum < memory.total:
         yield "at least", f"{memory.minimum:,} bytes"
+    if plan := memory.experts:
+        yield "cached experts", f"{plan.cached:,} of {plan.experts:,}, {plan.cache_bytes:,} bytes"
 
 
 def projector_lines(projector: Path | None) -> Iterator[str]:
@@ -263,7 +283,11 @@ def recognizer_object(f: GGUF) -> Json:
 
 
 def memory_object(memory: MemoryEstimate) -> Json:
-    return {"ctx_size": memory.ctx_size, **memory.sizes, "total": memory.total, "least": memory.minimum}
+    plan = memory.experts
+    experts: dict[str, Json] = (
+        {"experts": plan.experts, "cached_experts": plan.cached, "expert_cache": plan.cache_bytes} if plan else {}
+    )
+    return {"ctx_size": memory.ctx_size, **memory.sizes, "total": memory.total, "least": memory.minimum, **experts}
 
 
 def as_json_value(value: Value) -> Json:

@@ -39,7 +39,7 @@ class DirectFile:
 
     def __init__(self, file: MappedFile) -> None:
         """Raises LocalInferError if the file has changed since it was mapped."""
-        self._file, self.is_direct = file, True
+        self.file, self.is_direct = file, True
         self._descriptor = self._open_direct()
         if self._descriptor < 0:
             self._descriptor, self.is_direct = file.reopen(), False
@@ -50,11 +50,11 @@ class DirectFile:
         if sys.platform == "darwin":
             import fcntl
 
-            descriptor = self._file.reopen()
+            descriptor = self.file.reopen()
             fcntl.fcntl(descriptor, F_NOCACHE, 1)
             return descriptor
         try:
-            descriptor = self._file.reopen(os.O_DIRECT) if hasattr(os, "O_DIRECT") else -1
+            descriptor = self.file.reopen(os.O_DIRECT) if hasattr(os, "O_DIRECT") else -1
         except OSError:
             return -1
         try:
@@ -77,9 +77,9 @@ class DirectFile:
             try:
                 done = file_descriptors.read_into(self._descriptor, memory[at - first : align_up(end) - first], at)
             except OSError as error:
-                raise self._file.error("", f"cannot be read: {error.strerror}") from None
+                raise self.file.error("", f"cannot be read: {error.strerror}") from None
             if not done or (done % PAGE and at + done < end):
-                raise self._file.error("", "file changed or truncated while in use")
+                raise self.file.error("", "file changed or truncated while in use")
             at += done
         if not self.is_direct and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._descriptor, first, end - first, os.POSIX_FADV_DONTNEED)

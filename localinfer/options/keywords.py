@@ -92,6 +92,7 @@ class LoadKeywords(OptionKeywords, total=False):
     threads_batch: int
     mmap: bool
     mlock: bool
+    memory: str
     tune: bool
     prefix_store: bool
     prefix_store_size: float

@@ -30,7 +30,7 @@ from lora_adapter import control_vector, lora_adapter
 from made_videos import make_video
 from seeing_model import picture, write_seeing_model
 from split_files import split
-from tiny import Field, tiny_gemma3, tiny_llama, tiny_qwen2
+from tiny import Field, tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3moe
 from watching_model import write_watching_model
 
 N_CTX = 4096
@@ -177,6 +177,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "smollm2": text_model, "gemma3-270m": partial(tiny_gemma3, n_ctx=N_CTX),
     "model-f16.gguf": partial(text_model, type="F16"),
     "model-00001-of-00003.gguf": split_model, "name-00001-of-00003.gguf": split_model,
+    "mixture.gguf": partial(tiny_qwen3moe, n_layer=4, n_ctx=N_CTX),
     "qwen.gguf": tool_model, "minilm.gguf": encoder, "bge-m3.gguf": encoder,
     "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,

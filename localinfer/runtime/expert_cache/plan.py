@@ -33,9 +33,14 @@ class ExpertPlan:
     used_bytes: int
 
     @property
+    def cached(self) -> int:
+        """The number of experts that fit in the cache."""
+        return sum(self.slots.values())
+
+    @property
     def cached_share(self) -> float:
         """The part of all experts that fits in the cache."""
-        return sum(self.slots.values()) / self.experts
+        return self.cached / self.experts
 
     @property
     def cache_bytes(self) -> int:
@@ -121,7 +126,7 @@ def describe(f: GGUF, plan: ExpertPlan, bandwidth: float) -> str:
     return (
         f"memory: of {size_text(weight_bytes(f))} of weights, {size_text(plan.resident)} stay in memory, beside "
         f"{size_text(plan.working)} of KV cache and scratch memory; {size_text(plan.cache_bytes)} cache "
-        f"{sum(plan.slots.values()):,} of {plan.experts:,} experts; the storage reads {bandwidth / 1e9:.1f} GB/s: "
+        f"{plan.cached:,} of {plan.experts:,} experts; the storage reads {bandwidth / 1e9:.1f} GB/s: "
         f"expect up to {rate:.2g} tokens/s if all experts are used equally often, and more if some are preferred"
     )
 

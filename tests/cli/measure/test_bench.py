@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny import tiny_llama
+from tiny import tiny_llama, tiny_qwen3moe
 
 from cli.files.output_files import writable_path, write_atomically
 from cli.measure import bench_results
@@ -54,6 +54,23 @@ def test_prompt_fraction_of_peak_arithmetic() -> None:
     prompt = BenchmarkResult(SUBJECT, BenchmarkTest(512, 0, 0, 2), [4.0], amount, ROOF)
     assert prompt.peak_fraction == pytest.approx((1.5 + 0.5) / 4)
     assert cells(bench_results.as_markdown([prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
+
+
+def test_experts_from_the_storage(run: Run, tmp_path: Path) -> None:
+    """The results say how often experts were cached and predicted, and how fast the storage was."""
+    path = tiny_qwen3moe(tmp_path / "experts.gguf", n_layer=4)
+    test = "bench", path, "-p", 0, "-n", 8, "-r", 2, "-t", 1, "-ub", 8
+    code, out, err = run(*test, "-o", "json", "--memory", "9M")
+    assert code == 0
+    (found,) = json.loads(out)
+    assert 0 < found["expert_cached_fraction"] < 1
+    assert 0 < found["expert_predicted_fraction"] < 1
+    assert found["storage_bytes_per_second"] > 0 < found["storage_wait_seconds"]
+    assert "warning: memory: of 16.9 MiB of weights, 0.9 MiB stay in memory" in err
+    assert " % were predicted; the storage read " in err
+    code, out, err = run(*test, "-o", "json")
+    assert "expert_cached_fraction" not in json.loads(out)[0]
+    assert "storage" not in err
 
 
 def test_overridden_metadata(run: Run, model: Path) -> None:

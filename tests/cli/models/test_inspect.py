@@ -100,6 +100,19 @@ def test_overridden_metadata(file: Path, capsys: Capture) -> None:
         dispatch(["inspect", str(file), "--override-kv", "general.name=int:1"])
 
 
+def test_experts_within_a_memory_limit(file: Path, capsys: Capture) -> None:
+    tiny_qwen3moe(file, n_layer=4)
+    dispatch(["inspect", str(file), "--json", "-c", "64", "--memory", "12M"])
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert memory["experts"] == 40
+    assert 10 < memory["cached_experts"] < 40
+    dispatch(["inspect", str(file), "-c", "64", "--memory", "12M"])
+    expected = f"cached experts {memory['cached_experts']} of 40, {memory['expert_cache']:,} bytes"
+    assert line_of(capsys.readouterr().out, "cached") == expected
+    dispatch(["inspect", str(file), "--json", "-c", "64"])
+    assert "experts" not in json.loads(capsys.readouterr().out)["memory"]
+
+
 def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) -> None:
     tensors = open_gguf(tiny_qwen3moe(file)).tensors.values()
     total, memory = sum(each.n_elements for each in tensors), memory_requirements(open_gguf(file), Options())
