@@ -118,15 +118,15 @@ def as_object(result: "BenchmarkResult") -> dict[str, object]:
         "bandwidth_fraction": result.bandwidth_fraction, "peak_fraction": result.peak_fraction,
         "machine_bytes_per_second": roofline.bandwidth, "machine_int_macs_per_second": roofline.dots,
         "machine_float_macs_per_second": roofline.fmas, "machine_bfloat16_macs_per_second": roofline.pairs,
-        **expert_fields(result),
     }  # fmt: skip
 
 
-def expert_fields(result: "BenchmarkResult") -> dict[str, object]:
-    """Return what is known about reading experts from the storage."""
+def as_full_object(result: "BenchmarkResult") -> dict[str, object]:
+    """Return a result with what only some models have, for formats whose objects may differ: how experts were read from
+    the storage."""
     if not (found := result.experts):
-        return {}
-    return {
+        return as_object(result)
+    return as_object(result) | {
         "expert_cached_fraction": found.cached_share, "expert_predicted_fraction": found.predicted_share,
         "storage_bytes_per_second": found.bandwidth, "storage_wait_seconds": found.wait_seconds,
     }  # fmt: skip
@@ -134,12 +134,12 @@ def expert_fields(result: "BenchmarkResult") -> dict[str, object]:
 
 def as_json(results: Sequence["BenchmarkResult"]) -> str:
     """Return a JSON array with one object per test."""
-    return json.dumps([as_object(result) for result in results], indent=2) + "\n"
+    return json.dumps([as_full_object(result) for result in results], indent=2) + "\n"
 
 
 def as_json_lines(results: Sequence["BenchmarkResult"]) -> str:
     """Return JSON Lines with one object per test."""
-    return "".join(json.dumps(as_object(result)) + "\n" for result in results)
+    return "".join(json.dumps(as_full_object(result)) + "\n" for result in results)
 
 
 def as_csv(results: Sequence["BenchmarkResult"]) -> str:

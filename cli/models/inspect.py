@@ -131,10 +131,11 @@ def expert_plan(f: GGUF, options: Options) -> "ExpertPlan | None":
     """Return how many experts are cached within --memory; None without it, or if the model has no experts."""
     if not options.memory:
         return None
-    from localinfer.runtime.compiled_graph import build_graph
+    from localinfer.runtime.compiled_graph import build_graph_within_memory
     from localinfer.runtime.expert_cache.plan import plan_experts
+    from localinfer.runtime.memory_limit import memory_for_weights
 
-    model = build_graph(f, options)
+    model = build_graph_within_memory(memory_for_weights(f, options), f, options)
     return plan_experts(f, model, parse_memory(options.memory)) if model.expert_layers else None
 
 

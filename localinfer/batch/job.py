@@ -30,6 +30,7 @@ SPEED_OPTIONS = (
     "ubatch_size",
     "parallel",
     "mmap",
+    "memory",
     "mlock",
     "tune",
     "prefix_store",

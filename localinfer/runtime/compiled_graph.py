@@ -31,7 +31,7 @@ from localinfer.machine import resources
 from localinfer.options import Options, Precision, parse_speculation_types
 from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.idle_work import IdleWork
-from localinfer.runtime.memory_limit import may_exceed_memory
+from localinfer.runtime.memory_limit import may_exceed_memory, memory_for_weights
 from localinfer.runtime.thread_pool import POOL_KERNELS, OnOp, ThreadPool
 from localinfer.runtime.timestamps import TimestampBuffer
 from quant.jit import loader
@@ -91,7 +91,7 @@ class CompiledGraph:
         if hooks:
             self.model_graph = build_graph(f, options, media=media, adapters=adapters, hooks=hooks)
         else:
-            available = resources.available_memory()
+            available = memory_for_weights(f, options)
             self.model_graph = build_graph_within_memory(
                 available, f, options, draft_head, media=media, adapters=adapters
             )

@@ -88,17 +88,20 @@ class ExpertCache:
         """
         chosen = experts_of(layer.number, layer.chosen, layer.used * tokens)
         pinned = set(chosen)
-        self._reads.collect()
+        self._reads.forget_finished()
         self._count_predictions(layer, pinned)
-        self._drop_wrong_predictions(pinned)
-        pool = self._pools[layer.number]
-        entries = {expert: self._find_or_read(pool, expert, pinned) for expert in chosen}
-        self._read_ahead(layer, tokens, pinned)
-        begin = time.perf_counter()
-        for expert, entry in entries.items():
-            if entry is not None and not entry.in_use:
-                self._finish(pool, expert, entry)
-        self._counts.wait_seconds += time.perf_counter() - begin
+        try:
+            self._drop_wrong_predictions(pinned)
+            entries = [self._find_or_read(expert, pinned) for expert in chosen]
+            self._read_ahead(layer, tokens, pinned)
+            begin = time.perf_counter()
+            for expert, entry in zip(chosen, entries, strict=True):
+                if entry is not None and not entry.in_use:
+                    self._finish(expert, entry)
+            self._counts.wait_seconds += time.perf_counter() - begin
+        except BaseException:  # also Ctrl-C, after which not all reads may have been asked for
+            self._discard_unfinished()
+            raise
 
     def take_statistics(self) -> Statistics:
         """Return the counts since the last call."""
@@ -110,35 +113,44 @@ class ExpertCache:
         """End the threads. No batch may be in progress."""
         self._reads.close()
 
-    def _find_or_read(self, pool: SlotPool, expert: Expert, pinned: set[Expert]) -> Entry | None:
-        """Return the entry of an expert, whose reads are begun if it was not cached. Return None if all slots are
-        pinned: the expert is then used where the file is mapped."""
-        entry, is_ahead = pool.use(expert), expert in self._ahead
+    def _find_or_read(self, expert: Expert, pinned: set[Expert]) -> Entry | None:
+        """Return the entry of an expert, whose reads are begun if it was not cached. Return None if no slot is free:
+        the expert is then used where the file is mapped."""
+        entry, is_ahead = self._pools[expert.layer].use(expert), expert in self._ahead
         self._counts.used += 1
         self._counts.read_ahead += is_ahead
         self._counts.cached += entry is not None and not is_ahead
-        return entry or self._begin_reading(pool, expert, pinned)
+        return entry or self._begin_reading(expert, pinned)
 
-    def _begin_reading(self, pool: SlotPool, expert: Expert, pinned: set[Expert]) -> Entry | None:
+    def _begin_reading(self, expert: Expert, pinned: set[Expert]) -> Entry | None:
+        pool = self._pools[expert.layer]
         entry = pool.add(expert, pinned)
-        if entry is None:
-            return None
-        for index, tensor in enumerate(self._layers[expert.layer].weights):
-            file, start = self._files[tensor.split_index], offset_of(tensor, expert.number)
-            self._reads.submit(Read(entry, file, pool.memory(entry, index), start, matrix_size(tensor)))
+        if entry is not None:
+            tensors, number = self._layers[expert.layer].weights, expert.number
+            reads = [
+                Read(
+                    entry, self._files[tensor.split_index], pool.memory(entry, index), offset_of(tensor, number),
+                    matrix_size(tensor),
+                )
+                for index, tensor in enumerate(tensors)
+            ]  # fmt: skip
+            self._reads.submit(entry, reads)
         return entry
 
-    def _finish(self, pool: SlotPool, expert: Expert, entry: Entry) -> None:
+    def _finish(self, expert: Expert, entry: Entry) -> None:
         """Wait until an expert is read, and let the kernels use it."""
-        try:
-            self._reads.wait(entry)
-        except Exception:
-            pool.discard(expert)
-            raise
-        entry.in_use = True
+        self._reads.wait(entry)
         for index, table in enumerate(self._tables[expert.layer]):
             start = offset_of(table.weights, expert.number)
-            table.addresses.view(np.int64)[expert.number] = pool.address(entry, index) + start % PAGE
+            address = self._pools[expert.layer].address(entry, index) + start % PAGE
+            table.addresses.view(np.int64)[expert.number] = address
+        entry.in_use = True
+
+    def _discard_unfinished(self) -> None:
+        """Remove the experts that kernels do not use yet."""
+        for pool in set(self._pools.values()):
+            for expert in [expert for expert, entry in pool.entries.items() if not entry.in_use]:
+                pool.discard(expert)
 
     def _forget_address(self, expert: Expert) -> None:
         """Let the kernels use an expert where the file is mapped."""
@@ -174,7 +186,7 @@ class ExpertCache:
         for expert in predicted:
             pool = self._pools[number]
             if pool.use(expert) is None:
-                if self._begin_reading(pool, expert, pinned) is None:
+                if self._begin_reading(expert, pinned) is None:
                     break
                 self._ahead.add(expert)
 

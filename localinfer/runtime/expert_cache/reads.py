@@ -1,20 +1,19 @@
-"""Threads that read matrices of experts from the storage, in the order in which they were asked for.
+"""Threads that read matrices of experts from the storage, in the order in which they were asked for."""
 
-A decode step asks for hundreds of reads of a fraction of a millisecond, so the queues are those of the C library
-instead of futures, whose locks would take as long as a read.
-"""
-
+import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from localinfer.gguf.direct_file import DirectFile
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """A slot of an expert, of which `pending` reads are not done. Reads that have not begun are skipped if it is no
+    """A slot of an expert, of which `pending` reads are not done; they are skipped if they have not begun and it is no
     longer `wanted`. It is `in_use` when kernels have its addresses. `error` is what a read has raised."""
 
     slot: int
@@ -41,7 +40,7 @@ class ReadQueue:
     def __init__(self, threads: int) -> None:
         self._lock, self._active, self._since = threading.Lock(), 0, 0.0
         self._bytes_read, self._seconds = 0, 0.0  # since the last `take_totals`
-        self._reads, self._done = SimpleQueue[Read | None](), SimpleQueue[Entry]()
+        self._reads, self._done = SimpleQueue[Read | None](), SimpleQueue[None]()  # the second wakes who waits
         self._threads = [
             threading.Thread(target=self._work, daemon=True, name=f"localinfer-read-{number}")
             for number in range(threads)
@@ -49,25 +48,22 @@ class ReadQueue:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, read: Read) -> None:
-        """Ask for a read."""
-        read.entry.pending += 1
-        self._reads.put(read)
+    def submit(self, entry: Entry, reads: Sequence[Read]) -> None:
+        """Ask for all reads of an entry."""
+        entry.pending = len(reads)
+        for read in reads:
+            self._reads.put(read)
 
     def wait(self, entry: Entry) -> None:
         """Wait for all reads of an entry. Raises what one of them has raised."""
         while entry.pending:
-            self._done.get().pending -= 1
+            self._done.get()
         if entry.error is not None:
             raise entry.error
 
-    def collect(self) -> None:
-        """Update `pending` of all entries."""
-        try:
-            while True:
-                self._done.get_nowait().pending -= 1
-        except Empty:
-            return
+    def forget_finished(self) -> None:
+        """Discard the signals of reads that nobody has waited for."""
+        clear(self._done)
 
     def take_totals(self) -> tuple[int, float]:
         """Return the bytes that were read since the last call, and the seconds in which there was at least one read in
@@ -79,11 +75,7 @@ class ReadQueue:
 
     def close(self) -> None:
         """Skip the reads that have not begun, and end the threads."""
-        try:
-            while True:
-                self._reads.get_nowait()
-        except Empty:
-            pass
+        clear(self._reads)
         for _ in self._threads:
             self._reads.put(None)
         for thread in self._threads:
@@ -96,7 +88,9 @@ class ReadQueue:
                     self._read(read)
                 except Exception as error:  # raised in the thread that waits for the entry
                     read.entry.error = error
-            self._done.put(read.entry)
+            with self._lock:
+                read.entry.pending -= 1
+            self._done.put(None)
 
     def _read(self, read: Read) -> None:
         with self._lock:
@@ -110,3 +104,10 @@ class ReadQueue:
                 self._bytes_read += read.n_bytes
                 if not self._active:
                     self._seconds += time.perf_counter() - self._since
+
+
+def clear(queue: SimpleQueue[Any]) -> None:
+    """Remove all items of a queue."""
+    with contextlib.suppress(Empty):
+        while True:
+            queue.get_nowait()

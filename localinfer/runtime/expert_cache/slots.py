@@ -9,11 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
-
 from localinfer.gguf.direct_file import room_for
-from localinfer.gguf.huge_pages import allocate_huge_pages
 from localinfer.gguf.reader import Tensor
+from localinfer.graph.ops.buffers import map_zeroed
 from localinfer.machine import untouched_memory
 from localinfer.runtime.expert_cache.reads import Entry
 
@@ -42,17 +40,13 @@ def slot_bytes(sizes: Sequence[int]) -> int:
 
 class SlotPool:
     """`count` slots for experts with matrices of these `sizes`. `on_evict` is called with each expert that leaves the
-    pool. Raises NotEnoughMemoryError's cause, MemoryError, if the memory cannot be mapped."""
+    pool. Raises MemoryError if there is no memory for them."""
 
     def __init__(self, sizes: Sequence[int], count: int, on_evict: Callable[[Expert], None]) -> None:
         self._starts, self._slot_bytes = [0, *accumulate(map(room_for, sizes))], slot_bytes(sizes)
-        try:
-            mapping = allocate_huge_pages(count * self._slot_bytes)
-        except OSError as error:
-            raise MemoryError(f"{count * self._slot_bytes:,} bytes cannot be allocated: {error.strerror}") from None
-        self._memory, array = memoryview(mapping), np.frombuffer(mapping, np.uint8)
-        untouched_memory.register(array)
-        self._array, self._address = array, array.ctypes.data
+        self._array = map_zeroed(count * self._slot_bytes)
+        untouched_memory.register(self._array)
+        self._memory, self._address = self._array.data, self._array.ctypes.data
         self._on_evict = on_evict
         self._free = list(range(count))
         self._discarded: list[Entry] = []  # their reads are not done yet

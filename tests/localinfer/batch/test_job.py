@@ -170,7 +170,7 @@ class TestDigest:
         first = job_digest(f, Options())
         assert len(first) == 2 * job.DIGEST_BYTES
         same = Options(threads=2, ubatch_size=64, mmap=False, tune=False, prefix_store=False, cache_prompt=False)
-        assert job_digest(f, same) == first
+        assert job_digest(f, same) == job_digest(f, Options(memory="8G")) == first
         assert job_digest(f, Options(temp=0.5)) != first
         assert job_digest(f, replace(Options(), system_prompt="a")) != first
         assert job_digest(open_gguf(tiny_llama(tmp_path / "b.gguf", n_layer=3)), Options()) != first

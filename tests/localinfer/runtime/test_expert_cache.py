@@ -109,6 +109,27 @@ def test_without_direct_reads(
         assert np.array_equal(evaluate(engine), expected)
 
 
+def test_interrupted_reads(path: Path, least: int, expected: Logits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C, and after an error of the disk, the experts are read again."""
+    wait = ReadQueue.wait
+    with closing(Engine.load(open_gguf(path), replace(OPTIONS, memory=str(least)))) as engine:
+        for error in (KeyboardInterrupt(), LocalInferError("disk")):
+            calls = iter([None] * 7)
+
+            def fail(queue: ReadQueue, entry: Entry, error: BaseException = error, calls: object = calls) -> None:
+                if next(calls, error) is error:  # type: ignore[call-overload]
+                    raise error
+                wait(queue, entry)
+
+            monkeypatch.setattr(ReadQueue, "wait", fail)
+            with pytest.raises(type(error)):
+                engine.evaluate(PROMPT)
+            monkeypatch.setattr(ReadQueue, "wait", wait)
+            engine.reset()
+            assert np.array_equal(evaluate(engine), expected)
+            engine.reset()
+
+
 def test_enough_memory_for_all_experts(path: Path, expected: Logits) -> None:
     """The file is mapped as without a limit."""
     with closing(Engine.load(open_gguf(path), replace(OPTIONS, memory="1G"))) as engine:
@@ -253,7 +274,7 @@ def test_reads(queue: ReadQueue, numbers: DirectFile) -> None:
     entries = [entry for number in range(4) if (entry := pool.add(Expert(0, number), ()))]
     starts = (0, 4095, 9000, 17_000)
     for entry, start in zip(entries, starts, strict=True):
-        queue.submit(Read(entry, numbers, pool.memory(entry, 0), start, 3000))
+        queue.submit(entry, [Read(entry, numbers, pool.memory(entry, 0), start, 3000)])
     for entry, start in zip(entries, starts, strict=True):
         queue.wait(entry)
         found = np.frombuffer(pool.memory(entry, 0), np.uint8)[start % 4096 :][:3000]
@@ -266,7 +287,7 @@ def test_reads(queue: ReadQueue, numbers: DirectFile) -> None:
 
 def test_unwanted_reads_are_skipped(queue: ReadQueue, numbers: DirectFile) -> None:
     entry = Entry(0, wanted=False)
-    queue.submit(Read(entry, numbers, memoryview(bytearray(0)), 0, 3000))  # has no room
+    queue.submit(entry, [Read(entry, numbers, memoryview(bytearray(0)), 0, 3000)] * 2)  # has no room
     queue.wait(entry)
     assert queue.take_totals()[0] == 0
 
@@ -279,7 +300,7 @@ def test_errors_are_raised_where_they_are_waited_for(
     assert entry is not None
     with (tmp_path / "numbers").open("r+b") as file:
         file.truncate(18_000)
-    queue.submit(Read(entry, numbers, pool.memory(entry, 0), 17_000, 3000))
+    queue.submit(entry, [Read(entry, numbers, pool.memory(entry, 0), 17_000, 3000)])
     with pytest.raises(LocalInferError, match=r"numbers: file changed or truncated while in use"):
         queue.wait(entry)
 
