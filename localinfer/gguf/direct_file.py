@@ -19,7 +19,7 @@ from localinfer.gguf.mapped_file import MappedFile
 
 PAGE = 4096  # direct reads begin and end at multiples of it, in the file and in memory
 READERS = 8  # threads: reads that a storage device processes at the same time
-MEASURED_BYTES, MEASURED_SECONDS = 1 << 20, 0.3  # of one read, and of a measurement
+MEASURED_BYTES, MEASURED_SECONDS, MAX_MEASURED = 1 << 20, 0.3, 4096  # of a read, of a measurement, different reads
 F_NOCACHE = 48  # fcntl of macOS
 
 
@@ -87,10 +87,11 @@ class DirectFile:
 
 def measure_read_bandwidth(files: Sequence[MappedFile]) -> float:
     """Return how many bytes per second the storage reads of some files, with READERS reads at a time."""
+    distance = max(1, sum(file.size for file in files) // (MAX_MEASURED * MEASURED_BYTES)) * MEASURED_BYTES
     pieces = [
         (direct, offset, min(MEASURED_BYTES, file.size - offset))
         for file, direct in ((file, DirectFile(file)) for file in files)
-        for offset in range(0, file.size, MEASURED_BYTES)
+        for offset in range(0, file.size, distance)
     ]
     step = len(pieces) // 128 | 1  # reads are spread over the files, so that no device reads ahead
     memory = memoryview(allocate_huge_pages(READERS * HUGE_PAGE))  # devices write to huge pages faster

@@ -78,18 +78,17 @@ class ExpertRecorder(ExpertOperations[Buffer]):
     def _predict(self, x: Buffer, number: int, router: Router) -> Region | None:
         """Record which experts the router of layer `number` would choose for the input of this layer's router; None if
         it has no such router. The residual stream changes little from layer to layer (Eliseev and Mazur, 2023)."""
-        name, graph = f"blk.{number}.", self._graph
-        weight = self._tensors.f.tensors.get(f"{name}ffn_gate_inp.weight")
-        if weight is None or weight.shape != (router.count, x.n):
+        prefix, tensors, graph = f"blk.{number}.", self._tensors, self._graph
+        name = f"{prefix}ffn_gate_inp"
+        if not tensors.has(f"{name}.weight") or tensors.f.tensors[f"{name}.weight"].shape != (router.count, x.n):
             return None
-        weight = self._tensors.tensor(weight.name, router.count, x.n)
-        bias = f"{name}exp_probs_b.bias"
-        bias_tensor = self._tensors.vector_or_single_row(bias, router.count) if self._tensors.has(bias) else None
-        logits = matmul(graph, x, weight, is_part_of_model=False)
+        weight, bias_name = tensors.tensor(f"{name}.weight", router.count, x.n), router_bias(tensors.f, prefix)
+        bias = tensors.vector_or_single_row(bias_name, router.count) if bias_name else None
+        logits = matmul(graph, x, weight, bias=tensors.bias(name, router.count), is_part_of_model=False)
         if router not in self._predictions:
             pairs = graph.batch * router.used
             self._predictions[router] = graph.region(4 * pairs), graph.region(4 * pairs)
-        route(graph, f"{name}experts.predicted", logits, router, bias_tensor, *self._predictions[router])
+        route(graph, f"{prefix}experts.predicted", logits, router, bias, *self._predictions[router])
         return self._predictions[router][0]
 
     def _networks(self, blk: Block, count: int, shapes: Mapping[str, tuple[int, int]]) -> "ExpertNetworks":

@@ -8,7 +8,7 @@ from localinfer.architectures import EAGLE3
 from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub import resolve
-from localinfer.options import Layer, from_environment, from_keywords, from_metadata, merge
+from localinfer.options import Layer, from_environment, from_keywords, from_metadata, merge, parse_memory
 
 
 def required_bytes(source: str, given: Layer) -> int:
@@ -18,11 +18,14 @@ def required_bytes(source: str, given: Layer) -> int:
     `given` are the keywords of `localinfer.load`. Raises what `load` raises for an invalid file.
     """
     from localinfer.runtime.compiled_graph import memory_requirements
+    from localinfer.runtime.memory_limit import has_experts
 
     layers = from_keywords(given), from_environment(os.environ), resolve.default_options(source)
     f = open_overridden(resolve.find(source), merge(*layers))
     options = merge(*layers, from_metadata(f.metadata, f.path))
     needed, adapters = sum(memory_requirements(f, options).values()), open_adapters(f, options)
+    if options.memory and has_experts(f):
+        needed = min(needed, parse_memory(options.memory))
     needed += adapters.nbytes if adapters else 0
     if options.spec_draft_model:
         draft = open_gguf(resolve.find(options.spec_draft_model))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from server_process import ServerProcess, wait_until
-from tiny import tiny_llama
+from tiny import tiny_llama, tiny_qwen3moe
 
 from localinfer.options import Options
 from localinfer.server.models.model_memory import required_bytes
@@ -79,6 +79,12 @@ def test_required_memory_is_that_of_the_model(folder: Path) -> None:
         weights = sum(each.nbytes for each in model.file.tensors.values())
         assert required_bytes(str(folder / "one.gguf"), options) == weights + model.engine.graph.nbytes
     assert Options().ctx_size == 0
+
+
+def test_required_memory_is_limited_by_the_memory_for_experts(tmp_path: Path) -> None:
+    path = str(tiny_qwen3moe(tmp_path / "mixture.gguf"))
+    assert required_bytes(path, {"memory": "3M"}) == 3_000_000
+    assert required_bytes(path, {"memory": "1G"}) == required_bytes(path, {})
 
 
 def test_presets(folder: Path, tmp_path: Path) -> None:
