@@ -84,7 +84,7 @@ def test_required_memory_is_that_of_the_model(folder: Path) -> None:
 def test_required_memory_is_limited_by_the_memory_for_experts(tmp_path: Path) -> None:
     path = str(tiny_qwen3moe(tmp_path / "mixture.gguf"))
     assert required_bytes(path, {"memory": "3M"}) == 3_000_000
-    assert required_bytes(path, {"memory": "1G"}) == required_bytes(path, {})
+    assert 3_000_000 < required_bytes(path, {}) <= required_bytes(path, {"memory": "1G"}) < 40_000_000
 
 
 def test_presets(folder: Path, tmp_path: Path) -> None:
