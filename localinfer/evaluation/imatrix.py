@@ -3,13 +3,15 @@
 For every matrix, the squares of its inputs are summed per column over all tokens of all chunks, as llama-imatrix does:
 an error in a column with large inputs costs more. With covariance, all products of pairs of inputs, X^T X, are summed,
 which quantization with error feedback needs (Frantar et al., 2022). The principal components of the inputs are always
-computed. Matrices with the same inputs share them. Each expert has separate sums, over the tokens routed to it, and
+computed. Matrices with the same inputs share them. The inputs of values are averages, as attention makes them
+(`localinfer.runtime.value_inputs`). Each expert has separate sums, over the tokens routed to it, and
 no components or covariance.
 """
 
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,6 +26,7 @@ from localinfer.machine import resources
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
 from localinfer.runtime.probe import ActivationProbe
+from localinfer.runtime.value_inputs import AttentionObserver, value_rows
 
 
 class Collector:
@@ -46,18 +49,21 @@ class Collector:
 
         Raises LocalInferError if an input is not finite.
         """
-        for chunk in chunks:
-            self._engine.reset()
-            with threadpool_limits(1, "blas"):  # for sums that are bit-identical for any number of threads
-                probe = ActivationProbe(self._engine)
-                for given in probe.layer_inputs(chunk, include_output_layer=self._process_output):
-                    self._add(given, len(chunk))
-            self._require_finite()
-            self.chunks += 1
-            yield self.chunks
+        with closing(AttentionObserver(self._engine, max_parts=1)) as attention:
+            for chunk in chunks:
+                self._engine.reset()
+                with threadpool_limits(1, "blas"):  # for sums that are bit-identical for any number of threads
+                    probe = ActivationProbe(self._engine, attention)
+                    for given in probe.layer_inputs(chunk, include_output_layer=self._process_output):
+                        self._add(given, len(chunk))
+                self._require_finite()
+                self.chunks += 1
+                yield self.chunks
 
     def _add(self, given: WeightInputs, tokens: int) -> None:
         names, n = given.names, given.x.shape[1]
+        if given.rows and len(given.rows) < given.weights[0].shape[0]:
+            return  # of a fused matrix, which has the inputs of all rows
         if given.expert is not None:
             if names not in self._expert_inputs:
                 self._expert_inputs[names] = ExpertInputStatistics.empty(given.weights[0].shape[0], n)
@@ -76,7 +82,8 @@ class Collector:
     def _require_memory(self) -> None:
         graph = self._engine.graph
         sizes = {product.first_op: 4 * product.x.n**2 for product in graph.products if product.runs is None}
-        needed, available = sum(sizes.values()), resources.available_memory()
+        values = (4 * self._engine.file.tensors[name].shape[1] ** 2 for name in value_rows(self._engine))
+        needed, available = sum(sizes.values()) + sum(values), resources.available_memory()
         if needed > available:
             what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
             raise self._engine.file.error("covariance", what, NotEnoughMemoryError)

@@ -1,13 +1,12 @@
 """Access to intermediate values of a forward pass: inputs of weight matrices, and the residual stream
 between blocks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import UnsupportedError
-from localinfer.gguf.reader import Tensor
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import Product
 from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches
@@ -37,12 +36,16 @@ class ActivationProbe:
         `include_output_layer`.
 
         Weights that share an input come together, with some of its rows: those of a batch, of one expert in a batch, or
-        of some rows of a batch in the output layer. The rows are valid until the next item.
+        of some rows of a batch in the output layer. The rows are valid until the next item. With an observer, `tokens`
+        must be a whole text.
         """
         ids = self._engine.validate_tokens(tokens)
+        if self._observer:
+            self._observer.restart()
         for batch in split_batches(ids, self._engine.graph.batch, self._runner.media_table):
             self._set_inputs(batch)
-            yield from self._inputs(0, self._compiled_graph.output_layer_ops[0], len(batch))
+            given = self._inputs(0, self._compiled_graph.output_layer_ops[0], len(batch))
+            yield from self._with_averages(given, len(ids))
             self._sequence.commit(batch.tolist())
             for rows in self._output_row_batches(len(batch)) if include_output_layer else ():
                 self._compiled_graph.select_output_rows(rows)
@@ -100,20 +103,12 @@ class ActivationProbe:
         """Yield the inputs of one block's weights, as `layer_inputs`. `x` is the residual stream before the block."""
         self._load_residual_stream(x)
         given = self._inputs(*self._compiled_graph.model_graph.block_ops(number), len(x), run_all=False)
-        yield from self._with_averages(self._observer, given) if self._observer else given
+        yield from self._with_averages(given, len(x))
 
-    def _with_averages(self, observer: AttentionObserver, given: Iterable[WeightInputs]) -> Iterator[WeightInputs]:
-        """Yield inputs, and after them the averages of the inputs of values, with the rows of the weight that have
-        them."""
-        values: list[tuple[Tensor, Floats]] = []
-        for each in given:
-            values += [(weight, each.x.copy()) for weight in each.weights if weight.name in observer.values]
-            others = [weight for weight in each.weights if not observer.has_all_rows(weight)]
-            if others:
-                yield each._replace(weights=others)
-        for weight, x in values:
-            for rows, averages in observer.pop_averages(weight.name, x):
-                yield WeightInputs([weight], averages, rows=rows)
+    def _with_averages(self, given: Iterator[WeightInputs], n_tokens: int) -> Iterator[WeightInputs]:
+        """Return inputs of a text of `n_tokens` tokens, with averages instead of the inputs of values if there is an
+        observer."""
+        return self._observer.replace_values(given, n_tokens) if self._observer else given
 
     def output_layer_inputs(self, x: Floats) -> Iterator[WeightInputs]:
         """Yield the inputs of the output layer, as `layer_inputs`. `x` is the residual stream before it."""
@@ -125,6 +120,8 @@ class ActivationProbe:
     def _load_residual_stream(self, x: Floats) -> None:
         """Clear the cache and write `x` into the residual stream's buffer."""
         self._sequence.reset()
+        if self._observer:
+            self._observer.restart()
         self._set_inputs(np.zeros(len(x), np.int32))
         self._compiled_graph.residual_stream(len(x))[:] = x
 

@@ -8,12 +8,11 @@ the output of attention by (A X) E^T, and costs as much as with the inputs A X. 
 effect. An attention sink has as large an effect as all tokens that attend to it.
 """
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.cache.ring_buffer import VisiblePositions
@@ -22,25 +21,27 @@ from localinfer.graph.recording.attention import LayerAttention
 from localinfer.runtime.activations.attention_weights import group_weights
 from localinfer.runtime.activations.hooks import Floats, HookGroup, RowInfo, SequenceHooks
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.input_statistics import WeightInputs
 from quant.jit.loader import Progress
 
-MAX_PARTS = 4  # of the rows of a matrix, each with a covariance of its own
+MAX_PARTS = 4  # of the values of a layer, each with a covariance of its own
 SINGULAR = 1e-7  # added to the diagonal, relative to its mean: rows to which no token attends have nothing else
 
 
 class ValueRows(NamedTuple):
     """The rows of a matrix that make the values of a layer: `n_rows` from row `first` on, those of each key head
-    together. Adjacent key heads are one part if there are more than MAX_PARTS."""
+    together. They are divided into at most `max_parts` parts of adjacent key heads."""
 
     layer: LayerAttention
     visible: VisiblePositions
     first: int
     n_rows: int
+    max_parts: int
 
     @property
     def heads_per_part(self) -> int:
         """The number of key heads of a part; the last one may have fewer."""
-        return -(-self.layer.heads.count_kv // MAX_PARTS)
+        return -(-self.layer.heads.count_kv // self.max_parts)
 
     @property
     def parts(self) -> list[range]:
@@ -52,36 +53,71 @@ class ValueRows(NamedTuple):
 class AttentionObserver:
     """Records the queries and keys of an engine's batches, for matrices whose products are the values of a layer.
 
-    It replaces the sequence of the engine, and its hooks. `values` has the rows of each such matrix.
+    It replaces the sequence of the engine, and its hooks. `values` has the rows of each such matrix, in at most
+    `max_parts` parts.
     """
 
-    def __init__(self, engine: Engine, progress: Progress | None = None) -> None:
-        self.engine, self.values = engine, value_rows(engine)
-        names = [f"{rows.layer.name}{kind}" for rows in self.values.values() for kind in (QUERIES, KEYS)]
-        self._recorded: dict[str, tuple[Floats, NDArray[np.int64]]] = {}
+    def __init__(self, engine: Engine, progress: Progress | None = None, *, max_parts: int = MAX_PARTS) -> None:
+        self.engine, self.values = engine, value_rows(engine, max_parts)
+        names = [name for rows in self.values.values() for name in points_of(rows)]
+        self._recorded: dict[str, list[Floats]] = {}
+        self._inputs: dict[str, list[Floats]] = {}  # by the name of the matrix
+        self._earlier_hooks = engine.sequence.modifiers.hooks
+        hooks = SequenceHooks([HookGroup(dict.fromkeys(names, self._record))])
         if names:
-            engine.set_hooks(SequenceHooks([HookGroup(dict.fromkeys(names, self._record))]), progress)
+            engine.set_hooks(hooks, progress)
+        # With a ring buffer, or keys that are stored without their bias, layers have no such points.
+        points = engine.runner.graph_with(hooks).model_graph.points.points
+        self.values = {name: rows for name, rows in self.values.items() if points_of(rows) <= points.keys()}
+
+    def close(self) -> None:
+        """Give the engine the hooks back that it had."""
+        if self.engine.sequence.modifiers.hooks is not self._earlier_hooks:
+            self.engine.set_hooks(self._earlier_hooks)
 
     def _record(self, values: Floats, info: RowInfo) -> None:
-        self._recorded[info.name] = values, info.positions
+        self._recorded.setdefault(info.name, []).append(values)
 
-    def has_all_rows(self, weight: Tensor) -> bool:
+    def restart(self) -> None:
+        """Forget what is recorded of a text, before another one begins."""
+        self._recorded.clear()
+        self._inputs.clear()
+
+    def replace_values(self, given: Iterable[WeightInputs], n_tokens: int) -> Iterator[WeightInputs]:
+        """Yield inputs, but for values averages, once the layer has the queries and keys of all tokens of a text.
+
+        The text has `n_tokens` tokens, in one batch or in several. The averages of each part of the rows, (n_tokens,
+        n), have the mean covariance of the averages that its query heads make.
+        """
+        for each in given:
+            yield from self._complete_averages(n_tokens)
+            for weight in each.weights:
+                if weight.name in self.values:
+                    self._inputs.setdefault(weight.name, []).append(each.x.copy())
+            others = [weight for weight in each.weights if not self._has_all_rows(weight)]
+            if others:
+                yield each._replace(weights=others)
+        yield from self._complete_averages(n_tokens)
+
+    def _has_all_rows(self, weight: Tensor) -> bool:
         """Return whether all rows of a matrix make values; a fused matrix also makes queries and keys."""
         return weight.name in self.values and self.values[weight.name].n_rows == weight.shape[0]
 
-    def pop_averages(self, name: str, x: Floats) -> Iterator[tuple[range, Floats]]:
-        """Yield the rows of each part of a matrix, and averages of the inputs x of the last batch, (tokens, n), with
-        the mean covariance of the averages that its query heads make. The queries and keys are forgotten.
-        """
-        rows = self.values[name]
-        (q, positions), (k, _) = (self._recorded.pop(f"{rows.layer.name}{kind}") for kind in (QUERIES, KEYS))
-        groups = group_weights(rows.layer, rows.visible, q, k, positions)
-        for part in rows.parts:
-            weights = np.concatenate(list(islice(groups, rows.heads_per_part)))
-            yield part, common_weights(weights) @ x
+    def _complete_averages(self, n_tokens: int) -> Iterator[WeightInputs]:
+        for name in list(self._inputs):
+            rows = self.values[name]
+            queries, keys = (f"{rows.layer.name}{kind}" for kind in (QUERIES, KEYS))
+            if sum(map(len, self._recorded.get(keys, ()))) < n_tokens:
+                continue
+            parts = self._recorded.pop(queries), self._recorded.pop(keys), self._inputs.pop(name)
+            q, k, x = map(np.concatenate, parts)
+            groups = group_weights(rows.layer, rows.visible, q, k, np.arange(n_tokens))
+            for part in rows.parts:
+                averages = common_weights(islice(groups, rows.heads_per_part)) @ x
+                yield WeightInputs([self.engine.file.tensors[name]], averages, rows=part)
 
 
-def value_rows(engine: Engine) -> dict[str, ValueRows]:
+def value_rows(engine: Engine, max_parts: int = MAX_PARTS) -> dict[str, ValueRows]:
     """Return the rows that make the values of each layer, by the name of their matrix. Layers whose values are not the
     product with a matrix have none."""
     found = dict[str, ValueRows]()
@@ -89,13 +125,23 @@ def value_rows(engine: Engine) -> dict[str, ValueRows]:
         if weight := layer.v_weight:
             whole = engine.file.tensors[weight.name]
             first = (weight.offset - whole.offset) // (whole.nbytes // whole.shape[0])
-            found[weight.name] = ValueRows(layer, visible, first, weight.shape[0])
+            found[weight.name] = ValueRows(layer, visible, first, weight.shape[0], max_parts)
     return found
 
 
-def common_weights(weights: Floats) -> Floats:
-    """Return U, (tokens, tokens), for which U^T U is the mean of A^T A over the attention weights A of several heads,
-    (heads, tokens, tokens)."""
-    square = sum(a.T @ a for a in weights).astype(np.float64) / len(weights)
+def points_of(rows: ValueRows) -> set[str]:
+    """Return the names of the points of a layer's queries and keys."""
+    return {f"{rows.layer.name}{kind}" for kind in (QUERIES, KEYS)}
+
+
+def common_weights(groups: Iterable[Floats]) -> Floats:
+    """Return U, (tokens, tokens), for which U^T U is the mean of A^T A over the attention weights A of several heads.
+    They come in groups, (heads, tokens, tokens). U is not finite if A is not."""
+    n_heads, total = 0, np.zeros(1)
+    for a in chain.from_iterable(groups):
+        n_heads, total = n_heads + 1, total + a.T @ a
+    square = total / n_heads
+    if not np.isfinite(square.sum()):
+        return square.astype(np.float32)
     np.fill_diagonal(square, square.diagonal() + SINGULAR * square.diagonal().mean())
     return np.linalg.cholesky(square).T.astype(np.float32)

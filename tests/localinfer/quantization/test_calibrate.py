@@ -32,6 +32,7 @@ from localinfer.quantization.recipes import TypeOverrides
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.probe import ActivationProbe
 from localinfer.tokenizer.chunks import Chunks, split_text
+from quant.encoders.covariance import Covariance
 
 TEXT = DATA / "varied.txt"
 TOKENS, CHUNKS = 64, 4
@@ -63,8 +64,8 @@ def plan_of(model: Path, *patterns: str, **more: Any) -> QuantizationPlan:
     return plan
 
 
-def calibrated(model: Path, out: Path, *patterns: str, n_chunks: int = CHUNKS, **more: Any) -> Path:
-    calibrate(plan_of(model, *patterns), out, chunks_of(model, n_chunks), **{"threads": 2} | more)
+def calibrated(model: Path, out: Path, *patterns: str, **more: Any) -> Path:
+    calibrate(plan_of(model, *patterns), out, chunks_of(model), **{"threads": 2} | more)
     return out
 
 
@@ -92,11 +93,11 @@ def test_single_blocks_match_whole_model(tmp_path: Path, make: Callable[..., Pat
         assert np.array_equal(actual[each], rows), each
 
 
-def by_imatrix(model: Path, observed: Path, tmp_path: Path, *patterns: str, n_chunks: int = CHUNKS) -> Path:
+def by_imatrix(model: Path, observed: Path, tmp_path: Path, *patterns: str) -> Path:
     """The model, quantized with the covariances of another file's matrices."""
     engine = Engine.load(open_gguf(observed), Options(threads=1, ctx_size=TOKENS))
     collector = Collector(engine, process_output=True, covariance=True)
-    list(collector.collect(chunks_of(model, n_chunks)))
+    list(collector.collect(chunks_of(model)))
     engine.close()
     write_imatrix(tmp_path / "imatrix.gguf", collector.to_imatrix("text"), replace=True)
     plan = plan_of(model, *patterns, imatrix=tmp_path / "imatrix.gguf", calibrated=False)
@@ -128,14 +129,17 @@ def test_values_are_encoded_for_what_attention_makes_of_them(tmp_path: Path, nam
     """On other text, the outputs of the heads have a smaller error than with the covariance of the inputs: all later
     tokens attend to BOS."""
     model = tiny_llama(tmp_path / "m.gguf", type="F16", n_layer=1, tied=False, **{"tokenizer.ggml.add_bos_token": True})
-    pattern, (*seen, unseen) = f"attn_v={name}", chunks_of(model, 0)
-    files = (
-        calibrated(model, tmp_path / "out.gguf", pattern, n_chunks=len(seen)),
-        by_imatrix(model, model, tmp_path, pattern, n_chunks=len(seen)),
-    )
-    points = naive.run_builder(naive.Model(open_gguf(model)), unseen.tolist()).points
+    oracle, (*seen, unseen) = naive.Model(open_gguf(model)), chunks_of(model, 0)
+    covariance = Covariance.empty(256)
+    for chunk in seen:
+        covariance.add(naive.run_builder(oracle, chunk.tolist()).points["blk.0.attn_norm"].astype(np.float32))
+    plan, files = plan_of(model, f"attn_v={name}"), (tmp_path / "averaged.gguf", tmp_path / "plain.gguf", model)
+    calibrate(plan, files[0], np.array(seen))
+    factors = make_factor_lookup({"blk.0.attn_v.weight": covariance})
+    quantize(plan.source, files[1], plan.types, encoder_factory=make_feedback_factory({}, factors))
+    points = naive.run_builder(oracle, unseen.tolist()).points
     weights, x = points["blk.0.attn_weights"], points["blk.0.attn_norm"]
-    tensors = [open_gguf(file).tensors["blk.0.attn_v.weight"] for file in (*files, model)]
+    tensors = [open_gguf(file).tensors["blk.0.attn_v.weight"] for file in files]
     averaged, plain, exact = (dequantize(tensor).reshape(tensor.shape) for tensor in tensors)
     size, errors = len(exact) // 2, []  # two key heads
     for actual in (averaged, plain):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from localinfer import naive
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime import value_inputs
+from localinfer.runtime.activations.hooks import HookGroup, SequenceHooks
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.probe import ActivationProbe
 from localinfer.runtime.value_inputs import AttentionObserver, common_weights
@@ -21,10 +22,35 @@ ReferenceFile = Callable[[str], Path]
 
 
 def test_common_weights_have_the_mean_product() -> None:
-    a = np.tril(np.random.default_rng(0).random((3, 9, 9), np.float32))
-    a[:, :, 4] = 0  # no token attends to this one
-    u = common_weights(a).astype(np.float64)
-    np.testing.assert_allclose(u.T @ u, np.einsum("hij,hik->jk", a, a) / 3, atol=1e-5)
+    a = np.tril(np.random.default_rng(0).random((2, 3, 9, 9), np.float32))
+    a[..., 4] = 0  # no token attends to this one
+    u = common_weights(iter(a)).astype(np.float64)
+    np.testing.assert_allclose(u.T @ u, np.einsum("ghij,ghik->jk", a, a) / 6, atol=1e-5)
+
+
+def test_common_weights_that_are_not_finite() -> None:
+    assert np.isnan(common_weights([np.full((1, 2, 2), np.nan, np.float32)])).any()
+
+
+@pytest.mark.parametrize("options", [{"ctx_policy": "ring"}, {"cache_type_k": "q8_0"}])
+def test_values_without_recorded_attention_have_their_own_inputs(
+    options: dict[str, Any], reference_file: ReferenceFile
+) -> None:
+    """A ring buffer and keys without their bias are stored in another form."""
+    file = open_gguf(reference_file("qwen2"))
+    with closing(Engine.load(file, Options(threads=1, ctx_size=64, batch_size=64, **options))) as engine:
+        probe = ActivationProbe(engine, AttentionObserver(engine))
+        first = next(probe.block_inputs(0, probe.embed(TOKENS)))
+    assert first.names == tuple(f"blk.0.attn_{each}.weight" for each in "qkv")
+
+
+def test_engine_gets_its_hooks_back(reference_file: ReferenceFile) -> None:
+    with closing(Engine.load(open_gguf(reference_file("qwen2")), Options(threads=1, ctx_size=64))) as engine:
+        own = SequenceHooks([HookGroup({})])
+        engine.set_hooks(own)
+        with closing(AttentionObserver(engine)):
+            assert engine.sequence.modifiers.hooks is not own
+        assert engine.sequence.modifiers.hooks is own
 
 
 @pytest.mark.parametrize(
@@ -35,15 +61,14 @@ def test_common_weights_have_the_mean_product() -> None:
     ],
 )
 def test_averages_have_the_covariance_of_the_naive_forward_pass(
-    name: str, matrix: str, parts: int, reference_file: ReferenceFile, monkeypatch: pytest.MonkeyPatch
+    name: str, matrix: str, parts: int, reference_file: ReferenceFile
 ) -> None:
     """Every part of the key heads has the covariance of A X, the mean over its query heads."""
-    monkeypatch.setattr(value_inputs, "MAX_PARTS", parts)
     path = reference_file(name)
     points = naive.run_builder(naive.Model(open_gguf(path)), TOKENS.tolist()).points
     options = Options(threads=1, ctx_size=64, batch_size=64, precision="high")
     with closing(Engine.load(open_gguf(path), options)) as engine:
-        probe = ActivationProbe(engine, AttentionObserver(engine))
+        probe = ActivationProbe(engine, AttentionObserver(engine, max_parts=parts))
         x, actual = probe.embed(TOKENS), []
         for number in range(engine.compiled_graph.model_graph.block_count):
             actual.append([each for each in probe.block_inputs(number, x) if each.rows])
