@@ -146,6 +146,8 @@ def report(survey: "Survey", candidates: "Sequence[Candidate]", draft: "Draft") 
     rows = [(each.comparison.architecture.name, *summary(each)) for each in candidates[:N_SHOWN]]
     yield from table("nearest architectures", "<><", rows, screen.output_columns())
     nearest = candidates[0].comparison.architecture.name
+    if not candidates[0].comparison.is_near:
+        yield "\nno known architecture is near: the drafts are only a beginning"
     if draft.remarks:
         yield from ("", f"differences from {nearest}")
         for remark in draft.remarks:

@@ -2,6 +2,7 @@
 windows."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from localinfer.graph.attention import sliding_layers, sliding_window
@@ -13,8 +14,8 @@ PATTERN = 2  # every second layer has full attention
 WINDOW = 4096  # tokens, unless the file specifies otherwise
 
 
-def build(g: Builder[X]) -> None:
-    """All layers have the same rotary embedding."""
+def build(g: Builder[X], post_norms: Mapping[str, str] = POST_NORMS) -> None:
+    """All layers have the same rotary embedding. A variant has no norms after the branches."""
     full = AttentionSpec(
         g.rope("halves"),
         scale=attention_scale(g, BLOCKS_27B),
@@ -24,7 +25,7 @@ def build(g: Builder[X]) -> None:
     spec = DecoderSpec(
         attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN, WINDOW)],
         activation="gelu",
-        post_norms=POST_NORMS,
+        post_norms=post_norms,
         embedding_scale=math.sqrt(g.embedding_length),
         logit_cap=g.hparams.number("final_logit_softcapping", 30.0),
     )

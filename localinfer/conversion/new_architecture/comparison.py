@@ -106,6 +106,11 @@ class Comparison:
         return tensors + 4 * len(self.shapes) + values + len(self.unread) / (1 + len(self.unread))
 
     @property
+    def is_near(self) -> bool:
+        """Whether most tensors are as expected."""
+        return len(self.known) > len(self.unnamed) + len(self.unexpected) + len(self.missing)
+
+    @property
     def is_alike(self) -> bool:
         """Whether tensors and configuration may be those of the architecture."""
         return self.distance < 1 and not self.unread

@@ -33,6 +33,19 @@ def test_a_draft_is_written_and_never_overwritten(run: Run, checkpoint: Path, tm
     assert [path.read_text() for path in (tmp_path / "drafts").iterdir()] == texts[1:]
 
 
+def test_a_checkpoint_unlike_all_others_is_noted(run: Run, tmp_path: Path) -> None:
+    config = {"architectures": ["OtherModel"], "model_type": "other", "d_model": 8}
+    names = [f"stack.{n}.{kind}.w" for n in range(2) for kind in ("mixing", "carry", "gatherer", "spread")]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    index = {"weight_map": dict.fromkeys(names, "a.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    code, out, _ = run("new-architecture", tmp_path, "--dry-run")
+    assert code == 0
+    assert "OtherModel: 2 layers, 4 names of tensors, whose shapes are unknown: the safetensors files are" in out
+    assert "no known architecture is near: the drafts are only a beginning" in out
+    assert '"mixing.w": "TODO",  # TODO' in out
+
+
 def test_a_known_class_is_named(run: Run, checkpoint: Path) -> None:
     code, out, err = run("new-architecture", checkpoint)
     assert (code, out) == (0, "ApertusForCausalLM is known: its architecture is apertus\n")
