@@ -53,7 +53,7 @@ class EncoderTensors(Tensors):
         tensor = self.tensor(name, n_out, n_in)
         if n_in == padded:
             return tensor
-        return self._once(f"{name} padded", lambda: pad_columns(tensor, padded))
+        return self._once(f"{name} padded to {padded}", lambda: pad_columns(tensor, padded))
 
     def columns_by_patch(self, name: str, n_out: int, n: int, size: int) -> Tensor:
         """Return a convolution over size x size rows of n values as a matrix whose columns are in the order

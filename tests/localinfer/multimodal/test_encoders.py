@@ -46,6 +46,21 @@ def test_a_quantized_file_gives_nearly_the_same_rows(name: str, tmp_path: Path) 
         assert np.abs(rows - case.rows).max() < 0.05 * np.abs(case.rows).max()
 
 
+def test_padded_matrices_are_those_of_the_precision(tmp_path: Path) -> None:
+    """One file has graphs of both precisions, whose kernels read different multiples of columns of BF16."""
+    path, converted = projectors.write("qwen2_5vl", tmp_path), tmp_path / "bf16.gguf"
+    assert __main__.run(["quantize", str(path), str(converted), "BF16"]) == 0
+    reference = projectors.reference("qwen2_5vl")
+    file = open_projector(converted, open_gguf(projectors.language_model(reference, tmp_path)))
+    widths = []
+    for precision in ("fast", "high", "fast"):
+        graph = file.build(reference.cases[0].grid, Options(threads=1, precision=precision))[0].graph
+        down = next(each for each in graph.products if each.weight.name == "v.blk.0.ffn_down.weight")
+        assert down.x.n == down.weight.shape[1]
+        widths.append(down.x.n)
+    assert widths == [64, 48, 64]
+
+
 @pytest.mark.parametrize("name", ["F16", "Q8_0"])
 def test_matrices_are_transposed_and_padded(name: str) -> None:
     type = gguf.GGMLQuantizationType[name]
