@@ -53,8 +53,9 @@ OTHER_KEYS = (
 @dataclass(frozen=True, eq=False)
 class ProjectorFile:
     """An open projector file that fits its language model. `encoder` is that of images, `sound` that of sounds; None if
-    the file has none. `deepstack` is the number of layers of the language model to which it adds rows, in which the
-    rows of an image attend to each other if it is `bidirectional`."""
+    the file has none. `embedding_length` is that of the language model, 0 if the file was opened without one.
+    `deepstack` is the number of layers of the language model to which it adds rows, in which the rows of an image
+    attend to each other if it is `bidirectional`."""
 
     f: GGUF
     projector_type: str
@@ -104,14 +105,14 @@ class ProjectorFile:
         tensors.reject_unused()
         hparams.reject_unused()
         check_lengths(f, model.graph)
-        if output.n != self.embedding_length * (1 + self.deepstack):
+        if self.embedding_length and output.n != self.embedding_length * (1 + self.deepstack):
             what = f"makes rows of {output.n} values; the model needs {self.embedding_length * (1 + self.deepstack)}"
             raise f.error("clip.projector_type", f"{self.projector_type} {what}")
         return g, output
 
 
-def open_projector(path: str | Path, model: GGUF) -> ProjectorFile:
-    """Open the projector file of a language model.
+def open_projector(path: str | Path, model: GGUF | None) -> ProjectorFile:
+    """Open the projector file of a language model, or of any if it is None.
 
     Raises LocalInferError for an invalid file, UnsupportedError for an encoder that cannot run, UsageError for a file
     that does not belong to the model.
@@ -132,8 +133,11 @@ def open_projector(path: str | Path, model: GGUF) -> ProjectorFile:
         assert sound is not None
         return ProjectorFile(f, sound.projector_type, None, sound.embedding_length, sound=sound)
     name, encoder = read_encoder(f)
-    length, deepstack = check_pair(f, name, encoder, model)
-    file = ProjectorFile(f, name, encoder, length, deepstack, encoder.is_bidirectional(model), sound)
+    if model is None:
+        file = ProjectorFile(f, name, encoder, 0, sound=sound)
+    else:
+        length, deepstack = check_pair(f, name, encoder, model)
+        file = ProjectorFile(f, name, encoder, length, deepstack, encoder.is_bidirectional(model), sound)
     file.build(smallest_grid(f, encoder), Options())
     return file
 

@@ -83,11 +83,18 @@ def rotate(x: Floats, position: Positions, rope: Rope) -> Floats:
         position = position[:, None]
     angle = position * rope.frequencies
     cos, sin = ((rope.amplitude * table).astype(x.dtype) for table in (np.cos(angle), np.sin(angle)))
-    result = x.copy()
-    one = np.arange(0, n, 2) if rope.pairs == "interleaved" else np.arange(n // 2)
-    if rope.pairs == "quarters":
+    return rotate_pairs(x, cos, sin, rope.pairs)
+
+
+def rotate_pairs(x: Floats, cos: Floats, sin: Floats, pairs: str) -> Floats:
+    """Rotate pairs of the first values of each head by angles of which the cosines and sines are given, one per pair.
+    The pairs are neighbours ("interleaved"), or half of the rotated values apart ("halves"), or a quarter of them, in
+    each half ("quarters")."""
+    n, result = 2 * cos.shape[-1], x.copy()
+    one = np.arange(0, n, 2) if pairs == "interleaved" else np.arange(n // 2)
+    if pairs == "quarters":
         one = np.concatenate([np.arange(n // 4), n // 2 + np.arange(n // 4)])
-    other = one + {"interleaved": 1, "halves": n // 2, "quarters": n // 4}[rope.pairs]
+    other = one + {"interleaved": 1, "halves": n // 2, "quarters": n // 4}[pairs]
     result[..., one] = x[..., one] * cos - x[..., other] * sin
     result[..., other] = x[..., one] * sin + x[..., other] * cos
     return result

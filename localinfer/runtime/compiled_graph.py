@@ -374,7 +374,7 @@ def build_graph(
             hooks.log.attach(builder, graph)
         build_model(builder)
         if hooks and hooks.log:
-            hooks.log.separate_ops(graph)
+            graph.separate_ops()
     model.reject_unused()
     return model
 

@@ -26,7 +26,7 @@ from localinfer.multimodal.sounds.encoders.parakeet import FRAMING, SoundProcess
 from localinfer.multimodal.sounds.nemo_mel import GUARD, N_FFT, PREEMPHASIS, WINDOW
 from localinfer.multimodal.sounds.sound_builder import MAX_BANDS, SoundBuilder
 from localinfer.multimodal.sounds.sound_tensors import SoundTensors
-from localinfer.multimodal.sounds.spectrum import STEP, hann, slaney_filters
+from localinfer.multimodal.sounds.spectrum import STEP, LogEnergies, hann, log_energies, slaney_filters
 from localinfer.options import Options
 from localinfer.speech_recognition.encoder_names import PREFIX, EncoderView, encoder_view, projector_name
 
@@ -82,9 +82,9 @@ class RecognitionFile:
         """The number of values of a row of the encoder."""
         return self.f.get("parakeet.encoder.d_model", int)
 
-    def make_processor(self) -> SoundProcessor:
+    def make_processor(self, energies: LogEnergies = log_energies) -> SoundProcessor:
         """Return what makes the spectrograms that the encoder reads."""
-        return SoundProcessor(Hyperparameters(self.encoder, PREFIX).count("num_mel_bins", maximum=MAX_BANDS))
+        return SoundProcessor(Hyperparameters(self.encoder, PREFIX).count("num_mel_bins", maximum=MAX_BANDS), energies)
 
     @IGNORE_DAMAGED_WEIGHTS
     def build_encoder(self, n_frames: int, options: Options) -> tuple[SoundBuilder, Buffer]:

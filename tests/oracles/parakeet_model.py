@@ -1,4 +1,4 @@
-"""Parakeet in numpy, float64: the encoder (FastConformer), the three kinds of heads and their greedy decoding.
+"""The heads of Parakeet in numpy, float64: the three kinds, and their greedy decoding.
 
 Formulas are those of transformers/models/parakeet. `weights` are tensors by the names of transformers' checkpoints.
 """
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 Doubles = NDArray[np.float64]
 Weights = Mapping[str, Doubles]
 Config = Mapping[str, Any]
-EPSILON = 1e-5
 
 
 class Step(NamedTuple):
@@ -21,79 +20,6 @@ class Step(NamedTuple):
     token: int
     frame: int
     advance: int
-
-
-def encode(weights: Weights, config: Config, features: Doubles) -> Doubles:
-    """Return the output rows of the encoder, a row for 8 frames. `features` are (frames, bands)."""
-    x = subsample(weights, features)
-    if config["scale_input"]:
-        x = x * config["hidden_size"] ** 0.5
-    for number in range(config["num_hidden_layers"]):
-        x = layer({name.removeprefix(f"encoder.layers.{number}."): each for name, each in weights.items()}, config, x)
-    return x
-
-
-def subsample(weights: Weights, features: Doubles) -> Doubles:
-    """Three convolutions of stride 2 over time and frequency; the second and the third consist of two."""
-    w, b = (weights[f"encoder.subsampling.layers.0.{kind}"] for kind in ("weight", "bias"))
-    x = np.maximum(0, np.einsum("tfij,cij->ctf", squares(features), w[:, 0]) + b[:, None, None])
-    for number in (2, 5):
-        w, b = (weights[f"encoder.subsampling.layers.{number}.{kind}"] for kind in ("weight", "bias"))
-        x = np.stack([np.einsum("tfij,ij->tf", squares(each), w[c, 0]) + b[c] for c, each in enumerate(x)])
-        w, b = (weights[f"encoder.subsampling.layers.{number + 1}.{kind}"] for kind in ("weight", "bias"))
-        x = np.maximum(0, np.einsum("ctf,dc->dtf", x, w[:, :, 0, 0]) + b[:, None, None])
-    rows = x.transpose(1, 0, 2).reshape(x.shape[1], -1)
-    return rows @ weights["encoder.subsampling.linear.weight"].T + weights["encoder.subsampling.linear.bias"]
-
-
-def squares(x: Doubles) -> Doubles:
-    """Return the 3 x 3 values around every second time and band, zeros outside."""
-    return np.lib.stride_tricks.sliding_window_view(np.pad(x, 1), (3, 3))[::2, ::2]
-
-
-def layer(w: Weights, config: Config, x: Doubles) -> Doubles:
-    x = x + 0.5 * feed_forward(w, "feed_forward1", norm(w, "norm_feed_forward1", x))
-    x = x + attend(w, config["num_attention_heads"], norm(w, "norm_self_att", x))
-    x = x + convolve(w, norm(w, "norm_conv", x))
-    x = x + 0.5 * feed_forward(w, "feed_forward2", norm(w, "norm_feed_forward2", x))
-    return norm(w, "norm_out", x)
-
-
-def feed_forward(w: Weights, name: str, x: Doubles) -> Doubles:
-    return linear(w, f"{name}.linear2", silu(linear(w, f"{name}.linear1", x)))
-
-
-def attend(w: Weights, heads: int, x: Doubles) -> Doubles:
-    """Attention with relative positions, section 3.3 of arXiv 1901.02860."""
-    count, n = x.shape
-    q, k, v = (linear(w, f"self_attn.{name}_proj", x).reshape(count, heads, -1) for name in "qkv")
-    distances = np.arange(count)[:, None] - np.arange(count)
-    angles = distances[..., None] / 10_000 ** (np.arange(0, n, 2) / n)
-    sinusoids = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(count, count, n)
-    p = linear(w, "self_attn.relative_k_proj", sinusoids).reshape(count, count, heads, -1)
-    scores = np.einsum("ihd,jhd->hij", q + w["self_attn.bias_u"], k)
-    scores += np.einsum("ihd,ijhd->hij", q + w["self_attn.bias_v"], p)
-    scores /= q.shape[2] ** 0.5
-    e = np.exp(scores - scores.max(-1, keepdims=True))
-    y = np.einsum("hij,jhd->ihd", e / e.sum(-1, keepdims=True), v)
-    return linear(w, "self_attn.o_proj", y.reshape(count, -1))
-
-
-def convolve(w: Weights, x: Doubles) -> Doubles:
-    value, gate = np.split(pointwise(w, "conv.pointwise_conv1", x), 2, axis=1)
-    h, taps = value * sigmoid(gate), w["conv.depthwise_conv.weight"][:, 0]
-    half = taps.shape[1] // 2
-    seen = np.lib.stride_tricks.sliding_window_view(np.pad(h, ((half, half), (0, 0))), taps.shape[1], 0)
-    h = np.einsum("tck,ck->tc", seen, taps) + w.get("conv.depthwise_conv.bias", 0)
-    mean, variance = (w[f"conv.norm.running_{kind}"] for kind in ("mean", "var"))
-    h = (h - mean) / np.sqrt(variance + EPSILON) * w["conv.norm.weight"] + w["conv.norm.bias"]
-    return pointwise(w, "conv.pointwise_conv2", silu(h))
-
-
-def norm(w: Weights, name: str, x: Doubles) -> Doubles:
-    centred = x - x.mean(1, keepdims=True)
-    deviation = np.sqrt(np.square(centred).mean(1, keepdims=True) + EPSILON)
-    return centred / deviation * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def linear(w: Weights, name: str, x: Doubles) -> Doubles:
@@ -106,13 +32,6 @@ def pointwise(w: Weights, name: str, x: Doubles) -> Doubles:
 
 def sigmoid(x: Doubles) -> Doubles:
     return 1 / (1 + np.exp(-x))
-
-
-def silu(x: Doubles) -> Doubles:
-    return x * sigmoid(x)
-
-
-# --- heads ---
 
 
 def ctc_logits(weights: Weights, rows: Doubles) -> Doubles:

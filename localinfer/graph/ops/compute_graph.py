@@ -246,8 +246,17 @@ class ComputeGraph:
         """The address of each thread's scratch memory."""
         return [self.scratch.address + self.scratch_bytes * thread for thread in range(self.n_threads)]
 
+    def separate_ops(self) -> None:
+        """Let no two ops of a complete graph run side by side, so that a run can stop after each of them."""
+        self.ops[:] = [op._replace(barrier=True) for op in self.ops]
+
     def finalize(self, addresses: Mapping[Kernel, int]) -> NDArray[np.int64]:
         """Allocate the memory and return the op records, int64 [ops][RECORD_WORDS]."""
+        self.allocate()
+        return encode_ops(self.ops, addresses)
+
+    def allocate(self) -> None:
+        """Allocate the memory."""
         self.scratch.nbytes = self.scratch_bytes * self.n_threads
         new_tables = [table for table in self.matrix_tables.values() if table.addresses.array is None]
         for region in [*self.regions, self.scratch]:
@@ -256,7 +265,6 @@ class ComputeGraph:
             table.reset()
         for shape in self.row_accesses:
             self.set_row_access(shape, default_row_access())
-        return encode_ops(self.ops, addresses)
 
     def set_row_access(self, shape: ProductShape, access: RowAccess) -> None:
         """Choose how the products of a shape read rows. No run may be in progress."""

@@ -111,7 +111,3 @@ class OperationLog:
             return logged
 
         intercept(builder, wrap)
-
-    def separate_ops(self, graph: ComputeGraph) -> None:
-        """Let no two ops of a complete graph run side by side, so that a run can stop after each operation."""
-        graph.ops[:] = [op._replace(barrier=True) for op in graph.ops]

@@ -33,9 +33,8 @@ class CompiledEncoder:
     """
 
     def __init__(self, g: EncoderBuilder, output: Buffer, progress: loader.Progress | None = None) -> None:
-        assert g.input is not None
         self._cuts = g.model.points.cuts()
-        self._g, self._input, self._output, self.graph = g, g.input, output, g.graph
+        self._g, self._output, self.graph = g, output, g.graph
         require_memory(g.f, g.input_size, g.graph.nbytes)
         needed = [*POOL_KERNELS, *(kernel_of(op.rows.capacity, op) for op in self.graph.ops)]
         addresses, self.warnings = loader.load_kernels(needed, paths.jit_dir(), progress)
@@ -50,17 +49,18 @@ class CompiledEncoder:
         of the current op regularly, `on_point` each point of the graph, whose activations it may read and change."""
         if self._cuts:  # a point may have rows that no op writes
             self._g.constants.write()
-        entry = self._input
-        rows = float_rows(entry.patches, entry.patches.rows.capacity)
-        rows[entry.first : entry.first + len(entry.order), : patches.shape[1]] = patches[entry.order]
-        float_rows(entry.residual, len(entry.initial))[:] = entry.initial
-        threads = self.graph.threads if self.graph.batch <= MAX_SMALL_BATCH else self.graph.threads_batch
+        write_input(self._g, patches)
         n_ops = len(self.graph.ops)
-        for cut in run_in_parts(lambda first, end: self._pool.run(first, end, threads, on_op), self._cuts, 0, n_ops):
+        for cut in run_in_parts(lambda first, end: self.run_ops(first, end, on_op), self._cuts, 0, n_ops):
             for point in self._cuts[cut]:
                 if on_point:
                     on_point(point)
         return float_rows(self._output, self._output.rows.capacity).copy()
+
+    def run_ops(self, first: int, end: int, on_op: OnOp | None = None) -> None:
+        """Run the ops `first` to `end - 1`, of which `first` begins a stage."""
+        threads = self.graph.threads if self.graph.batch <= MAX_SMALL_BATCH else self.graph.threads_batch
+        self._pool.run(first, end, threads, on_op)
 
     def close(self) -> None:
         """End the threads."""
@@ -98,3 +98,12 @@ def write_constants(g: EncoderBuilder) -> list[NDArray[np.int32]]:
         tables.append(np.arange(ring.capacity // PAGE_SIZE, dtype=np.int32))
         ring.add_segment(0, n, tables[-1].ctypes.data, n_pages)
     return tables
+
+
+def write_input(g: EncoderBuilder, patches: Floats) -> None:
+    """Write the patches of an image, in the order of the grid, and the values that the residual stream begins with."""
+    entry = g.input
+    assert entry is not None
+    rows = float_rows(entry.patches, entry.patches.rows.capacity)
+    rows[entry.first : entry.first + len(entry.order), : patches.shape[1]] = patches[entry.order]
+    float_rows(entry.residual, len(entry.initial))[:] = entry.initial

@@ -16,6 +16,7 @@ from localinfer.graph.recording import matrix_products
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import ADD, ADD_BIAS, AVERAGE_ROWS, COPY, GATED_ACTIVATION, GATHER_ROWS, LAYER_NORM
+from localinfer.multimodal.encoder_graph import positions
 from localinfer.multimodal.encoder_graph.bounds import (
     CLASS,
     check_columns,
@@ -48,6 +49,18 @@ class PatchInput(NamedTuple):
     initial: Floats
 
 
+class Resampled(NamedTuple):
+    """Position embeddings `rows`, (rows * columns, n), that were resampled for a grid. The arguments are those of
+    `positions.resample`."""
+
+    table: Floats
+    grid: tuple[int, int]
+    kind: str
+    align_corners: bool
+    antialias: bool
+    rows: Floats
+
+
 class EncoderBuilder(GraphBuilder):
     """Records the operations of an encoder for a `grid` of patches: rows and columns. A patch shows one frame, or
     `n_frames` frames of a video. `class_rows` are rows beside those of the patches, (count, n)."""
@@ -67,6 +80,7 @@ class EncoderBuilder(GraphBuilder):
         self.attention = RowAttention(model, heads, self.constants)
         self.row_counts: list[Rows] = [model.graph.tokens]
         self.input: PatchInput | None = None
+        self.resampled: list[Resampled] = []  # for verification
 
     # --- sizes ---
 
@@ -106,6 +120,17 @@ class EncoderBuilder(GraphBuilder):
                 self.point(x, f"{blk}resid_post")
 
     # --- input ---
+
+    def resample(
+        self, table: Floats, kind: str, grid: tuple[int, int] | None = None, *, align_corners: bool = False,
+        antialias: bool = False,
+    ) -> Floats:  # fmt: skip
+        """Return position embeddings for the grid of patches, or for another one: see `positions.resample`."""
+        size = grid or self.grid
+        rows = positions.resample(table, size, kind, align_corners=align_corners, antialias=antialias)
+        if table.shape[:2] != size:
+            self.resampled.append(Resampled(table, size, kind, align_corners, antialias, rows))
+        return rows
 
     def embed_patches(
         self, positions: Floats | None = None, *, order: Indices | None = None, convolutions: Sequence[str] = (),

@@ -11,7 +11,7 @@ from localinfer.graph.properties.attention import AttentionHeads, AttentionSpec
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.recording.attention import LayerAttention
 from localinfer.kernels.signatures import RELATIVE_POSITIONS
-from localinfer.multimodal.encoder_graph import positions, row_order
+from localinfer.multimodal.encoder_graph import row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import CHANNELS, EncoderBuilder
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoder_graph.feature_maps import FeatureMap, FeatureMaps, centered_padding
@@ -96,7 +96,7 @@ def embed(g: EncoderBuilder, n: int) -> Buffer:
     found = g.f.tensors.get(POSITIONS)
     side = found.shape[-2] if found and len(found.shape) > 1 else 1
     table = g.tensors.single(POSITIONS, side, side, n)
-    initial = positions.resample(table, g.grid, "cubic", antialias=True) + g.tensors.values(f"{PATCH}.bias", n)
+    initial = g.resample(table, "cubic", antialias=True) + g.tensors.values(f"{PATCH}.bias", n)
     return g.enter_patches(weight, initial, g.rows(g.n_patches), PATCH)
 
 
@@ -142,8 +142,4 @@ def distances(g: EncoderBuilder, name: str, length: int, size: int) -> Floats:
     file's."""
     found = g.f.tensors.get(name)
     table = g.tensors.values(name, found.shape[0] if found else 1, size)
-    wanted = 2 * length - 1
-    if len(table) == wanted:
-        return table
-    resampled: Floats = (positions.resampling_matrix(wanted, len(table), "linear") @ table).astype(np.float32)
-    return resampled
+    return g.resample(table[:, None], "linear", (2 * length - 1, 1))

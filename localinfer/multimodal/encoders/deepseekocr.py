@@ -8,7 +8,7 @@ import numpy as np
 
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
-from localinfer.multimodal.encoder_graph import learned_positions, positions, row_order, segment_anything
+from localinfer.multimodal.encoder_graph import learned_positions, row_order, segment_anything
 from localinfer.multimodal.encoder_graph.bounds import CLASS
 from localinfer.multimodal.encoder_graph.encoder_builder import PATCH_EMBEDDING, EncoderBuilder
 from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
@@ -54,7 +54,7 @@ def understand(g: EncoderBuilder, seen: Buffer) -> Buffer:
     rows, columns = (-(-length // 4) for length in g.grid)
     initial = np.empty((count + 1, n), np.float32)
     initial[0] = table[0] + g.tensors.values(CLASS, n)
-    initial[1:] = positions.resample(table[1:].reshape(side, side, n), (rows, columns), "cubic", antialias=True)
+    initial[1:] = g.resample(table[1:].reshape(side, side, n), "cubic", (rows, columns), antialias=True)
     x = g.graph.buffer(n, g.rows(count + 1))  # its last row begins as zeros
     g.gather(seen, row_order.consecutive((count,)), out=x)
     x = g.gather(x, np.roll(row_order.consecutive((count + 1,)), 1))

@@ -27,7 +27,7 @@ def build(g: EncoderBuilder) -> Buffer:
     if g.tensors.has("v.norm_embd.weight"):
         x = g.norm(x, "v.norm_embd")
     if learned_positions.has_positions(g):
-        learned = positions.resample(learned_positions.of_square_grid(g), g.grid, "cubic")
+        learned = g.resample(learned_positions.of_square_grid(g), "cubic")
         g.add(x, g.constants.rows(learned[squares.reshape(-1)]))
     angles = positions.half_and_half_angles(g.grid, g.heads.key)[squares.reshape(-1)]
     act = activation(g)

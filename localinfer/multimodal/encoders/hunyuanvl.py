@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.multimodal.encoder_graph import learned_positions, positions, row_order
+from localinfer.multimodal.encoder_graph import learned_positions, row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.matrices import n_rows_of
 from localinfer.multimodal.encoder_graph.row_ends import with_ends
@@ -27,7 +27,7 @@ def build(g: EncoderBuilder) -> Buffer:
     g.tensors.accept(UNUSED)
     size = g.merge_size("spatial_merge_size", 2)
     squares, n = row_order.blocks(g.grid, size), g.embedding_length
-    learned = positions.resample(learned_positions.of_square_grid(g), g.grid, "linear")
+    learned = g.resample(learned_positions.of_square_grid(g), "linear")
     x = g.embed_patches(learned, order=squares)
     transform(g, x, "gelu_erf")
     x = g.gather(g.norm_groups(x, n, "mm.pre_norm.weight"), row_order.consecutive(squares.shape))

@@ -18,7 +18,7 @@ def build(g: EncoderBuilder) -> Buffer:
     """A transformer; a norm of each patch, the patches of each square side by side, two layers."""
     g.use_layer_norm()
     squares = row_order.blocks(g.grid, g.merge_size("projector.scale_factor", 2))
-    x = g.embed_patches(positions.resample(learned_positions.of_square_grid(g), g.grid, "cubic"))
+    x = g.embed_patches(g.resample(learned_positions.of_square_grid(g), "cubic"))
     transform(g, x, activation(g), AttentionSpec(g.attention.rotation("interleaved", alternating_angles(g))))
     x = g.gather(g.default_layer_norm(g.norm(x, "v.post_ln"), "mm.input_norm"), squares)
     return two_layers(g, x, "mm.1", "mm.2", "gelu_erf")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.multimodal.encoder_graph import learned_positions, positions, row_order
+from localinfer.multimodal.encoder_graph import learned_positions, row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
 from localinfer.multimodal.encoder_graph.transformer import activation, transform, two_layers
 from localinfer.multimodal.encoders.arrangement import Part, View
@@ -16,7 +16,7 @@ def build(g: EncoderBuilder) -> Buffer:
     layers."""
     g.use_layer_norm()
     size = g.merge_size("projector.scale_factor", 2)
-    x = g.embed_patches(positions.resample(learned_positions.of_square_grid(g), g.grid, "linear", antialias=True))
+    x = g.embed_patches(g.resample(learned_positions.of_square_grid(g), "linear", antialias=True))
     transform(g, x, activation(g))
     x = g.gather(g.norm(x, "v.post_ln"), row_order.blocks(g.grid, size))
     if g.tensors.has("mm.input_norm.weight"):

@@ -16,7 +16,7 @@ arrange = surround("<|IMAGE_START|>", "<|IMAGE_END|>")
 def build(g: EncoderBuilder) -> Buffer:
     """SigLIP with interpolated and rotary positions; a norm, the patches of each square side by side, two layers."""
     g.use_layer_norm()
-    x = g.embed_patches(positions.resample(learned_positions.of_square_grid(g), g.grid, "linear"))
+    x = g.embed_patches(g.resample(learned_positions.of_square_grid(g), "linear"))
     angles = positions.half_and_half_angles(g.grid, g.heads.key)
     transform(g, x, activation(g), AttentionSpec(g.attention.rotation("halves", angles)))
     x = g.default_layer_norm(g.norm(x, "v.post_ln"), "mm.input_norm")

@@ -24,7 +24,7 @@ def build(g: EncoderBuilder) -> Buffer:
     g.use_layer_norm()
     squares = row_order.blocks(g.grid, g.merge_size("spatial_merge_size", 2))
     rows = row_order.consecutive(squares.shape)
-    learned = positions.resample(learned_positions.of_square_grid(g), g.grid, "linear", align_corners=True)
+    learned = g.resample(learned_positions.of_square_grid(g), "linear", align_corners=True)
     x = g.embed_patches(learned, order=squares, convolutions=FRAMES)
     angles = positions.half_and_half_angles(g.grid, g.heads.key)[squares.reshape(-1)]
     flags = g.hparams.flags("is_deepstack_layers", g.block_count, lambda _: False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from localinfer.multimodal.media import Sound
 from localinfer.multimodal.sounds.sound_input import Spectrogram
-from localinfer.multimodal.sounds.spectrum import STEP, Doubles, hann, htk_filters, log_energies
+from localinfer.multimodal.sounds.spectrum import STEP, Doubles, LogEnergies, hann, htk_filters, log_energies
 
 WINDOW, N_FFT = 320, 512  # samples
 BEFORE = WINDOW // 2 + (N_FFT - WINDOW) // 2  # silence before the sound; the window is in the middle of N_FFT samples
@@ -24,8 +24,8 @@ LEAST = 1e-5  # of magnitudes in a band
 class Gemma4Processor:
     """Makes spectrograms with this number of bands."""
 
-    def __init__(self, n_bands: int) -> None:
-        self._n_bands = n_bands
+    def __init__(self, n_bands: int, energies: LogEnergies = log_energies) -> None:
+        self._n_bands, self._energies = n_bands, energies
 
     def n_frames(self, n_samples: int) -> int:
         """Return the number of frames whose window, and one sample after it, are within the sound, or before it: at
@@ -38,7 +38,7 @@ class Gemma4Processor:
         found = sound.samples[: len(padded) - BEFORE]
         padded[BEFORE : BEFORE + len(found)] = found
         filters = htk_filters(self._n_bands, N_FFT)
-        features = log_energies(padded, hann(WINDOW, N_FFT), filters, count, log_with_floor, magnitudes=True)
+        features = self._energies(padded, hann(WINDOW, N_FFT), filters, count, log_with_floor, magnitudes=True)
         return Spectrogram(features, count)
 
 
@@ -51,8 +51,8 @@ def log_with_floor(values: Doubles) -> Doubles:
 class Gemma3nProcessor:
     """Makes spectrograms with this number of bands of sounds whose high frequencies are emphasized in each window."""
 
-    def __init__(self, n_bands: int) -> None:
-        self._n_bands = n_bands
+    def __init__(self, n_bands: int, energies: LogEnergies = log_energies) -> None:
+        self._n_bands, self._energies = n_bands, energies
 
     def n_frames(self, n_samples: int) -> int:
         """Return the number of frames whose window, and one sample after it, are within the completed sound: at least
@@ -67,7 +67,7 @@ class Gemma3nProcessor:
         padded[1:] -= PREEMPHASIS * padded[:-1]  # the taper of the first sample of a window is 0
         filters = htk_filters(self._n_bands, LONG_N_FFT, LOWEST, HIGHEST)
         taper = hann(LONG_WINDOW, LONG_N_FFT)
-        return Spectrogram(log_energies(padded, taper, filters, count, log_of_magnitude, magnitudes=True), count)
+        return Spectrogram(self._energies(padded, taper, filters, count, log_of_magnitude, magnitudes=True), count)
 
 
 def log_of_magnitude(values: Doubles) -> Doubles:

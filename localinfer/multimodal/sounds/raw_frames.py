@@ -4,6 +4,7 @@ import numpy as np
 
 from localinfer.multimodal.media import Sound
 from localinfer.multimodal.sounds.sound_input import Spectrogram
+from localinfer.multimodal.sounds.spectrum import LogEnergies, log_energies
 
 FRAME = 640  # samples
 
@@ -11,7 +12,7 @@ FRAME = 640  # samples
 class RawFrames:
     """Divides sounds into frames. Silence completes the last one."""
 
-    def __init__(self, n_bands: int) -> None:
+    def __init__(self, n_bands: int, energies: LogEnergies = log_energies) -> None:
         """Files have a number of bands, which means nothing."""
 
     def n_frames(self, n_samples: int) -> int:

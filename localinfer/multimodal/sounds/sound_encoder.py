@@ -21,6 +21,7 @@ from localinfer.multimodal.sounds.framing import CHUNK_FRAMES, Framing
 from localinfer.multimodal.sounds.sound_builder import MAX_BANDS, SoundBuilder
 from localinfer.multimodal.sounds.sound_input import SoundProcessor
 from localinfer.multimodal.sounds.sound_tensors import SoundTensors
+from localinfer.multimodal.sounds.spectrum import LogEnergies, log_energies
 from localinfer.options import Options
 
 PREFIX = "clip.audio"
@@ -28,7 +29,8 @@ PREFIX = "clip.audio"
 
 @dataclass(frozen=True, eq=False)
 class SoundEncoder:
-    """The sound encoder in a projector file that fits its language model."""
+    """The sound encoder in a projector file that fits its language model, whose embedding length is 0 if the file was
+    opened without one."""
 
     f: GGUF
     projector_type: str
@@ -46,9 +48,10 @@ class SoundEncoder:
         """A number of frames that it encodes."""
         return self.framing.frames(min(self.framing.window, CHUNK_FRAMES))
 
-    def make_processor(self) -> SoundProcessor:
+    def make_processor(self, energies: LogEnergies = log_energies) -> SoundProcessor:
         """Return what makes the spectrograms that it reads."""
-        return self.family.make_processor(Hyperparameters(self.f, PREFIX).count("num_mel_bins", maximum=MAX_BANDS))
+        n_bands = Hyperparameters(self.f, PREFIX).count("num_mel_bins", maximum=MAX_BANDS)
+        return self.family.make_processor(n_bands, energies)
 
     @IGNORE_DAMAGED_WEIGHTS
     def build(
@@ -68,32 +71,42 @@ class SoundEncoder:
         tensors.reject_unused()
         hparams.reject_unused()
         check_lengths(f, model.graph)
-        if output.n != self.embedding_length:
+        if self.embedding_length and output.n != self.embedding_length:
             what = f"{self.projector_type} makes rows of {output.n} values; the model needs {self.embedding_length}"
             raise f.error(f"{PREFIX}.projector_type", what)
         return g, output
 
 
-def open_sound_encoder(f: GGUF, model: GGUF) -> SoundEncoder:
-    """Return the sound encoder of a projector file.
+def open_sound_encoder(f: GGUF, model: GGUF | None) -> SoundEncoder:
+    """Return the sound encoder of a projector file of a language model, or of any if it is None.
 
     Raises LocalInferError for an invalid file, UnsupportedError for an encoder that cannot run, UsageError if it does
     not belong to the language model.
     """
-    key = f"{PREFIX}.projector_type" if f"{PREFIX}.projector_type" in f.metadata else "clip.projector_type"
-    name = f.get(key, str)
+    name = f.get(type_key(f), str)
     family = find_family(name)
     if family is None:
         what = f"{printable(name, 80)!r} is not supported for sounds (supported: {', '.join(known())})"
-        raise f.error(key, what, UnsupportedError)
+        raise f.error(type_key(f), what, UnsupportedError)
+    encoder = SoundEncoder(f, name, family, 0 if model is None else check_pair(f, name, family, model))
+    encoder.build(encoder.some_frames, Options())
+    return encoder
+
+
+def check_pair(f: GGUF, name: str, family: SoundFamily, model: GGUF) -> int:
+    """Return the embedding length of the language model. Raises UsageError if the encoder is that of another one."""
     architecture = model.get("general.architecture", str)
     if family.architectures and architecture not in family.architectures:
         what = f"{name} belongs to {' or '.join(family.architectures)} models, not to {printable(architecture, 80)}"
-        raise f.error(key, what, UsageError)
+        raise f.error(type_key(f), what, UsageError)
     length, projected = model.get(f"{architecture}.embedding_length", int), f.get(f"{PREFIX}.projection_dim", int)
     if projected != length:
         what = f"is {projected}; the embedding length of {printable(model.path.name, 80)} is {length}"
         raise f.error(f"{PREFIX}.projection_dim", what, UsageError)
-    encoder = SoundEncoder(f, name, family, length)
-    encoder.build(encoder.some_frames, Options())
-    return encoder
+    return length
+
+
+def type_key(f: GGUF) -> str:
+    """Return the key that names the projector type."""
+    key = f"{PREFIX}.projector_type"
+    return key if key in f.metadata else "clip.projector_type"

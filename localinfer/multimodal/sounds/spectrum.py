@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,6 +17,16 @@ HTK_HZ, HTK_STEP = 700.0, 2595.0
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
+
+
+class LogEnergies(Protocol):
+    """A function that computes what `log_energies` does, perhaps in another precision."""
+
+    def __call__(
+        self, padded: NDArray[np.floating[Any]], taper: Doubles, filters: Doubles, count: int,
+        log: Callable[[Doubles], Doubles], *, magnitudes: bool = False,
+    ) -> Any:  # fmt: skip
+        """Return the logarithm of the energy in each band, (frames, bands)."""
 
 
 def log_energies(

@@ -8,6 +8,10 @@ from numpy.typing import NDArray
 
 from localinfer.graph.properties.rope import Rope
 from localinfer.naive import formulas
+from localinfer.naive.encoders import gathered_rows
+from localinfer.naive.encoders.cumulative_norm import cumulative_norm
+from localinfer.naive.encoders.relative_positions import with_positions
+from localinfer.naive.encoders.span_attention import attend_with_distances
 
 Floats = NDArray[np.float32]
 
@@ -22,7 +26,7 @@ def test_rows_are_averaged(threads: int) -> None:
     numbers = np.random.default_rng(1).integers(0, 12, (5, 3), np.int32)
     arguments = {"tokens": np.array([5]), "x": x, "numbers": numbers, "count": 3, "n": 48, "y": y}
     kernels.run("localinfer.kernels.residual:average_rows", arguments, threads)
-    expected = encoder_formulas.average_rows(x.astype(np.float64), numbers)
+    expected = gathered_rows.means(x.astype(np.float64), numbers)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
 
 
@@ -67,7 +71,7 @@ def test_rows_are_weighed(has_bias: bool) -> None:
     arguments = {"tokens": np.array([5]), "x": x, "numbers": numbers, "weight": weight, "bias": bias if has_bias else 0,
                  "count": 3, "n": 48, "y": y}  # fmt: skip
     kernels.run("localinfer.kernels.residual:weigh_rows", arguments, 2)
-    expected = encoder_formulas.weigh_rows(x.astype(np.float64), numbers, weight, bias * has_bias)
+    expected = gathered_rows.weighted_sums(x.astype(np.float64), numbers, weight, bias * has_bias)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
 
 
@@ -76,7 +80,7 @@ def test_groups_of_rows_are_normalized_with_those_before_them(size: int, n: int)
     x, weight = 3 * random(5 * size, n) + 2, random(n)
     y, arguments = x.copy(), {"tokens": np.array([4 * size]), "weight": weight, "size": size, "n": n, "eps": 1e-3}
     kernels.run("localinfer.kernels.norm:cumulative_norm", {**arguments, "x": y}, 1)
-    expected = encoder_formulas.cumulative_norm(x[: 4 * size].astype(np.float64), size, weight, 1e-3)
+    expected = cumulative_norm(x[: 4 * size].astype(np.float64), size, weight, 1e-3)
     np.testing.assert_allclose(y[: 4 * size], expected, rtol=0, atol=2e-6)
     assert np.array_equal(y[4 * size :], x[4 * size :])
 
@@ -128,7 +132,7 @@ def test_attention_with_relative_positions(rows: int, window: int, shared: bool)
         doubles = [each[:, part].astype(np.float64) for each in (q, k, v, biases)]
         queries = tuple(scale * (doubles[0] + (0 if shared else bias)) for bias in doubles[3])
         vectors = (p[:, :size] if shared else p[:, part]).astype(np.float64)
-        expected = encoder_formulas.relative_attention(queries, *doubles[1:3], vectors, rows - 1, spans, cap)
+        expected = attend_with_distances(queries, *doubles[1:3], vectors, rows - 1, spans, cap)
         np.testing.assert_allclose(y[:, part], expected, rtol=0, atol=1e-5)
 
 
@@ -168,4 +172,6 @@ def test_relative_positions_are_part_of_scores(height: int, width: int) -> None:
     q, k = q.astype(np.float64), k.astype(np.float64)
     expected = encoder_formulas.relative_scores(q, k, tables, (height, width), 0.5)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+    longer, keys = with_positions(q, k, tables, (height, width), 0.5)
+    np.testing.assert_allclose(np.einsum("qhc,khc->hqk", longer, keys), expected, rtol=0, atol=1e-12)
     assert not q_out[:, :, size + height + width :].any()

@@ -10,7 +10,9 @@ import parakeet_model
 import pytest
 from numpy.typing import NDArray
 
+from localinfer.multimodal.encoder_graph.naive_rows import naive_rows
 from localinfer.multimodal.media import SAMPLE_RATE, Sound
+from localinfer.multimodal.sounds.encoders import conformer
 from localinfer.options import Options
 from localinfer.speech_recognition.decoding import RecognizedToken, make_decoding
 from localinfer.speech_recognition.encoder import encode, windows
@@ -62,11 +64,11 @@ def decode(file: RecognitionFile, *parts: Floats) -> list[RecognizedToken]:
 
 
 def test_the_encoder_and_the_naive_one_make_the_rows_of_transformers(
-    name: str, file: RecognitionFile, rows: Floats, expected: dict[str, Any]
+    file: RecognitionFile, rows: Floats, expected: dict[str, Any]
 ) -> None:
-    weights = {key: each.astype(np.float64) for key, each in parakeet_checkpoints.weights(name).items()}
-    features = file.make_processor()(Sound(parakeet_checkpoints.sound())).features.astype(np.float64)
-    naive = parakeet_model.encode(weights, parakeet_checkpoints.CONFIGS[name]["encoder_config"], features)
+    features = file.make_processor()(Sound(parakeet_checkpoints.sound())).features
+    graph = file.build_encoder(len(features), Options())
+    naive = naive_rows(*graph, conformer.prepare(features, [len(features)]))
     assert error(naive, expected["rows"]) < 1e-5
     assert error(rows, expected["rows"]) < TOLERANCE
 

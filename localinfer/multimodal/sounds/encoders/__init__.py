@@ -1,7 +1,7 @@
 """Sound encoders: one file for each projector type of llama.cpp's projector files, named after it, with "." replaced by
 "_". It has
 
-    SoundProcessor               makes the spectrogram of a sound, with the number of bands that it is given
+    SoundProcessor               makes the spectrogram of a sound, given the number of bands and a `LogEnergies`
     prepare(features, lengths)   returns the input rows of the graph, for parts with these numbers of frames
     build(g)                     computes the output rows with the operations of a `SoundBuilder`
     arrange(views)               returns the rows of a sound with text around them
@@ -22,6 +22,7 @@ from localinfer.multimodal.encoders.arrangement import Arrange
 from localinfer.multimodal.sounds.framing import Floats, Framing
 from localinfer.multimodal.sounds.sound_builder import SoundBuilder
 from localinfer.multimodal.sounds.sound_input import SoundProcessor
+from localinfer.multimodal.sounds.spectrum import LogEnergies
 
 HELPERS = ("conformer", "gemma_conformer", "whisper")
 
@@ -29,7 +30,7 @@ HELPERS = ("conformer", "gemma_conformer", "whisper")
 class SoundFamily(NamedTuple):
     """What the file of a projector type defines."""
 
-    make_processor: Callable[[int], SoundProcessor]
+    make_processor: Callable[[int, LogEnergies], SoundProcessor]
     prepare: Callable[[Floats, list[int]], Floats]
     build: Callable[[SoundBuilder], Buffer]
     arrange: Arrange
