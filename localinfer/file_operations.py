@@ -4,7 +4,7 @@ They do what the commands of the same names do, without drawing anything.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from localinfer.tokenizer.chunks import Chunks, split_text
 if TYPE_CHECKING:
     from localinfer.adapters.control_vector_making import Method
     from localinfer.evaluation.compare import Summary
+    from localinfer.evaluation.verification.file_verification import Inputs
     from localinfer.evaluation.verification.verification import Verification
     from localinfer.gguf.imatrix_file import Imatrix
     from localinfer.gguf.source import Source
@@ -298,30 +299,51 @@ def open_engine(
 
 
 def verify(
-    model: str | Path, text: str | None = None, *, n_tokens: int = 32, **options: Unpack[LoadKeywords]
-) -> "Verification":
+    model: str | Path, text: str | None = None, *, n_tokens: int = 32, image: str | Path | bytes | None = None,
+    audio: str | Path | bytes | None = None, **options: Unpack[LoadKeywords],
+) -> "Verification":  # fmt: skip
     """Check that this machine computes a model correctly, operation by operation
     (`localinfer.evaluation.verification`).
 
-    The first tokens of a text are evaluated, at most `n_tokens`. `checks` of the result has the error of each operation
-    beside the error that is allowed, `first_wrong` is the first one that is wrong, or None. Raises UsageError for a
-    text without tokens, and what `localinfer.load` raises.
+    The first tokens of a text are evaluated, at most `n_tokens`. The encoders of a projector (`mmproj`, or `model`
+    itself) or of a speech recognition model are checked with an image and a sound: paths or contents of files, or made
+    ones. `checks` of the result has the error of each operation beside the error that is allowed, `first_wrong` is the
+    first one that is wrong, or None.
+
+    Raises UsageError for a text without tokens and for a projector of another model, UnsupportedError for an image or a
+    sound that the projector does not encode, and what `localinfer.load` raises.
     """
-    return verify_model(resolve.find(model), options, text, n_tokens)
+    from localinfer.evaluation.verification.file_verification import Inputs
+    from localinfer.evaluation.verification.verification import Verification
+    from localinfer.multimodal.access import read_bytes
+    from localinfer.multimodal.reading import read_image, read_sound
+
+    def content(given: str | Path | bytes, field: str) -> bytes:
+        return given if isinstance(given, bytes) else read_bytes(Path(given), field)
+
+    read = Inputs(
+        text, n_tokens, None if image is None else read_image(content(image, "image"), "image"),
+        None if audio is None else read_sound(content(audio, "audio"), "audio"),
+    )  # fmt: skip
+    return Verification.joined([found for _, found in verify_files(resolve.find(model), options, read)])
 
 
-def verify_model(
-    path: Path, keywords: LoadKeywords, text: str | None = None, n_tokens: int = 32, progress: Progress | None = None,
+def verify_files(
+    path: Path, keywords: LoadKeywords, inputs: "Inputs", progress: Progress | None = None,
     on_operation: Callable[[int, int], None] | None = None,
-) -> "Verification":  # fmt: skip
-    """Verify a model file, and show the progress. See `verify`."""
-    from localinfer.adapters import open_adapters
-    from localinfer.evaluation.verification import verification
+) -> Iterator[tuple[Path, "Verification"]]:  # fmt: skip
+    """Verify a file and its projector, and show the progress. Yield what was found in each. See `verify`."""
+    from localinfer.evaluation.verification import file_verification
+    from localinfer.gguf.reader import open_gguf
 
-    defaults: Mapping[str, Value] = {"ctx_size": max(n_tokens, VERIFIED_CONTEXT)}
-    options = merge(from_keywords(keywords), from_environment(os.environ), defaults, resolve.default_options(path))
+    given = from_keywords(keywords)
+    defaults: Mapping[str, Value] = {"ctx_size": max(inputs.n_tokens, VERIFIED_CONTEXT)}
+    options = merge(given, from_environment(os.environ), defaults, resolve.default_options(path))
     f = open_overridden(path, options)
-    return verification.verify(f, options, text, n_tokens, progress, on_operation, open_adapters(f, options))
+    file_verification.reject_text(f, given, inputs)
+    projector = open_gguf(resolve.find(options.mmproj)) if options.mmproj else None
+    files = file_verification.Files(f, projector, open_adapters(f, options))
+    return file_verification.verify(files, options, inputs, progress, on_operation)
 
 
 class CalibrationData(NamedTuple):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from cli.arguments.flags import JsonOption, ModelArgument, PromptOption, PromptSource, with_options
+from cli.files.media_input import read_media_file
 from cli.models.loading import find_or_fetch, missing_model_first
 from cli.terminal import screen
 from cli.terminal.tables import table
@@ -18,13 +19,14 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
+    from localinfer.evaluation.verification.file_verification import Inputs
+    from localinfer.evaluation.verification.operation_check import OperationCheck
     from localinfer.evaluation.verification.verification import Verification
-    from localinfer.evaluation.verification.verifier import OperationCheck
     from localinfer.options.keywords import LoadKeywords
 
 OPTIONS = (
     "architecture", "override_kv", "threads", "precision", "ctx_size", "cache_type_k", "cache_type_v", "lora",
-    "lora_scaled", "control_vector", "control_vector_scaled", "control_vector_layer_range",
+    "lora_scaled", "control_vector", "control_vector_scaled", "control_vector_layer_range", "mmproj",
 )  # fmt: skip
 N_TOKENS, CONTEXT = 32, 256
 
@@ -45,6 +47,35 @@ class CheckpointOptions:
     ] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncoderMedia:
+    """What encoders are verified with."""
+
+    image: Annotated[
+        str | None,
+        typer.Option("--image", metavar="FILE", help="Image that encoders are verified with. [default: a made one]"),
+    ] = None
+    audio: Annotated[
+        str | None,
+        typer.Option("--audio", metavar="FILE", help="Sound that encoders are verified with. [default: a made one]"),
+    ] = None
+
+    def inputs(self, text: str | None, n_tokens: int) -> "Inputs":
+        """Return what the model reads. Raises UsageError for a file that cannot be read, LocalInferError for one that
+        is not an image or a sound."""
+        from localinfer.evaluation.verification.file_verification import Inputs
+        from localinfer.multimodal.reading import read_image, read_sound
+
+        image, sound = (
+            read_media_file(name, option).content if name is not None else None
+            for option, name in (("--image", self.image), ("--audio", self.audio))
+        )
+        return Inputs(
+            text, n_tokens, read_image(image, str(self.image)) if image is not None else None,
+            read_sound(sound, str(self.audio)) if sound is not None else None,
+        )  # fmt: skip
+
+
 @with_options(names=OPTIONS, defaults={"ctx_size": CONTEXT})
 def verify_command(
     model: ModelArgument,
@@ -55,6 +86,7 @@ def verify_command(
     n_tokens: Annotated[int, typer.Option("-n", "--tokens", metavar="N", min=4, help="Tokens to evaluate.")] = N_TOKENS,
     every: Annotated[bool, typer.Option("--all", help="Show every operation, not the worst one of each kind.")] = False,
     checkpoint: CheckpointOptions,
+    media: EncoderMedia,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Check that this machine computes a model correctly, operation by operation.
@@ -63,11 +95,16 @@ def verify_command(
     then computed again in float64 from the same inputs, without kernels. The table shows the difference beside what
     rounding allows. The exit code is 1 if an operation is wrong; the first one is named.
 
+    With --mmproj, the encoders of the model's projector are checked, too. MODEL may also be a projector itself, or a
+    speech recognition model, whose encoder is checked.
+
     \b
     Examples:
       localinfer verify smollm2
       localinfer verify model.gguf --precision high --all
       localinfer verify model.gguf --cache-type-k q8_0 --cache-type-v q8_0 --lora adapter.gguf
+      localinfer verify vision.gguf --mmproj mmproj-vision.gguf --image cat.jpg
+      localinfer verify mmproj-vision.gguf
       localinfer verify model-f32.gguf --against checkpoint/
     """
     with missing_model_first(model):
@@ -76,43 +113,51 @@ def verify_command(
         text = None
     status, start = screen.Status(), time.monotonic()
     path = find_or_fetch(model, status)
-    against = checkpoint.against
-    if against is not None:
+    if checkpoint.against is not None:
+        if given.get("mmproj") or media != EncoderMedia():
+            raise UsageError("--against: compares language models only, without --mmproj, --image and --audio")
         checks = compare_with_checkpoint(path, given, checkpoint, text, n_tokens, status)
-        facts: dict[str, object] = {"against": str(against)}
-    else:
-        found = verify(path, given, text, n_tokens, status)
-        checks = found.checks
-        facts = {"batches": [*found.batches], "precision": found.precision,
-                 "weights_not_finite": [*found.weights_not_finite]}  # fmt: skip
-    status.erase()
-    if as_json:
-        screen.write(json.dumps(as_object(model, checks, facts), indent=1) + "\n")
-    else:
-        screen.write("\n".join([*as_text(checks, every=every or against is not None)][2:]) + "\n")
-    if against is None:
-        found.require_correct(screen.one_line(model))
-    else:
+        show(model, checks, {"against": str(checkpoint.against)}, status, every=True, as_json=as_json)
         require_agreement(model, checks)
+    else:
+        found = verify(path, given, media.inputs(text, n_tokens), status)
+        checks, facts = facts_of([each for _, each in found])
+        show(model, checks, facts, status, every=every, as_json=as_json)
+        for file, each in found:
+            each.require_correct(screen.one_line(model if file == path else str(file)))
     if not as_json:
         screen.note(f"{len(checks)} checks, all within what is allowed ({screen.clock(time.monotonic() - start)})")
 
 
-def verify(path: Path, given: Layer, text: str | None, n_tokens: int, status: screen.Status) -> "Verification":
-    """Verify a model, and show the progress."""
+def facts_of(found: "Sequence[Verification]") -> "tuple[Sequence[OperationCheck], dict[str, object]]":
+    """Return all checks, and what else the JSON object has."""
+    from localinfer.evaluation.verification.verification import Verification
+
+    joined = Verification.joined(found)
+    facts = {name: [*getattr(joined, name)] for name in ("batches", "weights_not_finite", "inputs")}
+    return joined.checks, {**facts, "precision": joined.precision}
+
+
+def verify(
+    path: Path, given: Layer, inputs: "Inputs", status: screen.Status
+) -> "list[tuple[Path, Verification]]":
+    """Verify a model and its projector, and show the progress."""
     from cli.models import sigbus_handler
-    from localinfer.file_operations import verify_model
+    from localinfer.file_operations import verify_files
+
+    if projector := given.get("mmproj"):
+        find_or_fetch(str(projector), status)
 
     start = 0.0
 
     def on_operation(done: int, total: int) -> None:
         nonlocal start
-        start = start or time.monotonic()
+        start = (0.0 if done == total else start) or time.monotonic()  # another file may follow
         left = f", {screen.time_left(done, total, time.monotonic() - start)}" if 100 * done > total else ""
         status.show(f"checking operations: {100 * done / max(total, 1):.0f} %{left}")
 
     sigbus_handler.install(screen.one_line(str(path)))
-    return verify_model(path, cast("LoadKeywords", given), text, n_tokens, status, on_operation)
+    return [*verify_files(path, cast("LoadKeywords", given), inputs, status, on_operation)]
 
 
 def compare_with_checkpoint(
@@ -152,6 +197,18 @@ def require_agreement(model: str, checks: "Sequence[OperationCheck]") -> None:
 
 
 # ---- output ------------------------------------------------------------------------------------------------
+
+
+def show(
+    model: str, checks: "Sequence[OperationCheck]", facts: dict[str, object], status: screen.Status, *, every: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Write the checks to stdout, as a table or a JSON object."""
+    status.erase()
+    if as_json:
+        screen.write(json.dumps(as_object(model, checks, facts), indent=1) + "\n")
+    else:
+        screen.write("\n".join([*as_text(checks, every=every)][2:]) + "\n")
 
 
 def as_text(checks: "Sequence[OperationCheck]", *, every: bool) -> Iterator[str]:

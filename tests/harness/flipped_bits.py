@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region
+from localinfer.graph.ops.op import Op
 from localinfer.kernels.signatures import KernelSignature
+from localinfer.multimodal.encoder_graph.compiled_encoder import CompiledEncoder
 from localinfer.runtime.compiled_graph import CompiledGraph
 from quant.jit.kernel_call import HEADER_WORDS
 
@@ -15,22 +17,40 @@ def flip_a_bit(monkeypatch: pytest.MonkeyPatch, name: str, *, rounded: bool = Fa
     """Flip a bit of the largest of the first eight numbers that an op writes, whenever it has run: the leading bit of
     its mantissa, or of a byte of rounded activations."""
     run = CompiledGraph.run
-    kind = ConvertedActivations if rounded else (Buffer, Region)
 
     def run_with_error(self: CompiledGraph, first: int, end: int, *arguments: Any) -> None:
         run(self, first, end, *arguments)
         for op in self.graph.ops[first:end]:
             if op.name == name:
-                written = next(each for each in reversed(op.writes) if isinstance(each, kind))
-                region = written if isinstance(written, Region) else getattr(written, "floats", None) or written.region
-                if rounded:
-                    region.view(np.uint8)[3] ^= 64
-                elif op.name.endswith("append"):
-                    op.writes[0].view(np.uint16)[np.argmax(np.abs(op.writes[0].view(np.float16)[:16]))] ^= 1 << 9
-                else:
-                    region.view(np.uint32)[np.argmax(np.abs(region.view(np.float32)[:8]))] ^= 1 << 22
+                flip_what_was_written(op, rounded=rounded)
 
     monkeypatch.setattr(CompiledGraph, "run", run_with_error)
+
+
+def flip_a_bit_of_an_encoder(monkeypatch: pytest.MonkeyPatch, number: int, *, rounded: bool = False) -> None:
+    """Do what `flip_a_bit` does for the op of an encoder with this number."""
+    run = CompiledEncoder.run_ops
+
+    def run_with_error(self: CompiledEncoder, first: int, end: int, *arguments: Any) -> None:
+        run(self, first, end, *arguments)
+        if first <= number < end:
+            flip_what_was_written(self.graph.ops[number], rounded=rounded)
+
+    monkeypatch.setattr(CompiledEncoder, "run_ops", run_with_error)
+
+
+def flip_what_was_written(op: Op, *, rounded: bool) -> None:
+    """Flip a bit of what an op has written, its last float argument or its rounded activations."""
+    kind = ConvertedActivations if rounded else (Buffer, Region)
+    written = next(each for each in reversed(op.writes) if isinstance(each, kind))
+    region = written if isinstance(written, Region) else getattr(written, "floats", None) or written.region
+    if rounded:
+        codes = region.view(np.uint8)
+        codes[np.flatnonzero(codes)[3]] ^= 64  # short rows begin with padding
+    elif op.name.endswith("append"):
+        op.writes[0].view(np.uint16)[np.argmax(np.abs(op.writes[0].view(np.float16)[:16]))] ^= 1 << 9
+    else:
+        region.view(np.uint32)[np.argmax(np.abs(region.view(np.float32)[:8]))] ^= 1 << 22
 
 
 def flip_a_bit_of_a_state(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

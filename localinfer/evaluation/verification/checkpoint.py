@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
-from localinfer.evaluation.verification.verifier import OperationCheck
+from localinfer.evaluation.verification.operation_check import OperationCheck
 from localinfer.gguf.reader import GGUF
 
 # The difference that is allowed, relative to the largest value of a row, by the widest rounding of weights in the file.

@@ -1,12 +1,13 @@
 """Verifies a model: runs it with a text, and checks every operation."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from localinfer.architectures import find_build_function
 from localinfer.errors import LocalInferError, NotEnoughMemoryError, UsageError
 from localinfer.evaluation.verification.captured_run import CaptureGraph, capture_graph
-from localinfer.evaluation.verification.verifier import OperationCheck, Verifier
+from localinfer.evaluation.verification.operation_check import OperationCheck
+from localinfer.evaluation.verification.verifier import Verifier
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.adapters import Adapters
 from localinfer.machine import resources
@@ -26,12 +27,13 @@ OnOperation = Callable[[int, int], None]  # the work that is done, and all of it
 
 class Verification(NamedTuple):
     """What was found: the checks, in the order of the graph; tensors with values that are not finite; the number of
-    tokens in each batch, and the precision of activations."""
+    tokens in each batch of a text, the precision of activations, and descriptions of what encoders have read."""
 
     checks: Sequence[OperationCheck]
     weights_not_finite: Sequence[str]
     batches: Sequence[int]
     precision: str
+    inputs: Sequence[str] = ()
 
     @property
     def first_wrong(self) -> OperationCheck | None:
@@ -45,6 +47,15 @@ class Verification(NamedTuple):
         if (wrong := self.first_wrong) is not None:
             what = f"the error is {wrong.error:.1e} of the largest value; rounding allows {wrong.allowed:.1e}"
             raise LocalInferError(f"{path}: {wrong.name} ({wrong.operation}): {what}")
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> "Verification":
+        """Return what was found in several files. The precision is that of the first one."""
+        checks, not_finite, batches, inputs = (
+            [each for part in parts for each in getattr(part, name)]
+            for name in ("checks", "weights_not_finite", "batches", "inputs")
+        )
+        return Verification(checks, not_finite, batches, parts[0].precision, inputs)
 
 
 def verify(

@@ -3,16 +3,12 @@
 The architecture file is run with numpy arrays in float64. Each operation gets the inputs that the kernels had, is
 computed and compared, and its result is replaced by that of the kernels. So each operation has an error of its own.
 
-How large may it be? Kernels compute with 32-bit floats, and add up in another order than numpy. The same operation is
-therefore computed in numpy with 32-bit floats, too: its difference from float64 is what 32-bit floats cost here, for
-these values. A sum of n numbers has an error of at most n units in the last place and typically of sqrt(n), whatever
-the order (Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 4.2 and 4.5); `MARGIN` allows for it.
-The rounding of activations is part of the reference (`rounded_weights`), that of cached keys and values is checked, and
-ties that may be rounded to either side are allowed for.
+How large an error may be follows from 32-bit floats (`operation_check`). The rounding of activations is part of the
+reference (`rounded_weights`), that of cached keys and values is checked, and ties that may be rounded to either side
+are allowed for.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,52 +19,24 @@ from localinfer.evaluation.verification.cached_heads import HALF
 from localinfer.evaluation.verification.captured_run import CapturedOperation, CapturedRun
 from localinfer.evaluation.verification.guided_builder import GuidedBuilder
 from localinfer.evaluation.verification.names import OperationNames, kind_of
+from localinfer.evaluation.verification.operation_check import (
+    TANH,
+    OperationCheck,
+    check_rounding,
+    compare,
+    tolerance,
+)
 from localinfer.evaluation.verification.rounded_weights import RoundedModel, Rounding
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.recording.operation_log import leaves
 from localinfer.naive.formulas import Floats
-from quant.matmul.layout import MAX_QUANT
 
 Points = dict[str, Floats]
 
 MATRIX_OPERATIONS = {"matmul", "slices", "per_head.matmul", "embeddings.tokens"}
 # Operations that round inputs of matrices in memory that is not read.
 ROUNDING = {"experts.apply", "per_head.matmul", "cross_layer.altup", "altup.merge"}
-
-MARGIN = 16.0  # times the error of numpy's 32-bit floats
-TIES = 3.0  # times the effect of all ties that are rounded to the other side
-TANH = 2e-7
-LAST_BITS = 2.0**-20  # of a row's largest value: eight units in the last place
-# The root mean square error of 32 rounded values, relative to the largest one, by passes: half a step, as the scale is
-# a least-squares fit. For one pass, the largest integer may be 125.
-ROUNDED = {1: 0.5 / 125 * 1.001, 2: 0.5 / MAX_QUANT[2] * 1.001}
-
-
-@dataclass(frozen=True)
-class OperationCheck:
-    """What was found for an operation.
-
-    `error` is the difference from the reference, and `allowed` its limit, for the value where their ratio is largest.
-    Both are relative to the largest value of its row. `type` is the tensor type of a matrix, `shape` the result's.
-    """
-
-    name: str
-    operation: str
-    type: str
-    shape: tuple[int, ...]
-    error: float
-    allowed: float
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether the error is allowed."""
-        return self.error <= self.allowed
-
-    @property
-    def ratio(self) -> float:
-        """The error relative to what is allowed."""
-        return self.error / self.allowed if self.allowed else float("inf") if self.error else 0.0
 
 
 class Verifier:
@@ -168,11 +136,7 @@ class Verifier:
         for name, rounded in captured.rounded.items():
             x = next((each for each in given if each.shape == rounded.shape), None)
             if x is not None and not self._has_bf16(name):
-                groups, errors = (each.reshape(len(x), -1, 32) for each in (x, rounded - x))
-                peaks = np.maximum(np.abs(groups).max(axis=2), np.finfo(np.float32).tiny)
-                relative = np.sqrt((errors**2).mean(axis=2)) / peaks
-                limit = np.full(relative.shape, ROUNDED[self.passes])
-                self._add(f"{name}.quantized", "quantize", np.zeros_like(relative), relative, limit)
+                self.checks.append(check_rounding(name, x, rounded, self.passes))
 
     def _has_bf16(self, name: str) -> bool:
         return self._model.file.tensors[f"{name}.weight"].type_name == "BF16"
@@ -199,19 +163,9 @@ class Verifier:
 
     def _add(self, name: str, operation: str, expected: Floats, actual: NDArray[Any], allowed: Floats) -> None:
         """Add the check of an output."""
-        shape = actual.shape
-        expected, allowed = expected.reshape(shape), np.broadcast_to(allowed.reshape(shape), shape)
-        with np.errstate(all="ignore"):
-            error = np.abs(actual.astype(np.float64) - expected)
-            error = np.where(np.isnan(error), np.where(np.isnan(actual) & np.isnan(expected), 0, np.inf), error)
-            ratio = np.where(error > 0, error / np.maximum(allowed, np.finfo(np.float64).tiny), 0)
-        worst = np.unravel_index(ratio.argmax(), shape)
-        row = np.abs(expected[worst[:-1]]).max()
-        size = float(row) if np.isfinite(row) and row > 0 else 1.0
         tensor = self._model.file.tensors.get(f"{name}.weight")
         kind = tensor.type_name if tensor and operation in MATRIX_OPERATIONS else ""
-        found = float(error[worst]) / size, float(allowed[worst]) / size
-        self.checks.append(OperationCheck(name, kind_of(operation), kind, shape, *found))
+        self.checks.append(compare((name, kind_of(operation), kind), expected, actual, allowed))
 
 
 def outputs(result: Any, given: Sequence[Floats], builder: GuidedBuilder) -> dict[tuple[str, int], Floats]:
@@ -239,18 +193,3 @@ def error_of_function(path: str, arguments: Sequence[Any]) -> float:
     """Return the documented error of a function that is less accurate than numpy's: tanh
     (`localinfer.kernels.exponentials`), which has an absolute one."""
     return TANH * float(arguments[2]) if path == "soft_cap" else 0.0
-
-
-def tolerance(values: Floats, single: Floats, flipped: Floats) -> Floats:
-    """Return the largest error that is allowed, for each value of a row the same: (..., 1) for values (..., n)."""
-
-    def largest(x: Floats) -> Floats:
-        magnitudes: Floats = np.abs(x).max(axis=-1, keepdims=True, initial=0.0)
-        return magnitudes
-
-    with np.errstate(all="ignore"):
-        size, cost = largest(values), largest(single.astype(np.float64) - values)
-        typical = float(np.median(cost / np.where(size > 0, size, 1))) * size
-        limit = MARGIN * np.maximum(cost, typical) + TIES * largest(flipped - values) + LAST_BITS * size
-    allowed: Floats = np.broadcast_to(np.where(np.isnan(limit), np.inf, limit), values.shape)
-    return allowed

@@ -16,8 +16,8 @@ from tiny import tiny_llama, tiny_qwen3moe
 import quant
 from localinfer import LocalInferError, UsageError, file_operations
 from localinfer.errors import UnsupportedError
+from localinfer.evaluation.verification.operation_check import MARGIN, tolerance
 from localinfer.evaluation.verification.verification import Verification
-from localinfer.evaluation.verification.verifier import MARGIN, tolerance
 from localinfer.gguf.reader import open_gguf
 from localinfer.kernels.signatures import ATTENTION, RMS_NORM, ROPE, KernelSignature
 from localinfer.options import Options
