@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reference_models
+from checkpoints import as_f32
 from numpy.typing import NDArray
 from split_files import split
 from tiny import EXPERTS, tiny_llama, tiny_qwen3moe
@@ -40,18 +42,19 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_qwen3moe(tmp_path_factory.mktemp("experts") / "m.gguf", n_layer=LAYERS, **wide)
 
 
-@pytest.fixture(scope="module")
-def least(path: Path) -> int:
-    """The smallest memory limit with which the model runs."""
-    with pytest.raises(NotEnoughMemoryError, match=r"memory: 0\.0 MiB are too little; at least") as error:
-        Engine.load(open_gguf(path), replace(OPTIONS, memory="1"))
-    assert error.value.exit_code == 4
+def least_memory(path: Path) -> int:
+    """Return the smallest memory limit with which a model runs."""
     f = open_gguf(path)
     model = build_graph(f, replace(OPTIONS, memory="1"))
     experts = {tensor.name for layer in model.expert_layers for tensor in layer.weights}
     resident = sum(tensor.nbytes for tensor in f.tensors.values() if tensor.name not in experts)
     slots = sum(slot_bytes(sizes) * count for sizes, count in least_slots(model.expert_layers).items())
     return resident + model.graph.nbytes + slots
+
+
+@pytest.fixture(scope="module")
+def least(path: Path) -> int:
+    return least_memory(path)
 
 
 def evaluate(engine: Engine) -> Logits:
@@ -89,8 +92,23 @@ def test_logits_do_not_depend_on_the_memory(path: Path, least: int, expected: Lo
 
 
 def test_less_than_the_least_is_refused(path: Path, least: int) -> None:
-    with pytest.raises(NotEnoughMemoryError, match=rf"{path}: memory: .* for 128 tokens, and .* for all experts of a"):
-        Engine.load(open_gguf(path), replace(OPTIONS, memory=str(least - 1)))
+    for memory in (1, least - 1):
+        what = rf"{path}: memory: .* too little; at least .* for 128 tokens, and .* for all experts of a layer"
+        with pytest.raises(NotEnoughMemoryError, match=what) as error:
+            Engine.load(open_gguf(path), replace(OPTIONS, memory=str(memory)))
+        assert error.value.exit_code == 4
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "deepseek3"])
+def test_architectures(tmp_path: Path, name: str) -> None:
+    """Experts and routers with biases; layers without experts, experts in groups, and shared experts."""
+    path = as_f32(reference_models.checkpoint(name, tmp_path / "checkpoint"), tmp_path / "m.gguf")
+    found = []
+    for memory in ("", str(least_memory(path))):
+        with closing(Engine.load(open_gguf(path), replace(OPTIONS, memory=memory))) as engine:
+            assert (engine.compiled_graph.expert_cache is not None) == bool(memory)
+            found.append(engine.logits(range(3, 30)))
+    assert np.array_equal(*found)
 
 
 def test_split_files(path: Path, least: int, expected: Logits) -> None:
