@@ -1,9 +1,9 @@
 """Nomic Embed (Nussbaum et al., 2024): BERT with rotary embeddings and SwiGLU, mostly without biases."""
 
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.encoder import build_encoder
 
 
 def build(g: Builder[X]) -> None:
     """Encoder with NeoX-style RoPE."""
-    build_encoder(g, activation="silu", gated=True, rope=g.rope("halves"))
+    build_encoder(g, AttentionSpec(g.rope("halves")), activation="silu", gated=True)

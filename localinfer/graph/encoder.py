@@ -3,15 +3,14 @@
 from localinfer.graph.attention import qkv
 from localinfer.graph.builder import AttentionSpec, Builder, Router, X
 from localinfer.graph.feed_forward import feed_forward
-from localinfer.graph.properties.rope import Rope
 
 
 def build_encoder(
-    g: Builder[X], *, activation: str, gated: bool, rope: Rope | None = None, positions: bool = False,
+    g: Builder[X], attention: AttentionSpec, *, activation: str, gated: bool, positions: bool = False,
     router: Router | None = None,
 ) -> None:  # fmt: skip
-    """Build a whole encoder. Positions come from a rotary embedding or from learned `positions`. With a `router`,
-    layers with a router tensor are mixtures of experts."""
+    """Build a whole encoder. Positions come from the attention or from learned `positions`. With a `router`, layers
+    with a router tensor are mixtures of experts."""
     g.use_layer_norm()
     x = g.embeddings.tokens()
     if g.tensors.has("token_types.weight"):
@@ -19,7 +18,6 @@ def build_encoder(
     if positions:
         g.embeddings.add_positions(x)
     g.norm(x, "token_embd_norm", in_place=True)
-    attention = AttentionSpec(rope)
     for blk in g.blocks():
         q, k, v = qkv(g, x, blk)
         a = g.attend(blk, q, k, v, attention)

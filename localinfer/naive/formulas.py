@@ -46,8 +46,8 @@ def alibi(heads: int, max_bias: float, position: Positions) -> Floats:
     """Return what is added to the scores of each head, (heads, n_tokens, n_tokens): the negative distance of the key
     times the slope of the head (ALiBi; Press et al., 2021), or 0 if `max_bias` is 0."""
     slopes = alibi_slopes(heads, max_bias) if max_bias else np.zeros(heads)
-    distances: Floats = slopes[:, None, None] * (position[None, :] - position[:, None])
-    return distances
+    lowered: Floats = -slopes[:, None, None] * np.abs(position[None, :] - position[:, None])
+    return lowered
 
 
 def plain_frequencies(base: float, n: int) -> Floats:

@@ -14,7 +14,7 @@ import numpy as np
 KernelFunction = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 KERNELS_OFFSET, CHUNKS_OFFSET, TOKENS_OFFSET, NEXT_STAGE_OFFSET = 0, 16, 32, 40
 HEADER_WORDS = 6
-RECORD_WORDS = 32
+RECORD_WORDS = 40
 
 
 def call_kernel(kernel: Callable[[int, int, int, int], None], arguments: Sequence[int], scratch: int = 0) -> None:

@@ -28,6 +28,7 @@ sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models",
 import alibi_model  # (needs the path above)
 import cogvlm_model
 import deci_model
+import jina_v2_model
 import neobert_model
 import nomic_moe_model
 import openelm_model
@@ -569,6 +570,10 @@ NOMIC_MOE = {
     "activation_function": "gelu", "causal": False, "qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True,
     "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None,
     "layer_norm_epsilon": 1e-5, "moe_every_n_layers": 2, "moe_normalize_expert_weights": False,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+JINA_V2 = {
+    "position_embedding_type": "alibi", "feed_forward_type": "geglu", "layer_norm_eps": 1e-12, "hidden_act": "gelu",
     "tie_word_embeddings": False,
 }  # fmt: skip
 NEOBERT = {
@@ -1868,6 +1873,18 @@ MODELS = {
         architecture="neo-bert", encoder=True, model=neobert_model.NeoBERT,
         config=T.PreTrainedConfig(**NEOBERT, hidden_size=64, num_attention_heads=4, num_hidden_layers=3, norm_eps=1e-6),
         written=neo_bert,
+    ),
+    "jina-bert-v2": Spec(
+        architecture="jina-bert-v2", encoder=True, model=jina_v2_model.JinaBertModel,
+        config=T.PreTrainedConfig(**BERT, **JINA_V2), written=named("JinaBertForMaskedLM", "bert"),
+    ),
+    "jina-bert-v2-narrow": Spec(
+        architecture="jina-bert-v2", encoder=True, model=jina_v2_model.JinaBertModel,
+        config=T.PreTrainedConfig(
+            **BERT | {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 96},
+            **JINA_V2,
+        ),
+        written=named("JinaBertModel", "bert"),
     ),
     "jina-bert-v3": Spec(
         architecture="jina-bert-v3", encoder=True, written=jina_v3, shapes=JINA_V3[0], computed=JINA_V3[1],

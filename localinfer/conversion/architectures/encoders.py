@@ -77,6 +77,16 @@ NOMIC_BERT = Architecture(
     },
     defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-12, "type_vocab_size": 2},
 )  # fmt: skip
+JINA_BERT_V2 = replace(
+    BERT,
+    name="jina-bert-v2",
+    layer_tensors=(
+        *SEPARATE_QKV, *biases(*SEPARATE_QKV), *UNGATED_FFN, "ffn_down.bias", *BERT_NORMS, *biases(*BERT_NORMS),
+    ),
+    model_tensors=EMBEDDING_TENSORS,
+    shapes={"ffn_up": ("n_gate_and_up", "n_embd")},
+    required_values={"position_embedding_type": "alibi", "feed_forward_type": "geglu"},
+)  # fmt: skip
 NOMIC_BERT_MOE = replace(  # without the bias of its experts, for which GGUF has no tensor
     NOMIC_BERT,
     name="nomic-bert-moe",
@@ -191,6 +201,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "RobertaModel": ROBERTA,
     "RobertaForMaskedLM": ROBERTA,
     "XLMRobertaModel": roberta,
+    "JinaBertModel": JINA_BERT_V2,
+    "JinaBertForMaskedLM": JINA_BERT_V2,
     "NeoBERT": NEO_BERT,
     "NeoBERTLMHead": NEO_BERT,
     "EuroBertModel": EUROBERT,

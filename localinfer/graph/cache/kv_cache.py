@@ -57,6 +57,7 @@ class KVCache(SequenceCache):
         ring.entries.view(np.int32)[row] = entry
         ring.positions.view(np.int32)[entry] = EMPTY if position < ring.visible.n_masked else position
         self._end = max(self._end, position + 1)
+        ring.query_positions.view(np.int32)[row] = position
         ring.oldest.view(np.int32)[row] = max(ring.visible.oldest(position), 0)
         ring.newest.view(np.int32)[row] = position
         ring.add_segment(row, 1, self._page_table.address, len(self._page_table))
@@ -79,6 +80,7 @@ class KVCache(SequenceCache):
         """Set the positions that the tokens from `row` on attend to, within their texts `begin` .. `end` - 1."""
         ring, tokens = self._ring, slice(row, row + len(positions))
         lookahead = 0 if ring.visible.causal else ring.visible.window // 2
+        ring.query_positions.view(np.int32)[tokens] = positions
         ring.oldest.view(np.int32)[tokens] = np.maximum(ring.visible.oldest(positions), begin)
         ring.newest.view(np.int32)[tokens] = np.minimum(positions + lookahead, end - 1)
         ring.add_segment(row, len(positions), self._page_table.address, len(self._page_table))

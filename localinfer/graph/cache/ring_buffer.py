@@ -96,6 +96,7 @@ class RingBuffer:
     pages: PagePool
     entries: Region  # int32 [batch]: the entry of each token of the batch
     positions: Region  # int32 [pages][64]: the position in each entry
+    query_positions: Region  # int32 [batch]: the position of each token of the batch
     oldest: Region  # int32 [batch]: the first position that each token attends to
     newest: Region  # int32 [batch]: the last position that each token attends to
     segments: Region  # int64: see `localinfer.kernels.attention.paged_attention`
@@ -122,9 +123,9 @@ class RingBuffer:
         spare = graph.sequences if graph.sequences > 1 and span < n_ctx else 0  # for idle sequences
         pages = PagePool(capacity // PAGE_SIZE * (graph.sequences + spare))
         token_bytes, segment_bytes = 4 * graph.batch, 8 + 8 * SEGMENT_WORDS * graph.sequences
-        sizes = token_bytes, 4 * PAGE_SIZE * len(pages), token_bytes, token_bytes, segment_bytes
-        entries, positions, oldest, newest, segments = map(graph.region, sizes)
-        regions = entries, positions, oldest, newest, segments
+        sizes = token_bytes, 4 * PAGE_SIZE * len(pages), token_bytes, token_bytes, token_bytes, segment_bytes
+        entries, positions, queries, oldest, newest, segments = map(graph.region, sizes)
+        regions = entries, positions, queries, oldest, newest, segments
         return cls(visible, capacity, pages, *regions, chunk, anchored, keeps_all)
 
     def add_layer(

@@ -241,6 +241,7 @@ class AttentionRecorder:
             v_cache=cache.k if values_in_keys else cache.v,
             capacity=ring.total_entries,
             entry_positions=ring.positions,
+            query_positions=ring.query_positions,
             oldest=ring.oldest,
             newest=ring.newest,
             segments=ring.segments,

@@ -78,7 +78,8 @@ def make_attend_chunk(variant: AttentionVariant) -> Any:
             score_page(queries, cache.k + sizes.k_page_bytes * page, p, panels, values, sizes)
             for row in range(rows):
                 oldest, newest = oldest_visible(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
-                span = Span(oldest, newest, load(float32, tile.slopes + 4 * row) if sloped else 0.0)
+                query = load(int32, tile.positions + 4 * row) if sloped else newest
+                span = Span(oldest, newest, query, load(float32, tile.slopes + 4 * row) if sloped else 0.0)
                 update_softmax(
                     p + 4 * PAGE_SIZE * row,
                     positions,

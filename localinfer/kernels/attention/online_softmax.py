@@ -19,6 +19,7 @@ from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from quant.jit.emit import I16, I64
 from quant.jit.emit_numeric import emit_reduce
 from quant.jit.vectors import (
+    absolute,
     convert,
     extract,
     f32x16,
@@ -123,18 +124,21 @@ def cap_scores(p: int, cap: float) -> None:
 
 
 @inline
-def lower_scores(p: int, positions: int, newest: int, slope: float) -> None:
-    """Lower the scores of a row by the distances of the keys, times a slope (ALiBi; Press et al., 2021)."""
+def lower_scores(p: int, positions: int, query: int, slope: float) -> None:
+    """Lower the scores of a row at position `query` by the distances of the keys, times a slope (ALiBi; Press et al.,
+    2021)."""
     for entry in range(0, PAGE_SIZE, 16):
-        ahead = convert(f32x16, load(i32x16, positions + 4 * entry) - splat(i32x16, int32(newest)))
-        store(p + 4 * entry, fma(ahead, splat(f32x16, float32(slope)), load(f32x16, p + 4 * entry)))
+        ahead = convert(f32x16, load(i32x16, positions + 4 * entry) - splat(i32x16, int32(query)))
+        distance = splat(f32x16, float32(0.0)) - absolute(ahead)
+        store(p + 4 * entry, fma(distance, splat(f32x16, float32(slope)), load(f32x16, p + 4 * entry)))
 
 
 class Span(NamedTuple):
-    """The visible positions of a row, and how much its scores decrease with the distance of a key."""
+    """The visible positions of a row, its own, and how much its scores decrease with the distance of a key."""
 
     oldest: int
     newest: int
+    query: int
     slope: float
 
 
@@ -150,7 +154,7 @@ def make_softmax_update(capped: int, sloped: int) -> Any:
         if capped:
             cap_scores(p, cap)
         if sloped:
-            lower_scores(p, positions, span.newest, span.slope)
+            lower_scores(p, positions, span.query, span.slope)
         if visible_panels != ALL:
             for entry in range(0, PAGE_SIZE, 16):
                 here = visible(positions + 4 * entry, span.oldest, span.newest)

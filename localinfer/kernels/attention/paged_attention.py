@@ -17,8 +17,8 @@ first value_size are returned; if `values_in_keys`, values are the last value_di
 attends to positions from its `oldest` to its `newest`, int32 each; of the first `sink_pages` pages, to all up to its
 newest, with the queries at `q_sink`. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
 `attn_sinks`, unless 0, has a learned score per head that takes part in the softmax and has no value (gpt-oss; OpenAI,
-2025). If `sloped`, `slopes` has a number per head, times which scores decrease with the distance between query and key
-(ALiBi; Press et al., 2021).
+2025). If `sloped`, `slopes` has a number per head, times which scores decrease with the distance of the key from
+the query, whose position is in `query_positions`, int32 each (ALiBi; Press et al., 2021).
 
 The sizes of heads are arguments, so that models share kernels.
 """
@@ -83,6 +83,7 @@ def make_load_queries(variant: AttentionVariant) -> Any:
             if sloped:
                 slope = load(float32, args.slopes + 4 * (head * group + number % group))
                 store(tile.slopes + 4 * row, slope * float32(LOG2_E))
+                store(tile.positions + 4 * row, load(int32, args.query_positions + 4 * token))
             load_query(args.q + query, key_dim, args.scale, tile.queries, row)
             if args.sink_pages:
                 load_query(args.q_sink + query, key_dim, args.scale, tile.sink_queries, row)

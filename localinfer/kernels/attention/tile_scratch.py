@@ -21,6 +21,7 @@ class TileScratch(NamedTuple):
     weights: int  # scores and weights of a page, float32 [rows][64], then scratch for `weighted_values`
     spans: int  # the visible positions of each row, int32 [rows][2]
     slopes: int  # how much the scores of each row decrease with the distance of a key, float32 [rows]
+    positions: int  # of each row, if its scores do, int32 [rows]
     end: int  # of all that
 
 
@@ -35,6 +36,7 @@ def make_tile_scratch(rows: int) -> Any:
         sink_queries = TileQueries(scratch + 2 * size, scratch + 3 * size)
         weights = scratch + 4 * size
         spans = weights + weights_bytes
-        return TileScratch(queries, sink_queries, weights, spans, spans + 8 * rows, spans + spans_bytes)
+        slopes = spans + 8 * rows
+        return TileScratch(queries, sink_queries, weights, spans, slopes, slopes + 4 * rows, spans + spans_bytes)
 
     return tile_scratch

@@ -41,7 +41,7 @@ def group_weights(
         if spec.cap:
             scores = np.float32(spec.cap) * np.tanh(scores / np.float32(spec.cap))
         if slopes is not None:
-            scores += slopes[number] * (positions[None, :] - positions[:, None])
+            scores -= slopes[number] * np.abs(positions[None, :] - positions[:, None])
         scores = np.where(mask, scores, -np.inf)
         largest = scores.max(axis=2, keepdims=True)
         if sinks is not None:

@@ -134,7 +134,7 @@ class Layer:
         arguments: dict[str, Any] = {
             "tokens": np.array([count]), "q": q, "q_sink": q_sink, "k_cache": self.k,
             "v_cache": self.k if self.shared else self.v, "capacity": self.capacity, "entry_positions": self.positions,
-            "oldest": positions - np.int32(window - 1), "newest": positions,
+            "query_positions": positions, "oldest": positions - np.int32(window - 1), "newest": positions,
             "segments": np.array([len(segments), *chain.from_iterable(numbers)]), "sink_pages": sinks,
             "group": self.group, "kv_heads": self.kv_heads, "key_size": self.head_dim, "key_dim": self.wide,
             "value_size": value_size, "value_dim": value_dim,
