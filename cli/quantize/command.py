@@ -79,6 +79,13 @@ def with_chosen_layers(task: Task, name: str) -> Task:
     return task._replace(request=replace(task.request, pruned=pruned))
 
 
+def resolve_architecture_file(given: str) -> str:
+    """Return the Python file of the compute graph of a converted checkpoint, or "" for a built-in architecture."""
+    from localinfer.options import from_environment, merge
+
+    return given or merge(from_environment(os.environ)).architecture
+
+
 def resolve_threads(given: int | None) -> int:
     from localinfer.options import from_environment, merge
 
@@ -163,7 +170,7 @@ def run(name: str, task: Task) -> None:
         out,
         effort=task.effort,
         threads=resolve_threads(task.positionals.threads),
-        options=OutputOptions(task.replace, task.keep_split, task.architecture_file),
+        options=OutputOptions(task.replace, task.keep_split, resolve_architecture_file(task.architecture_file)),
         progress=progress,
         compiling=status,
         observer=report,

@@ -8,6 +8,8 @@ import pytest
 import reference_models
 from checkpoints import edit_json
 
+from localinfer import architectures
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -78,6 +80,29 @@ def test_the_checkpoint_of_a_known_architecture_with_another_class(run: Run, tmp
     assert f"--conversion {conversion}" in err
     assert run("quantize", folder, model, "F32", "--conversion", conversion)[0] == 0
     assert run("inspect", model)[0] == 0
+
+
+OWN = """from dataclasses import replace
+
+from localinfer.conversion.architectures.llama import LLAMA
+
+BY_CLASS = {"NewForCausalLM": replace(LLAMA, name="new", name_map_architecture="llama")}
+"""
+
+
+def test_a_conversion_of_ones_own_needs_a_graph(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, model = reference_models.checkpoint("llama3", tmp_path), tmp_path / "new.gguf"
+    edit_json(folder / "config.json", lambda config: config.update(architectures=["NewForCausalLM"]))
+    (tmp_path / "own.py").write_text(OWN)
+    command = "quantize", folder, model, "F32", "--conversion", tmp_path / "own.py"
+    code, _, err = run(*command)
+    assert (code, "the converted file cannot be run: general.architecture: 'new' is not supported" in err) == (3, True)
+    assert not model.exists()
+    graph = Path(architectures.__file__).with_name("llama.py")
+    assert run(*command, "--architecture", graph)[0] == 0
+    model.unlink()
+    monkeypatch.setenv("LOCALINFER_ARCHITECTURE", str(graph))
+    assert run(*command)[0] == 0
 
 
 @pytest.mark.parametrize(("config", "arguments", "code", "message"), [
