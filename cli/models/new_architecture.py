@@ -34,7 +34,7 @@ def new_architecture_command(
         str | None, typer.Option("--name", metavar="NAME", help="GGUF's name [default: model_type of config.json].")
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the files [default: the current one].")
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the files.")
     ] = Path(),
     without: Annotated[
         str, typer.Option("--without", metavar="NAME", help="Compare as if this architecture were unknown.")

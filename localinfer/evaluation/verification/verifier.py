@@ -101,7 +101,7 @@ class Verifier:
         self._check_points(own, *(of_variant for _, of_variant in others))
         for key, (values, actual) in self._pairs(captured, result, given, before).items():
             single, flipped = (each[key] for each, _ in others)
-            allowed = tolerance(values, single, flipped) + error_of_function(captured.path, arguments)
+            allowed = tolerance(values, single, flipped) + self._error_of_tanh(captured.path, arguments, keywords)
             self._add(name, captured.path, values, actual, allowed)
             values[:] = actual.reshape(values.shape)
         for builder in (self._exact, *self._variants):
@@ -112,6 +112,17 @@ class Verifier:
             for model in self._models:
                 model.forget_matrices()
         return result
+
+    def _error_of_tanh(self, path: str, arguments: Sequence[Any], keywords: dict[str, Any]) -> float:
+        """Return what the error of the kernels' tanh (`localinfer.kernels.exponentials`) allows: of soft-capped values,
+        and of the means of values that are weighed by soft-capped scores."""
+        if path == "soft_cap":
+            return TANH * float(arguments[2])
+        if path != "attend" or not arguments[4].cap:
+            return 0.0
+        source = keywords.get("kv_source")
+        _, values = self._exact.kv_cache[arguments[0].number if source is None else source]
+        return 2 * TANH * float(arguments[4].cap) * float(np.abs(values).max())
 
     def _pairs(
         self, captured: CapturedOperation, result: Any, given: Sequence[Floats], before: Sequence[Floats]
@@ -187,9 +198,3 @@ def convert(value: Any, dtype: np.dtype[Any]) -> Any:
         converted = [convert(each, dtype) for each in value]
         return type(value)(*converted) if hasattr(value, "_fields") else tuple(converted)
     return value
-
-
-def error_of_function(path: str, arguments: Sequence[Any]) -> float:
-    """Return the documented error of a function that is less accurate than numpy's: tanh
-    (`localinfer.kernels.exponentials`), which has an absolute one."""
-    return TANH * float(arguments[2]) if path == "soft_cap" else 0.0
