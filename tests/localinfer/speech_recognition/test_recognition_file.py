@@ -81,7 +81,7 @@ def shortened(name: str) -> Callable[[Metadata, Tensors], object]:
         (key("arch", "sortformer"), "parakeet.arch: 'sortformer' is not supported", UnsupportedError),
         (without_key("encoder.d_model"), "parakeet.encoder.d_model: is missing", None),
         (key("encoder.n_layers", 3), "tensor encoder.layers.2.", None),
-        (key("encoder.n_heads", 0), "parakeet.encoder.n_heads: is 0; it must be 1 to", None),
+        (key("encoder.n_heads", 0), "parakeet.encoder.n_heads: is 0; there must be at least one", None),
         (key("encoder.conv_kernel", 5), "parakeet.encoder.conv_kernel: is not 9", None),
         (key("encoder.subsampling_factor", 4), "parakeet.encoder.subsampling_factor: is 4; only 8", UnsupportedError),
         (key("preprocessor.preemph", 0.5), "parakeet.preprocessor.preemph: is 0.5; only 0.97", UnsupportedError),
