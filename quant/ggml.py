@@ -1,7 +1,7 @@
 """The tensor types of GGUF files: type numbers, names and block sizes.
 
 This table also lists types without kernels. `quant.FORMATS` lists the types that can be computed with. Source: the GGUF
-specification and the block structures of ggml.
+specification and the block structures of ggml; numbers from 137 on are ik_llama.cpp's.
 """
 
 from typing import NamedTuple
@@ -49,6 +49,11 @@ TYPES = {
     40: BlockType("NVFP4", 64, 36),
     41: BlockType("Q1_0", 128, 18),
     42: BlockType("Q2_0", 64, 18),
+    137: BlockType("IQ2_K", 256, 76),
+    138: BlockType("IQ3_K", 256, 110),
+    139: BlockType("IQ4_K", 256, 144),
+    140: BlockType("IQ5_K", 256, 176),
+    141: BlockType("IQ6_K", 256, 212),
 }
 
 TYPE_NUMBERS = {block.name: number for number, block in TYPES.items()}

@@ -1,6 +1,6 @@
 """File types: the quantization of a whole model, as the metadata key `general.file_type` states it.
 
-Source: llama.cpp's `enum llama_ftype`.
+Source: llama.cpp's `enum llama_ftype`; numbers from 138 on are ik_llama.cpp's.
 """
 
 FILE_TYPE = "general.file_type"
@@ -42,6 +42,11 @@ NUMBERS = {
     "NVFP4": 39,
     "Q1_0": 40,
     "Q2_0": 41,
+    "IQ2_K": 138,
+    "IQ3_K": 139,
+    "IQ4_K": 140,
+    "IQ5_K": 141,
+    "IQ6_K": 142,
 }
 NAMES = {number: name for name, number in NUMBERS.items()}
 

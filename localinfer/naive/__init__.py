@@ -3,9 +3,10 @@
 An architecture file (`localinfer/architectures`) is a function of a builder. `GraphBuilder` records kernels for this
 machine; the `NumpyBuilder` of `localinfer.naive.operations` computes the same operations immediately. Nothing is
 rounded, cached, tiled or fused, and no kernel is used: files are opened by `localinfer.gguf.reader`, and blocks are
-decoded by the `gguf` package. It is written to be read, beside a paper or before a kernel, and it is what kernels are
-verified with. Read `operations.py` from top to bottom; `recurrence.py` has the layers with a recurrent state, and
-`formulas.py` the norms, activations and rotations that they name. `encoders/` has the encoders of images and sounds.
+decoded by the `gguf` package or in `tensor_types.py`. It is written to be read, beside a paper or before a kernel, and
+it is what kernels are verified with. Read `operations.py` from top to bottom; `recurrence.py` has the layers with a
+recurrent state, and `formulas.py` the norms, activations and rotations that they name. `encoders/` has the encoders of
+images and sounds.
 
     model = naive.Model(open_gguf(path))
     logits = naive.forward(model, tokens)           # (n_tokens, n_vocab)

@@ -1,8 +1,7 @@
-"""The weights of the naive forward pass, decoded by the `gguf` package."""
+"""The weights of the naive forward pass, decoded in plain numpy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import gguf
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -10,6 +9,7 @@ from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.properties.router import router_bias
 from localinfer.naive.formulas import Floats
+from localinfer.naive.tensor_types import decode
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 
 ROPE_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
@@ -89,7 +89,7 @@ class Model:
         """Return some rows of a tensor, decoded and not cached."""
         tensor = self.file.tensors[name if self.has(name) else f"{name}.weight"]
         bytes_of_rows = tensor.data.reshape(*tensor.shape[:-1], -1)[rows]
-        return gguf.dequantize(bytes_of_rows, gguf.GGMLQuantizationType(tensor.type))
+        return decode(bytes_of_rows, tensor.type)
 
     def matmul(self, name: str, x: Floats) -> Floats:
         """Multiply (n, n_in) -> (n, n_out)."""

@@ -56,6 +56,7 @@ BASE_TYPES = {
     "TQ1_0": "TQ1_0",
     "Q2_0": "Q2_0",
     "Q1_0": "Q1_0",
+    **{name: name for name in ("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K")},
 }
 RECIPES = {name: Recipe(file_types.NUMBERS[name], base) for name, base in BASE_TYPES.items()}
 
@@ -160,6 +161,11 @@ def grouped(case: Case) -> bool:
     return case.model.heads_per_kv >= 4
 
 
+def shared(case: Case) -> bool:
+    """Several query heads share a key/value head."""
+    return case.model.heads_per_kv >= 2
+
+
 def grouped_or_experts(case: Case) -> bool:
     return grouped(case) or case.model.n_expert >= 4
 
@@ -225,7 +231,7 @@ RULES = {
     "output": (
         rule("MXFP4_MOE", "Q8_0"),
         rule(ALL, "Q8_0", falcon_or_odd),
-        rule(f"{LOW} IQ3_XXS", "Q5_K"),
+        rule(f"{LOW} IQ3_XXS IQ2_K IQ3_K", "Q5_K"),
         rule("Q8_0", BASE),
         rule(ALL, "Q6_K"),
     ),
@@ -249,6 +255,9 @@ RULES = {
         rule("IQ4_NL IQ4_XS", "Q5_K", grouped),
         rule("Q4_K_M Q5_K_M", "Q6_K", use_more_bits),
         rule("Q4_K_S", "Q5_K", first_four),
+        rule("IQ2_K IQ3_K", "IQ4_K", shared),
+        rule("IQ2_K", "IQ3_K"),
+        rule("IQ4_K", "IQ5_K", shared),
     ),
     "attn_k": (
         rule(LOW, "Q4_K", eight_experts),
@@ -272,6 +281,7 @@ RULES = {
         rule("IQ3_XXS", "IQ3_S"),
         rule("Q3_K_M IQ3_M", "Q4_K"),
         rule("Q3_K_L", "Q5_K"),
+        rule("IQ2_K", "IQ3_K"),
     ),
     "ffn_down": (
         rule(UPPER, "IQ3_S", first_eighth),

@@ -93,6 +93,11 @@ HALVES: dict[str, tuple[tuple[int, float], ...]] = {
     "TQ2_0": ((64, 1),),
     "Q1_0": ((0, 1),),
     "Q2_0": ((0, 1),),
+    "IQ2_K": ((0, 1),),
+    "IQ3_K": ((0, 1),),
+    "IQ4_K": ((0, 1),),
+    "IQ5_K": ((0, 1),),
+    "IQ6_K": ((0, 1),),
 }
 SET_SCALE: dict[str, Callable[[Bytes, Scales], None]] = {
     name: partial(set_halves, offsets=offsets) for name, offsets in HALVES.items()

@@ -1,9 +1,8 @@
-"""The arguments of an op by name, as arrays: of buffers from a `Memory`, of tensors decoded by the `gguf` package."""
+"""The arguments of an op by name, as arrays: of buffers from a `Memory`, of tensors decoded in plain numpy."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +10,7 @@ from localinfer.gguf.reader import Tensor
 from localinfer.graph.ops.buffers import Buffer, Region
 from localinfer.graph.ops.op import Op
 from localinfer.naive.formulas import Floats
+from localinfer.naive.tensor_types import decode
 
 CHUNK = 1 << 23  # values of a matrix that are decoded at once
 
@@ -109,5 +109,5 @@ class OpArguments:
         blocks = tensor.data.reshape(n_out, -1)
         for first in range(0, n_out, step):
             rows = slice(first, min(first + step, n_out))
-            values = gguf.dequantize(blocks[rows], gguf.GGMLQuantizationType(tensor.type))
+            values = decode(blocks[rows], tensor.type)
             yield rows, values.astype(self.memory.dtype)

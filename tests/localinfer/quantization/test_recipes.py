@@ -58,7 +58,10 @@ def chosen(shape: Shape, recipe: str, **overrides: Any) -> dict[str, str]:
     return {name: choice.type for name, choice in choices.items()}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+IK_LLAMA_CPP = ("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K")
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in IK_LLAMA_CPP])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_types_match_llama_cpp(weighted: bool, recipe: str) -> None:
     """Skip NVFP4, which llama.cpp does not write, and shapes that do not fit Q1_0."""
@@ -71,10 +74,22 @@ def test_types_match_llama_cpp(weighted: bool, recipe: str) -> None:
         assert {tensor: choice.type for tensor, choice in choices.items()} == expected(label, recipe), label
 
 
+def test_recipes_of_ik_llama_cpp() -> None:
+    """As in ik_llama.cpp's source: values have more bits where heads share them, and odd rows smaller blocks."""
+    grouped = chosen(SHAPES["llama, grouped"], "IQ2_K")
+    assert grouped["blk.0.attn_v.weight"] == "IQ4_K"
+    assert grouped["blk.0.attn_output.weight"] == "IQ3_K"
+    assert grouped["blk.0.ffn_up.weight"] == "IQ2_K"
+    assert grouped["output.weight"] == "Q5_K"
+    assert {chosen(SHAPES["llama, grouped"], recipe)["output.weight"] for recipe in IK_LLAMA_CPP[2:]} == {"Q6_K"}
+    assert chosen(SHAPES["llama, grouped"], "IQ4_K")["blk.0.attn_v.weight"] == "IQ5_K"
+    assert chosen(SHAPES["llama, grouped"], "IQ5_K")["blk.0.attn_v.weight"] == "IQ5_K"
+
+
 @pytest.mark.parametrize(
     ("text", "recipe"),
     [("q4_k_m", "Q4_K_M"), ("Q4_K", "Q4_K_M"), ("q3_k", "Q3_K_M"), ("5", None), ("15", "Q4_K_M"), ("0", "F32"),
-     ("copy", COPY), ("mxfp4_moe", "MXFP4_MOE"), ("Q4", None), ("", None), ("30", "IQ4_XS")],
+     ("copy", COPY), ("mxfp4_moe", "MXFP4_MOE"), ("Q4", None), ("", None), ("30", "IQ4_XS"), ("140", "IQ4_K")],
 )  # fmt: skip
 def test_names(text: str, recipe: str | None) -> None:
     assert find_recipe(text) == recipe
