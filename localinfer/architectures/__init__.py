@@ -60,10 +60,10 @@ def reject_speech_recognition(f: GGUF) -> None:
 
 
 def from_file(path: Path) -> BuildFunction:
-    """Run a Python file and return its `build` function."""
-    found = run_python_file(path, "architecture").get("build")
+    """Run a Python file and return its `build` function. Raises UsageError if it has none or cannot be read."""
+    found = run_python_file(path, "architecture (--architecture)").get("build")
     if not callable(found):
-        raise UsageError(f"architecture: {path}: has no function `build`")
+        raise UsageError(f"architecture (--architecture): {path}: has no function `build`")
     build: BuildFunction = found
     return build
 

@@ -13,6 +13,8 @@ from localinfer.conversion.hparams import HParams, LayerOverrides
 from localinfer.conversion.tensor_formats.reorder import Reorder
 from localinfer.gguf.source import Field
 
+UNKNOWN = "TODO"  # a name or size that the draft of an architecture leaves to its user
+
 
 def keep_hparams(config: JsonObject, hparams: HParams) -> HParams:  # noqa: ARG001
     """Return the hyperparameters unchanged."""

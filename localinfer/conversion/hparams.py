@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.conversion.rope import RopeMetadata
+from localinfer.errors import UsageError
+from localinfer.escaping import printable
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,12 @@ class HParams:
     ternary_scale_power: int = 0  # power of the scale of packed ternary matrices (1 or -1); 0: not packed
 
     def size(self, name: str) -> int:
-        """Return a dimension by its name."""
-        return self.sizes[name] if name in self.sizes else int(getattr(self, name))
+        """Return a dimension by its name. Raises UsageError if there is none: the user's conversion file names it."""
+        try:
+            return self.sizes[name] if name in self.sizes else int(getattr(self, name))
+        except (AttributeError, TypeError):
+            what = f"size {printable(name, 80)}: neither a hyperparameter nor in `sizes`"
+            raise UsageError(f"conversion (--conversion): {what}") from None
 
     def for_layer(self, layer: int) -> "HParams":
         """Return the hyperparameters of one layer."""

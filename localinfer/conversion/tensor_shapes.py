@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from localinfer.conversion.hparams import HParams
+from localinfer.errors import UsageError
+from localinfer.escaping import printable
 
 N, FF, Q, KV, HEAD = "n_embd", "n_ff", "n_q", "n_kv", "head_dim"
 E, EFF, SFF = "n_expert", "n_ff_expert", "n_ff_shared"
@@ -106,16 +108,21 @@ DEFAULT_SHAPES = {
 
 
 def shape_of(name: str, architecture_shapes: Mapping[str, tuple[str, ...]], hparams: HParams) -> tuple[int, ...]:
-    """Return the shape of a tensor, named without its layer; `architecture_shapes` override the default shapes."""
+    """Return the shape of a tensor, named without its layer; `architecture_shapes` override the default shapes.
+
+    Raises UsageError for a tensor or a size that is unknown: a conversion file of the user has such names.
+    """
     sizes = (
         architecture_shapes.get(name)
         or DEFAULT_SHAPES.get(name)
         or bias_shape(name.removesuffix(".bias"), architecture_shapes)
     )
+    if not sizes:
+        raise UsageError(f"conversion (--conversion): tensor {printable(name, 80)} has no entry in `shapes`")
     return tuple(hparams.size(size) for size in sizes)
 
 
 def bias_shape(name: str, architecture_shapes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the dimensions of the bias of a matrix, of stacked matrices or of a norm."""
-    sizes = architecture_shapes.get(name) or DEFAULT_SHAPES[name]
+    """Return the dimensions of the bias of a matrix, of stacked matrices or of a norm; () if it is unknown."""
+    sizes = architecture_shapes.get(name) or DEFAULT_SHAPES.get(name, ())
     return sizes[: max(1, len(sizes) - 1)]

@@ -6,6 +6,7 @@ multimodal: only their text model is converted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 
 from localinfer.architectures import run_python_file
 from localinfer.conversion import eagle3
-from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architecture import UNKNOWN, Architecture
 from localinfer.conversion.architectures import deepseek, eagle
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.config_key_aliases import normalize_keys
@@ -42,12 +43,19 @@ BY_TEXT_MODEL = {
 
 def read_classes(path: Path) -> Classes:
     """Run the Python file of a user's architecture, and return its BY_CLASS. Raises UsageError if it has none."""
-    found: Any = run_python_file(path, "conversion").get("BY_CLASS")
+    found: Any = run_python_file(path, "conversion (--conversion)").get("BY_CLASS")
     entries = found.values() if isinstance(found, dict) else [None]
     if not all(isinstance(each, Architecture) or callable(each) for each in entries):
-        raise UsageError(f"conversion: {path}: has no dict `BY_CLASS` of class names and architectures")
+        raise UsageError(f"conversion (--conversion): {path}: has no dict `BY_CLASS` of class names and architectures")
     classes: Classes = found
     return classes
+
+
+def require_finished(architecture: Architecture) -> None:
+    """Raise UsageError if a name or a size of a draft is still TODO."""
+    for field in fields(architecture):
+        if repr(UNKNOWN) in repr(getattr(architecture, field.name)):
+            raise UsageError(f"conversion (--conversion): a {UNKNOWN} is left in `{field.name}`")
 
 
 def architectures_named(name: str) -> list[Architecture]:
@@ -59,8 +67,8 @@ def architectures_named(name: str) -> list[Architecture]:
 def find_architecture(config: JsonObject, own_classes: Classes = NO_CLASSES) -> tuple[Architecture, JsonObject]:
     """Return the architecture that config.json names, and its hyperparameters with canonical keys and defaults.
 
-    `own_classes` of the user take precedence.
-    Raises UnsupportedError naming the architecture and the most similar supported one.
+    `own_classes` of the user take precedence. Raises UnsupportedError naming the architecture and the most similar
+    supported one, UsageError if one of the user's is an unfinished draft.
     """
     if eagle3.is_eagle3(config):  # independent of its class name
         return eagle.EAGLE3, eagle3.flatten_config(config)
@@ -73,5 +81,7 @@ def find_architecture(config: JsonObject, own_classes: Classes = NO_CLASSES) -> 
     text_model = config.child("text_config").get("model_type", str, "")
     entry = BY_TEXT_MODEL.get((name, text_model), by_class[name])
     architecture = entry if isinstance(entry, Architecture) else entry(config)
+    if name in own_classes:
+        require_finished(architecture)
     parts = architecture.config_parts
     return architecture, normalize_keys(config, architecture.key_aliases, architecture.defaults, parts)

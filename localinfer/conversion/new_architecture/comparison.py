@@ -16,7 +16,7 @@ from localinfer.conversion.config_key_aliases import normalize_keys
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.new_architecture.survey import Survey, pattern
 from localinfer.conversion.tensors import BLOCK, shape_in_checkpoint
-from localinfer.errors import LocalInferError
+from localinfer.errors import LocalInferError, UsageError
 
 OTHER_NAMES = {  # of canonical keys of config.json, which no architecture has yet
     "hidden_size": ("d_model", "dim", "model_dim", "embed_dim", "n_embed"),
@@ -219,7 +219,7 @@ def other_shapes(
         of_layer = hparams.for_layer(tensor.layers[0]) if tensor.layers else hparams
         try:
             expected = shape_in_checkpoint(kind, source, architecture, of_layer)
-        except AttributeError:  # a size that this configuration lacks
+        except UsageError:  # a size that this configuration lacks
             continue
         if expected != tensor.shape:
             yield source, expected

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localinfer import architectures
+from localinfer.conversion.architecture import UNKNOWN
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.new_architecture.comparison import Comparison, FoundTensor
 from localinfer.conversion.new_architecture.ranking import Candidate
@@ -30,7 +31,6 @@ from localinfer.conversion.tensor_shapes import DEFAULT_SHAPES
 from localinfer.escaping import printable
 
 WIDTH = 120
-UNKNOWN = "TODO"  # a name or size that must be filled in
 SIZES = (  # of tensors, the most frequent first
     "n_embd", "n_ff", "n_q", "n_kv", "head_dim", "n_head", "n_head_kv", "n_vocab", "n_expert", "n_ff_expert",
     "n_ff_shared", "n_qkv", "n_2kv", "n_gate_and_up", "n_gate_and_up_expert", "n_2embd", "one",

@@ -144,7 +144,7 @@ def test_a_file_with_classes_converts_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "kind", "message"), [
-    (None, UsageError, "conversion: .*own.py: No such file"),
+    (None, UsageError, r"conversion \(--conversion\): .*own.py: No such file"),
     ("x = 1", UsageError, "has no dict `BY_CLASS`"),
     ("BY_CLASS = {'A': 1}", UsageError, "has no dict `BY_CLASS`"),
     ("1 / 0", LocalInferError, "its code raised ZeroDivisionError"),
@@ -154,3 +154,28 @@ def test_invalid_conversion_files(text: str | None, kind: type[Exception], messa
         (tmp_path / "own.py").write_text(text)
     with pytest.raises(kind, match=message):
         open_checkpoint(reference_models.checkpoint("llama3", tmp_path), conversion=tmp_path / "own.py")
+
+
+UNFINISHED = """from dataclasses import replace
+
+from localinfer.conversion.architectures.llama import LLAMA
+
+BY_CLASS = {{"LlamaForCausalLM": replace(LLAMA, {})}}
+"""
+RENAMED = """tensor_names={"self_attn.o_proj": "attn_wobble"}, layer_tensors=tuple(
+    kind.replace("attn_output", "attn_wobble") for kind in LLAMA.layer_tensors)"""
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ('layer_tensors=(*LLAMA.layer_tensors, "TODO")', "a TODO is left in `layer_tensors`"),
+    ('tensor_names={"mlp.lookup": "TODO"}', "a TODO is left in `tensor_names`"),
+    ('shapes={"attn_output": ("n_embd", "TODO")}', "a TODO is left in `shapes`"),
+    (RENAMED, "tensor attn_wobble has no entry in `shapes`"),
+    ('shapes={"attn_output": ("n_embd", "n_wob")}', "size n_wob: neither a hyperparameter nor in `sizes`"),
+    ('shapes={"attn_output": ("n_embd", "for_layer")}', "size for_layer: neither a hyperparameter nor in `sizes`"),
+])  # fmt: skip
+def test_an_unfinished_draft_is_an_error(fields: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(UNFINISHED.format(fields))
+    with pytest.raises(UsageError) as raised:
+        open_checkpoint(reference_models.checkpoint("llama3", tmp_path), conversion=tmp_path / "own.py")
+    assert str(raised.value) == f"conversion (--conversion): {message}"
