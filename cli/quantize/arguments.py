@@ -126,6 +126,7 @@ def check_mmproj(types: TypeOptions, importance: ImportanceOptions, source: Sour
         "--imatrix": importance.imatrix, "--calibrate": importance.calibrate,
         "--prune-layers": source.prune_layers, "--lora": source.lora, "--lora-scaled": source.lora_scaled,
         "--target-model-dir": source.target_model_dir, "--conversion": source.conversion,
+        "--architecture": source.architecture,
     }  # fmt: skip
     if option := next((name for name, value in given.items() if value is not None), None):
         raise UsageError(f"{option}: cannot be combined with --mmproj, which converts the encoder only")

@@ -98,9 +98,15 @@ def resolve_threads(given: int | None) -> int:
 
 
 def open_source(name: str, task: Task, status: screen.Status) -> "Source":
-    """Open a GGUF file, model or checkpoint directory, without the layers to prune."""
+    """Open a GGUF file, model or checkpoint directory, without the layers to prune.
+
+    Raises UsageError for an option that describes a checkpoint, if the source is none.
+    """
     from localinfer import file_operations
 
+    for option, file in (("--conversion", task.conversion), ("--architecture", task.architecture_file)):
+        if file and not task.remote and not Path(name).is_dir():
+            raise UsageError(f"{option}: {name}: must be a checkpoint directory")
     if task.remote:
         path = fetch_checkpoint(name, status)
     else:

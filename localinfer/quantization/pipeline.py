@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from localinfer import architectures
 from localinfer.quantization.feedback_encoders import compile_feedback, make_factor_lookup, make_feedback_factory
 from localinfer.quantization.plan import QuantizationPlan
 from localinfer.quantization.quantize import (
@@ -40,10 +41,13 @@ def write_plan(
 
     `effort` is one of EFFORTS. `progress` is called for each encoded slice of rows, `compiling` while kernels are
     compiled; `observer` sees the values before and after. Raises the problem of the plan if it has one, and
-    LocalInferError if the source has values that are not finite, or the file cannot be written. Then nothing is left.
+    LocalInferError if the source has values that are not finite, or the file cannot be written, and UsageError for
+    an architecture file without a graph. Then nothing is left.
     """
     if plan.problem:
         raise plan.problem
+    if options.architecture_file and plan.source.path.is_dir():  # used when all tensors are written
+        architectures.from_file(Path(options.architecture_file))
     search = "normal" if effort == "max" else effort
     compile_kernels(plan.old_types, plan.changed_types, search, compiling, low_rank=bool(plan.components))
     importance = with_tied_output_importance(plan.source, plan.importance, search)

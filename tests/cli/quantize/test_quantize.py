@@ -437,6 +437,16 @@ def test_checkpoint_has_to_be_quantized_before_it_runs(tmp_path: Path, capsys: p
     assert f"this is a checkpoint; `localinfer quantize {CHECKPOINTS / 'qwen2'} OUT.gguf" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--conversion", "--architecture"])
+def test_options_of_checkpoints_need_one(option: str, failure: Callable[..., str], tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "model.gguf")
+    (tmp_path / "own.py").touch()
+    expected = f"{option}: {model}: must be a checkpoint directory"
+    assert failure(2, model, "out.gguf", "Q8_0", option, tmp_path / "own.py") == expected
+    expected = f"{option}: cannot be combined with --mmproj, which converts the encoder only"
+    assert failure(2, tmp_path, "out.gguf", "F16", "--mmproj", option, tmp_path / "own.py") == expected
+
+
 # --- encoders ---
 
 

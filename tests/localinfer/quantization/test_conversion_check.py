@@ -8,8 +8,10 @@ import checkpoints
 import pytest
 
 from localinfer.conversion import open_checkpoint
-from localinfer.errors import LocalInferError
+from localinfer.errors import LocalInferError, UsageError
 from localinfer.gguf.source import Field, Source
+from localinfer.quantization.pipeline import write_plan
+from localinfer.quantization.plan import Request, make_plan
 from localinfer.quantization.quantize import OutputOptions, make_encoder_factory, quantize
 
 
@@ -52,3 +54,17 @@ def test_a_file_that_cannot_be_run_is_not_written(
     assert [path.read_bytes() for path in out.parent.iterdir()] == [b"before"]
     write(open_checkpoint(checkpoint), out)
     assert out.stat().st_size > len(b"before")
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "No such file"), ("x = 1", "has no function `build`")])
+def test_a_wrong_architecture_file_is_an_error_before_the_first_tensor(
+    text: str | None, message: str, tmp_path: Path
+) -> None:
+    own, written = tmp_path / "own.py", list[str]()
+    if text is not None:
+        own.write_text(text)
+    plan = make_plan(open_checkpoint(checkpoints.copy_checkpoint("llama", tmp_path)), Request("F32"))
+    options = OutputOptions(architecture_file=str(own))
+    with pytest.raises(UsageError, match=rf"^architecture \(--architecture\): .*own\.py: {message}"):
+        write_plan(plan, tmp_path / "m.gguf", options=options, progress=lambda tensor, _: written.append(tensor.name))
+    assert written == []
