@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from localinfer.conversion.new_architecture.survey import Survey
 
 NAME = re.compile(r"[a-z][a-z0-9]*([._-][a-z0-9]+)*")
+NAMES = "lower-case letters and digits, a letter first, with - _ . between them; no Python keyword"
 NUMBER = re.compile(r"\.\d+\.")  # of a layer or an expert
 N_SHOWN = 5  # nearest architectures
 GUIDE = "docs/new-architecture.md"
@@ -44,8 +45,8 @@ def new_architecture_command(
 ) -> None:
     """Draft an architecture that is not supported yet, from a checkpoint.
 
-    config.json, and the names and shapes of the tensors, are compared with all known architectures. Two files are
-    written, from those of the nearest one: NAME.py, the compute graph, and NAME_conversion.py, which maps the tensors.
+    config.json, and the names and shapes of the tensors, are compared with all known decoders. Two files are written,
+    from those of the nearest one: NAME.py, the compute graph, and NAME_conversion.py, which maps the tensors.
     What differs is marked with TODO. No weights are read: config.json and model.safetensors.index.json are enough.
 
     \b
@@ -58,6 +59,7 @@ def new_architecture_command(
     from localinfer.conversion.new_architecture.draft import make_draft
     from localinfer.conversion.new_architecture.survey import read_survey
 
+    require_known(without)
     survey = read_survey(checkpoint)
     known = ranking.known_architecture(survey.config)
     if known and known != without:
@@ -67,20 +69,27 @@ def new_architecture_command(
     with screen.Status().busy("comparing with the known architectures"):
         candidates = ranking.rank(survey, chosen, without)
         draft = make_draft(chosen, survey.class_name, candidates[0])
-    is_new = f"{chosen}.py" in draft.files
-    if is_new:
+    if len(draft.files) > 1:
         require_new(chosen, without)
+    written = [] if dry_run else write_files(output, draft.files)
     if as_json:
         screen.write(json.dumps(as_object(survey, chosen, candidates, draft), indent=1) + "\n")
     else:
         screen.write("\n".join(report(survey, candidates, draft)) + "\n")
-    if dry_run:
-        screen.write("" if as_json else "".join(f"\n# {file}\n{text}" for file, text in draft.files.items()))
-        return
-    for path in write_files(output, draft.files):
+        screen.write("".join(f"\n# {file}\n{text}" for file, text in draft.files.items()) if dry_run else "")
+    for path in written:
         screen.note(f"wrote {screen.one_line(str(path))}")
-    for line in next_steps(checkpoint, chosen, [output / file for file in draft.files]):
+    for line in next_steps(checkpoint, chosen, written):
         screen.note(line)
+
+
+def require_known(name: str) -> None:
+    """Raise UsageError if `name` is given and there is no known architecture of that name."""
+    from cli.arguments.suggestions import did_you_mean
+    from localinfer.conversion.new_architecture.ranking import known_names
+
+    if name and name not in (names := known_names()):
+        raise UsageError(f"--without: {printable(name, 80)}: no such architecture{did_you_mean(name, sorted(names))}")
 
 
 def show_known(checkpoint: Path, class_name: str, known: str, *, as_json: bool) -> None:
@@ -100,12 +109,12 @@ def choose_name(survey: "Survey", given: str | None) -> str:
     import gguf
 
     text = survey.config.child("text_config").get("model_type", str, survey.config.get("model_type", str, ""))
-    name = given or text.removesuffix("_text")
+    name = text.removesuffix("_text") if given is None else given
     if not NAME.fullmatch(name) or keyword.iskeyword(re.sub(r"[-.]", "_", name)):
-        where = "--name" if given else "--name: must be given, as model_type in config.json is"
-        raise UsageError(f"{where}: {printable(repr(name), 80)} (letters, digits and - _ . between them)")
+        where = "--name: must be given, as model_type in config.json is" if given is None else "--name"
+        raise UsageError(f"{where}: {printable(repr(name), 80)} ({NAMES})")
     spelled = {re.sub(r"[-_.]", "", each): each for each in gguf.MODEL_ARCH_NAMES.values()}
-    return name if given else spelled.get(re.sub(r"[-_.]", "", name), name)
+    return spelled.get(re.sub(r"[-_.]", "", name), name) if given is None else name
 
 
 def require_new(name: str, without: str) -> None:
@@ -143,6 +152,8 @@ def report(survey: "Survey", candidates: "Sequence[Candidate]", draft: "Draft") 
     shapes = "" if survey.has_shapes else ", whose shapes are unknown: the safetensors files are missing"
     n_tensors = len({NUMBER.sub(".", name) for name in survey.tensors})
     yield f"{screen.one_line(survey.class_name)}: {survey.n_layer} layers, {n_tensors} names of tensors{shapes}"
+    if survey.is_perhaps_encoder:
+        yield "the class looks like an encoder: only decoders are compared, not encoders and draft heads"
     rows = [(each.comparison.architecture.name, *summary(each)) for each in candidates[:N_SHOWN]]
     yield from table("nearest architectures", "<><", rows, screen.output_columns())
     nearest = candidates[0].comparison.architecture.name
@@ -167,11 +178,13 @@ def summary(candidate: "Candidate") -> tuple[str, str]:
     if n_keys := len(found.unread) + len(found.reading.unsupported) + len(found.reading.changes):
         texts.append(f"{n_keys} key{'s' * (n_keys > 1)} of config.json")
     texts = ["no experts"] * found.lacks_experts + texts
-    return f"{len(found.known)} alike", ", ".join(texts) or "no difference"
+    return f"{len(found.known)} tensors alike", ", ".join(texts) or "no difference"
 
 
 def next_steps(checkpoint: Path, name: str, files: Sequence[Path]) -> Iterator[str]:
-    """Yield what remains to be done."""
+    """Yield what remains to be done; nothing if no files were written."""
+    if not files:
+        return
     folder, model = shell_word(str(checkpoint)), f"{name}-f32.gguf"
     *graph, conversion = (shell_word(str(path)) for path in files)
     options = "".join(f" --architecture {path}" for path in graph)

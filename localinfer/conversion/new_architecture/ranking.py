@@ -11,7 +11,7 @@ from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.new_architecture.comparison import Comparison, compare
 from localinfer.conversion.new_architecture.survey import Survey
 
-PREFERRED = ("qwen3moe", "qwen3", "llama")  # the last one most: the usual kinds of their forms, among equals
+PREFERRED = ("qwen3moe", "qwen3", "llama")  # preferred at equal distance, the last one most
 
 
 class Candidate(NamedTuple):
@@ -54,6 +54,12 @@ def decoders() -> Iterator[tuple[str, str, Architecture]]:
             if architecture in of_classes or id(architecture) not in found:
                 found[id(architecture)] = module, variable, architecture
     yield from found.values()
+
+
+def known_names() -> set[str]:
+    """Return GGUF's names of all architectures that can be converted."""
+    known = {each.name for family in FAMILIES for each in vars(family).values() if isinstance(each, Architecture)}
+    return {*known, SPEECH_RECOGNITION}
 
 
 def known_architecture(config: JsonObject) -> str:

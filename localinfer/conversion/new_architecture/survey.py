@@ -26,9 +26,12 @@ IRRELEVANT = re.compile(
     r".*(dropout|_pdrop|_drop|loss|initializer|_init_|init_std|token_id|token_index|attn_implementation).*|_.*"
     r"|(torch_)?dtype|transformers_version|auto_map|architectures|model_type|tokenizer_class|use_cache|pretraining_tp"
     r"|output_(attentions|hidden_states|router_logits)|return_dict.*|id2label|label2id|problem_type|is_.*decoder"
-    r"|gradient_checkpointing.*|router_jitter.*|seq_aux|ep_size|task_specific_params|finetuning_task|vocab_size|max_window_layers|mamba_chunk_size|num_logits_to_keep"
+    r"|gradient_checkpointing.*|router_jitter.*|seq_aux|ep_size|task_specific_params|finetuning_task"
+    r"|vocab_size|max_window_layers|mamba_chunk_size|num_logits_to_keep"
     r"|chunk_size_feed_forward|(vision|audio|text|language|llm|thinker|quantization|compression)_config"
 )
+
+ENCODER = re.compile(r"bert|encoder|formaskedlm", re.IGNORECASE)  # within the class of an encoder
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class Survey:
         """The class that config.json names; "" if it names none."""
         names = self.config.get("architectures", list, [])
         return names[0] if names and isinstance(names[0], str) else ""
+
+    @property
+    def is_perhaps_encoder(self) -> bool:
+        """Whether the name of the class is like those of encoders."""
+        return bool(ENCODER.search(self.class_name))
 
     @property
     def n_layer(self) -> int:

@@ -11,6 +11,7 @@ from checkpoints import edit_json
 from localinfer import architectures
 
 Run = Callable[..., tuple[int, str, str]]
+GUIDE = Path(__file__).parents[3] / "docs" / "new-architecture.md"
 
 
 @pytest.fixture
@@ -36,16 +37,23 @@ def test_a_draft_is_written_and_never_overwritten(run: Run, checkpoint: Path, tm
 
 
 def test_a_checkpoint_unlike_all_others_is_noted(run: Run, tmp_path: Path) -> None:
-    config = {"architectures": ["OtherModel"], "model_type": "other", "d_model": 8}
+    config = {"architectures": ["OtherBertModel"], "model_type": "other", "d_model": 8}
     names = [f"stack.{n}.{kind}.w" for n in range(2) for kind in ("mixing", "carry", "gatherer", "spread")]
     (tmp_path / "config.json").write_text(json.dumps(config))
     index = {"weight_map": dict.fromkeys(names, "a.safetensors")}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     code, out, _ = run("new-architecture", tmp_path, "--dry-run")
     assert code == 0
-    assert "OtherModel: 2 layers, 4 names of tensors, whose shapes are unknown: the safetensors files are" in out
+    assert "OtherBertModel: 2 layers, 4 names of tensors, whose shapes are unknown: the safetensors files are" in out
+    assert "\nthe class looks like an encoder: only decoders are compared, not encoders and draft heads\n" in out
     assert "no known architecture is near: the drafts are only a beginning" in out
     assert '"mixing.w": "TODO",  # TODO' in out
+
+
+def test_the_guide_has_the_real_report(run: Run, tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("plm", tmp_path)
+    code, out, _ = run("new-architecture", folder, "--without", "plm", "-o", tmp_path)
+    assert (code, f"```text\n{out}```" in GUIDE.read_text(encoding="utf-8")) == (0, True), out
 
 
 def test_a_known_class_is_named(run: Run, checkpoint: Path) -> None:
@@ -106,11 +114,14 @@ def test_a_conversion_of_ones_own_needs_a_graph(run: Run, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(("config", "arguments", "code", "message"), [
-    ({}, ["--name", "New"], 2, "error: --name: 'New' (letters, digits"),
-    ({}, ["--name", "lambda"], 2, "error: --name: 'lambda' (letters, digits"),
+    ({}, ["--name", "New"], 2, "error: --name: 'New' (lower-case letters and digits"),
+    ({}, ["--name", "lambda"], 2, "error: --name: 'lambda' (lower-case letters and digits"),
+    ({}, ["--name", ""], 2, "error: --name: '' (lower-case letters and digits"),
+    ({}, ["--without", "nosuch"], 2, "error: --without: nosuch: no such architecture\n"),
     ({"hidden_act": "gelu"}, ["--name", "qwen3"], 2, "error: --name: there is an architecture qwen3"),
+    ({"hidden_act": "gelu"}, ["--name", "falcon-h1"], 2, "error: --name: there is an architecture falcon-h1"),
     ({"model_type": None}, [], 2, "error: --name: must be given, as model_type in config.json is: ''"),
-    ({}, ["--name", "new", "-o", "config.json/x"], 2, "error: --output: config.json/x: Not a directory"),
+    ({}, ["--name", "new", "-o", "config.json/x", "--json"], 2, "error: --output: config.json/x: Not a directory"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(
     config: dict[str, object], arguments: list[str], code: int, message: str, run: Run, checkpoint: Path,
@@ -118,8 +129,8 @@ def test_bad_input_is_one_line(
 ) -> None:  # fmt: skip
     edit_json(checkpoint / "config.json", lambda values: values.update({"architectures": ["NewForCausalLM"], **config}))
     monkeypatch.chdir(checkpoint)
-    actual, _, err = run("new-architecture", ".", *arguments)
-    assert (actual, err.startswith(message), err.count("\n")) == (code, True, 1), err
+    actual, out, err = run("new-architecture", ".", *arguments)
+    assert (actual, out, err.startswith(message), err.count("\n")) == (code, "", True, 1), err
 
 
 def test_damaged_checkpoints(run: Run, tmp_path: Path) -> None:
