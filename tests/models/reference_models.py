@@ -1,4 +1,5 @@
-"""Reference models: tiny checkpoints of every architecture, and the logits that `transformers` computes with them.
+"""Reference models: tiny checkpoints of every architecture, and the logits that `transformers` computes with them or,
+for families that transformers lacks, a model in torch (tests/oracles).
 
 data/reference_models/NAME.json has a config.json and the shapes of the tensors; the values are generated from the
 names. NAME.npz has a text's ids and, at some positions, every third logit, which share all of the computation but the
