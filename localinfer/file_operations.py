@@ -306,9 +306,9 @@ def verify(
     (`localinfer.evaluation.verification`).
 
     The first tokens of a text are evaluated, at most `n_tokens`. The encoders of a projector (`mmproj`, or `model`
-    itself) or of a speech recognition model are checked with an image and a sound: paths or contents of files, or made
-    ones. `checks` of the result has the error of each operation beside the error that is allowed, `first_wrong` is the
-    first one that is wrong, or None.
+    itself) or of a speech recognition model are checked with an image and a sound: paths or contents of files, or
+    generated ones. `checks` of the result has the error of each operation beside the error that is allowed,
+    `first_wrong` is the first one that is wrong, or None.
 
     Raises UsageError for a text without tokens and for a projector of another model, UnsupportedError for an image or a
     sound that the projector does not encode, and what `localinfer.load` raises.

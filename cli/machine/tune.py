@@ -27,9 +27,9 @@ def tune_command(
 ) -> None:
     """Measure how this machine reads the weights of a model fastest.
 
-    Decode steps run with each way of reading, and the fastest is stored. The first run of a model does the same. All
-    ways give the same logits. The table has the read bandwidth in GB/s for each block format and row length; the
-    chosen one has a star.
+    Decode steps run with each way of reading, and the fastest is stored: of ways within 2.5 %, the first one in the
+    table. The first run of a model does the same. All ways give the same logits. The table has the read bandwidth in
+    GB/s for each block format and row length; the chosen one has a star.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ from cli.models.shown_fields import SHOWN_CHARACTERS, SHOWN_VALUES, format_value
 from cli.terminal import screen
 from cli.terminal.tables import table
 from localinfer.chat_template.template_selection import template_keys
-from localinfer.errors import UnsupportedError
+from localinfer.errors import NotEnoughMemoryError, UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value
@@ -122,8 +122,11 @@ def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
     try:
         needed = memory_requirements(f, options)
         active = active_parameters(f)[1] if options.mmap else needed["weights"]
-        return MemoryEstimate(options.ctx_size, needed, active, experts=expert_plan(f, options))
     except UnsupportedError as error:
+        return MemoryEstimate(options.ctx_size, {}, problem=printable(str(error)))
+    try:
+        return MemoryEstimate(options.ctx_size, needed, active, experts=expert_plan(f, options))
+    except NotEnoughMemoryError as error:
         return MemoryEstimate(options.ctx_size, {}, problem=printable(str(error)))
 
 

@@ -53,16 +53,16 @@ class EncoderMedia:
 
     image: Annotated[
         str | None,
-        typer.Option("--image", metavar="FILE", help="Image that encoders are verified with. [default: a made one]"),
+        typer.Option("--image", metavar="FILE", help="Image for the encoders. [default: a generated one]"),
     ] = None
     audio: Annotated[
         str | None,
-        typer.Option("--audio", metavar="FILE", help="Sound that encoders are verified with. [default: a made one]"),
+        typer.Option("--audio", metavar="FILE", help="Sound for the encoders. [default: a generated one]"),
     ] = None
 
     def inputs(self, text: str | None, n_tokens: int) -> "Inputs":
-        """Return what the model reads. Raises UsageError for a file that cannot be read, LocalInferError for one that
-        is not an image or a sound."""
+        """Return what the model reads. Raises UsageError for a file that cannot be read, and for one that is not an
+        image or a sound."""
         from localinfer.evaluation.verification.file_verification import Inputs
         from localinfer.multimodal.reading import read_image, read_sound
 
@@ -70,10 +70,13 @@ class EncoderMedia:
             read_media_file(name, option).content if name is not None else None
             for option, name in (("--image", self.image), ("--audio", self.audio))
         )
-        return Inputs(
-            text, n_tokens, read_image(image, str(self.image)) if image is not None else None,
-            read_sound(sound, str(self.audio)) if sound is not None else None,
-        )  # fmt: skip
+        try:
+            return Inputs(
+                text, n_tokens, read_image(image, str(self.image)) if image is not None else None,
+                read_sound(sound, str(self.audio)) if sound is not None else None,
+            )  # fmt: skip
+        except LocalInferError as error:
+            raise UsageError(str(error)) from None
 
 
 @with_options(names=OPTIONS, defaults={"ctx_size": CONTEXT})
@@ -120,6 +123,8 @@ def verify_command(
         show(model, checks, {"against": str(checkpoint.against)}, status, every=True, as_json=as_json)
         require_agreement(model, checks)
     else:
+        if checkpoint.trust_remote_code:
+            raise UsageError("--trust-remote-code: needs --against")
         found = verify(path, given, media.inputs(text, n_tokens), status)
         checks, facts = facts_of([each for _, each in found])
         show(model, checks, facts, status, every=every, as_json=as_json)
@@ -169,8 +174,8 @@ def compare_with_checkpoint(
     from localinfer.evaluation.verification.verification import first_tokens
     from localinfer.gguf.reader import open_gguf
 
-    checkpoint = options.against or Path()
-    if not checkpoint.is_dir():
+    checkpoint = options.against
+    if checkpoint is None or not checkpoint.is_dir():
         raise UsageError(f"--against: {checkpoint} is not a directory")
     against.require_packages()
     f = open_gguf(path)

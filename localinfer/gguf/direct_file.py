@@ -23,7 +23,7 @@ MEASURED_BYTES, MEASURED_SECONDS, MAX_MEASURED = 1 << 20, 0.3, 4096  # of a read
 F_NOCACHE = 48  # fcntl of macOS
 
 
-def room_for(n_bytes: int) -> int:
+def padded_size(n_bytes: int) -> int:
     """Return the memory that a read of `n_bytes` bytes from any offset needs: whole pages."""
     return align_up(n_bytes) + PAGE
 
@@ -66,8 +66,8 @@ class DirectFile:
         return descriptor
 
     def read(self, memory: memoryview, start: int, n_bytes: int) -> None:
-        """Read the bytes from offset `start` on to `memory`, which begins at a page and has room for them
-        (`room_for`). The first byte is written to memory[start % PAGE].
+        """Read the bytes from offset `start` on to `memory`, which begins at a page and has the
+        padded size (`padded_size`). The first byte is written to memory[start % PAGE].
 
         Raises LocalInferError if they cannot be read.
         """
@@ -98,10 +98,10 @@ def measure_read_bandwidth(files: Sequence[MappedFile]) -> float:
     begin = time.perf_counter()
 
     def read(reader: int) -> int:
-        room, done = memory[HUGE_PAGE * reader : HUGE_PAGE * (reader + 1)], 0
+        buffer, done = memory[HUGE_PAGE * reader : HUGE_PAGE * (reader + 1)], 0
         for number in count(reader, READERS):
             direct, offset, n_bytes = pieces[number * step % len(pieces)]
-            direct.read(room, offset, n_bytes)
+            direct.read(buffer, offset, n_bytes)
             done += n_bytes
             if time.perf_counter() - begin > MEASURED_SECONDS:
                 break

@@ -66,8 +66,8 @@ def merge(*layers: Mapping[str, Value]) -> Options:
     if options.rope_scale and options.rope_freq_scale:
         raise UsageError("rope_freq_scale: sets the same as rope_scale, its inverse")
     if options.memory and (options.mlock or not options.mmap):
-        other = "mlock" if options.mlock else "mmap=False"
-        raise UsageError(f"memory: cannot be combined with {other}, which keeps all weights in memory")
+        other = "--mlock" if options.mlock else "--no-mmap"
+        raise UsageError(f"memory (--memory): cannot be combined with {other}, which keeps all weights in memory")
     least, most = options.image_min_tokens, options.image_max_tokens
     if 0 < most < least:
         raise UsageError(f"image_min_tokens: {least} is larger than image_max_tokens, which is {most}")

@@ -36,7 +36,7 @@ class EncoderInput:
     checks: Sequence[OperationCheck] = ()
 
 
-def made_image() -> Image:
+def generate_image() -> Image:
     """Return an image with smooth colors, edges and noise, always the same."""
     height, width = IMAGE_SIZE
     y, x = np.mgrid[:height, :width]
@@ -45,7 +45,7 @@ def made_image() -> Image:
     return Image((127.5 + 95 * np.stack(waves, axis=2) + 30 * noise).clip(0, 255).astype(np.uint8))
 
 
-def made_sound() -> Sound:
+def generate_sound() -> Sound:
     """Return a tone that rises, with pauses and noise, always the same."""
     t = np.arange(round(SECONDS * SAMPLE_RATE)) / SAMPLE_RATE
     turns = LOWEST * t + (HIGHEST - LOWEST) / (2 * SECONDS) * t**2
@@ -99,12 +99,12 @@ def describe_sound(sound: Sound, n_frames: int) -> str:
 def projector_inputs(
     file: ProjectorFile, image: Image | None, sound: Sound | None, options: Options
 ) -> Sequence[EncoderInput]:
-    """Return the inputs of all encoders of a projector file, of made ones in place of those that are not given. Raises
-    UnsupportedError for an image or a sound that the file does not encode."""
+    """Return the inputs of all encoders of a projector file, of generated ones in place of those that are not given.
+    Raises UnsupportedError for an image or a sound that the file does not encode."""
     inputs = list[EncoderInput]()
     if file.encoder or image:
         assert file.image_encoder
-        inputs += image_inputs(file, image or made_image(), options)
+        inputs += image_inputs(file, image or generate_image(), options)
     if file.sound or sound:
-        inputs += sound_inputs(file.sound_encoder, sound or made_sound(), options)
+        inputs += sound_inputs(file.sound_encoder, sound or generate_sound(), options)
     return inputs

@@ -6,7 +6,7 @@ from localinfer.architectures import SPEECH_RECOGNITION
 from localinfer.errors import UnsupportedInputError
 from localinfer.evaluation.verification.encoder_inputs import (
     EncoderInput,
-    made_sound,
+    generate_sound,
     projector_inputs,
     recognition_inputs,
 )
@@ -29,17 +29,17 @@ OPTIONS = {"threads", "threads_batch", "precision"}  # that encoders have
 def encoder_inputs(
     f: GGUF, options: Options, image: Image | None, sound: Sound | None, model: GGUF | None = None
 ) -> Sequence[EncoderInput]:
-    """Return what the encoders of a file read: of an image and a sound, which are made if they are not given. A
-    projector must fit the language `model`, if there is one.
+    """Return what the encoders of a file read: of an image and a sound, which are generated if they are not given.
+    A projector must fit the language `model`, if there is one.
 
     Raises LocalInferError for an invalid file, UnsupportedError for an encoder that cannot run and for an image or a
     sound that the file does not encode, UsageError for a projector of another model.
     """
-    if f.architecture != SPEECH_RECOGNITION:
+    if f.architecture != SPEECH_RECOGNITION or model is not None:
         return projector_inputs(open_projector(f.path, model), image, sound, options)
     if image:
         raise f.error("general.architecture", f"{SPEECH_RECOGNITION} does not encode images", UnsupportedInputError)
-    return [*recognition_inputs(recognition_file(f), sound or made_sound(), options)]
+    return [*recognition_inputs(recognition_file(f), sound or generate_sound(), options)]
 
 
 def verify_inputs(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from localinfer.errors import UsageError
+from localinfer.errors import UnsupportedInputError, UsageError
 from localinfer.evaluation.verification import encoder_verification, verification
 from localinfer.evaluation.verification.verification import N_TOKENS, OnOperation, Verification
 from localinfer.gguf.reader import GGUF
@@ -38,9 +38,8 @@ def verify(
     """Yield what was found in each file: in a language model and its projector, or in a projector or a speech
     recognition model alone, whose encoders are verified.
 
-    Raises UsageError for an image or a sound without a projector and for a projector of another model, UnsupportedError
-    for an image or a sound that the projector does not encode, NotEnoughMemoryError, and the errors of opening the
-    files.
+    Raises UsageError for a projector of another model, UnsupportedError for an image or a sound that the model or its
+    projector does not encode, NotEnoughMemoryError, and the errors of opening the files.
     """
     f, projector = files.model, files.projector
     if has_only_encoders(f):
@@ -50,7 +49,8 @@ def verify(
     if projector is None:
         if inputs.image or inputs.sound:
             name = "image" if inputs.image else "audio"
-            raise UsageError(f"{name}: {f.path} reads text only; mmproj names the projector that encodes others")
+            problem = f"{f.path} reads text only; its projector (--mmproj) encodes images and sounds"
+            raise UnsupportedInputError(f"{name}: {problem}")
         of_encoder = []
     else:  # one that does not fit is refused before anything is computed
         of_encoder = encoder_verification.encoder_inputs(projector, options, inputs.image, inputs.sound, f)

@@ -127,7 +127,7 @@ def describe(f: GGUF, plan: ExpertPlan, bandwidth: float) -> str:
         f"memory: of {size_text(weight_bytes(f))} of weights, {size_text(plan.resident)} stay in memory, beside "
         f"{size_text(plan.working)} of KV cache and scratch memory; {size_text(plan.cache_bytes)} cache "
         f"{plan.cached:,} of {plan.experts:,} experts; the storage reads {bandwidth / 1e9:.1f} GB/s: "
-        f"expect up to {rate:.2g} tokens/s if all experts are used equally often, and more if some are preferred"
+        f"expect about {rate_text(rate)} tokens/s if all experts are used equally often, more if some are preferred"
     )
 
 
@@ -142,11 +142,18 @@ def speed_warnings(f: GGUF, options: Options) -> list[str]:
         rate = measure_read_bandwidth(f.files) / active_parameters(f)[1]
         notes.append(
             f"memory: {size_text(nbytes)} of weights do not fit in {size_text(available)}: each token reads them from "
-            f"the storage, about {rate:.2g} tokens/s; a smaller quantization or a mixture of experts is faster"
+            f"the storage, about {rate_text(rate)} tokens/s; a smaller quantization or a mixture of experts is faster"
         )
     return notes
 
 
+def rate_text(rate: float) -> str:
+    """Return a number of tokens per second: whole from 10 on, with two digits below."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
 def size_text(nbytes: float) -> str:
-    """Return a size in GiB, or in MiB below 1 GiB."""
+    """Return a size in GiB or MiB, or in bytes below 1 MiB."""
+    if nbytes < 1 << 20:
+        return f"{nbytes:,.0f} bytes"
     return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / 2**20:.1f} MiB"

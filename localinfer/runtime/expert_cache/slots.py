@@ -1,6 +1,6 @@
 """The memory of cached experts: slots of one expert each, the least recently used of which is reused first.
 
-A slot has room for all matrices of an expert, each read with whole pages (`localinfer.gguf.direct_file`). Experts of
+A slot holds all matrices of an expert, each read with whole pages (`localinfer.gguf.direct_file`). Experts of
 layers whose matrices have the same sizes share a pool of slots.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from localinfer.gguf.direct_file import room_for
+from localinfer.gguf.direct_file import padded_size
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.ops.buffers import map_zeroed
 from localinfer.machine import untouched_memory
@@ -35,7 +35,7 @@ def matrix_sizes(weights: Sequence[Tensor]) -> tuple[int, ...]:
 
 def slot_bytes(sizes: Sequence[int]) -> int:
     """Return the memory of a slot for matrices of these sizes."""
-    return sum(map(room_for, sizes))
+    return sum(map(padded_size, sizes))
 
 
 class SlotPool:
@@ -43,7 +43,7 @@ class SlotPool:
     pool. Raises MemoryError if there is no memory for them."""
 
     def __init__(self, sizes: Sequence[int], count: int, on_evict: Callable[[Expert], None]) -> None:
-        self._starts, self._slot_bytes = [0, *accumulate(map(room_for, sizes))], slot_bytes(sizes)
+        self._starts, self._slot_bytes = [0, *accumulate(map(padded_size, sizes))], slot_bytes(sizes)
         self._array = map_zeroed(count * self._slot_bytes)
         untouched_memory.register(self._array)
         self._memory, self._address = self._array.data, self._array.ctypes.data
@@ -53,11 +53,11 @@ class SlotPool:
         self.entries: OrderedDict[Expert, Entry] = OrderedDict()  # the least recently used first
 
     def address(self, entry: Entry, matrix: int) -> int:
-        """Return the address of the room for one of an expert's matrices."""
+        """Return the address of the memory for one of an expert's matrices."""
         return self._address + self._slot_bytes * entry.slot + self._starts[matrix]
 
     def memory(self, entry: Entry, matrix: int) -> memoryview:
-        """Return the room for one of an expert's matrices."""
+        """Return the memory for one of an expert's matrices."""
         start = self._slot_bytes * entry.slot
         return self._memory[start + self._starts[matrix] : start + self._starts[matrix + 1]]
 

@@ -72,6 +72,7 @@ def test_weights_that_are_not_finite_are_an_error(run: Run, tmp_path: Path) -> N
     (["-n", "3"], 2, "3 is not in the range x>=4"),
     (["-p", ""], 2, "the text has no tokens"),
     (["--against", "nothing"], 2, "--against: nothing is not a directory"),
+    (["--trust-remote-code"], 2, "--trust-remote-code: needs --against"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(run: Run, file: Path, arguments: list[str], code: int, message: str) -> None:
     actual, _, err = run("verify", file, *arguments)

@@ -16,7 +16,7 @@ from tiny import EXPERTS, tiny_llama, tiny_qwen3moe
 
 import localinfer
 from localinfer.errors import LocalInferError, NotEnoughMemoryError, UsageError
-from localinfer.gguf.direct_file import DirectFile, room_for
+from localinfer.gguf.direct_file import DirectFile, padded_size
 from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.recording.model_graph import ExpertLayer
@@ -264,13 +264,13 @@ def test_slots_that_are_being_read_are_not_reused() -> None:
     assert pool.add(second, ()) is not None
 
 
-def test_slots_have_room_for_any_offset() -> None:
+def test_slots_are_large_enough_for_any_offset() -> None:
     pool = SlotPool([5000, 100], 2, lambda _: None)
     entry = pool.add(Expert(0, 0), ())
     assert entry is not None
     starts = [pool.address(entry, matrix) for matrix in range(2)]
     assert [start % 4096 for start in starts] == [0, 0]
-    assert starts[1] - starts[0] == len(pool.memory(entry, 0)) == room_for(5000)
+    assert starts[1] - starts[0] == len(pool.memory(entry, 0)) == padded_size(5000)
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ def test_exit_codes(run: Run, path: Path) -> None:
     assert "--memory: must be a number of bytes, or with a unit such as 700MB" in err
     code, out, err = run(*command, "--memory", "1G", "--mlock")
     assert (code, out) == (2, "")
-    assert "memory: cannot be combined with mlock, which keeps all weights in memory" in err
+    assert "memory (--memory): cannot be combined with --mlock, which keeps all weights in memory" in err
 
 
 def test_generation_tells_the_plan(run: Run, path: Path, least: int) -> None:
@@ -356,6 +356,6 @@ def test_keywords() -> None:
     assert merge(from_keywords({"memory": "8G"})).memory == "8G"
     with pytest.raises(UsageError, match="memory: must be a number of bytes"):
         from_keywords({"memory": "8 gigabytes"})
-    with pytest.raises(UsageError, match="memory: cannot be combined with mmap=False"):
+    with pytest.raises(UsageError, match=r"memory \(--memory\): cannot be combined with --no-mmap"):
         merge(from_keywords({"memory": "8G", "mmap": False}))
     assert parse_bytes("1.5GiB") == 3 << 29
