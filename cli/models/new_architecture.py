@@ -43,7 +43,9 @@ def new_architecture_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files instead of writing them.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Draft an architecture that is not supported yet, from a checkpoint.
+    """Draft an architecture that is not supported yet.
+
+    CHECKPOINT is a directory of Hugging Face.
 
     config.json, and the names and shapes of the tensors, are compared with all known decoders. Two files are written,
     from those of the nearest one: NAME.py, the compute graph, and NAME_conversion.py, which maps the tensors.

@@ -1,4 +1,4 @@
-"""File types have the numbers of the gguf package; the flag for a guessed type is ignored."""
+"""File types have the numbers of the gguf package or of ik_llama.cpp; the flag for a guessed type is ignored."""
 
 import gguf
 import pytest
@@ -8,10 +8,11 @@ from localinfer.quantization.recipe_rules import RECIPES
 
 KNOWN = {each.name.removeprefix("ALL_").removeprefix("MOSTLY_"): each.value for each in gguf.LlamaFileType}
 NEWEST = {"NVFP4": 39, "Q1_0": 40, "Q2_0": 41}  # missing in some versions of the package
+IK_LLAMA_CPP = {f"IQ{bits}_K": 136 + bits for bits in range(2, 7)}
 
 
-def test_numbers_are_those_of_the_gguf_package() -> None:
-    assert {name: (KNOWN | NEWEST)[name] for name in NUMBERS} == NUMBERS
+def test_numbers_are_those_of_llama_cpp() -> None:
+    assert {name: (KNOWN | NEWEST | IK_LLAMA_CPP)[name] for name in NUMBERS} == NUMBERS
 
 
 def test_numbers_are_unique() -> None:
