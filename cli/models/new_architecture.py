@@ -45,11 +45,10 @@ def new_architecture_command(
 ) -> None:
     """Draft an architecture that is not supported yet.
 
-    CHECKPOINT is a directory of Hugging Face.
-
-    config.json, and the names and shapes of the tensors, are compared with all known decoders. Two files are written,
-    from those of the nearest one: NAME.py, the compute graph, and NAME_conversion.py, which maps the tensors.
-    What differs is marked with TODO. No weights are read: config.json and model.safetensors.index.json are enough.
+    CHECKPOINT is a directory of Hugging Face. Its config.json, and the names and shapes of its tensors, are compared
+    with all known decoders. Two files are written, from those of the nearest one: NAME.py, the compute graph, and
+    NAME_conversion.py, which maps the tensors. What differs is marked with TODO. No weights are read: config.json and
+    model.safetensors.index.json are enough.
 
     \b
     Examples:

@@ -330,7 +330,7 @@ def test_exit_codes(run: Run, path: Path) -> None:
     command = "generate", path, "-p", "Hi", "-n", 1, "-c", 64, "--no-prefix-store"
     code, out, err = run(*command, "--memory", "1M")
     assert (code, out) == (4, "")
-    assert err.splitlines()[-1].startswith(f"error: {path}: memory: 1.0 MiB are too little; at least ")
+    assert err.splitlines()[-1].startswith(f"error: {path}: memory: 1,000,000 bytes are too little; at least ")
     code, out, err = run(*command, "--memory", "much")
     assert (code, out) == (2, "")
     assert "--memory: must be a number of bytes, or with a unit such as 700MB" in err
