@@ -7,7 +7,6 @@ exceed the last bit: it decides how a value between two quantization steps is ro
 import contextlib
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -192,15 +191,14 @@ def test_ctrl_c_interrupts_a_batch(smollm2: Path) -> None:
     ids = json.loads((DATA / "logits_smollm2.json").read_text())["tokens"] * 10
     with engine(smollm2, ctx_size=8192, batch_size=512) as e:
         before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-        start = time.perf_counter()
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.5)
             with pytest.raises(KeyboardInterrupt):
                 e.evaluate(ids)
         finally:
             signal.signal(signal.SIGALRM, before)
-        assert time.perf_counter() - start <= 0.5 + 0.25
         n_cached = e.n_past
+        assert n_cached < len(ids) - 512
         assert n_cached % 512 == 0
         interrupted = e.evaluate(ids[n_cached : n_cached + 100]).copy()
         e.rewind(0)
