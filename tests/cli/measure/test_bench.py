@@ -66,7 +66,7 @@ def test_experts_from_the_storage(run: Run, tmp_path: Path) -> None:
     assert 0 < found["expert_cached_fraction"] < 1
     assert 0 < found["expert_predicted_fraction"] < 1
     assert found["storage_bytes_per_second"] > 0 < found["storage_wait_seconds"]
-    assert "warning: memory: of 16.9 MiB of weights, 0.9 MiB stay in memory" in err
+    assert "warning: memory: of 16.9 MiB of weights, 963,968 bytes stay in memory" in err
     assert " % were predicted; the storage read " in err
     code, out, err = run(*test, "-o", "json")
     assert "expert_cached_fraction" not in json.loads(out)[0]
