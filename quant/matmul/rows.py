@@ -58,12 +58,12 @@ def make_pad_row(spec: FormatSpec) -> Any:
     return pad_row
 
 
-def make_add_streams(spec: FormatSpec, add: Any, add_two: Any, count: int) -> Any:
-    """Return the inlined function add_streams(first, ahead, block, streams, x, x_stride, columns, sums): add superblock
-    number `block` of each stream's row to its sums. `first` is the address of the first stream's superblock, and
-    `ahead` of what is prefetched for it.
+def make_add_streams(spec: FormatSpec, add: Any, add_two: Any, count: int) -> tuple[Any, Any]:
+    """Return the inlined functions one_by_one and in_pairs, with the arguments (first, ahead, block, streams, x,
+    x_stride, columns, sums): add superblock number `block` of each stream's row to its sums.
 
-    If rows in pairs are faster on this CPU, a single token is multiplied by the rows of two streams at a time.
+    `first` is the address of the first stream's superblock, and `ahead` of what is prefetched for it. `in_pairs`
+    multiplies a token by the rows of two streams at a time, and needs an even number of them.
     """
     lines, sums_bytes = -(-spec.superblock_bytes // 64), 4 * spec.n_groups * count
 
@@ -90,16 +90,7 @@ def make_add_streams(spec: FormatSpec, add: Any, add_two: Any, count: int) -> An
             prefetch(ahead + streams.prefetch_stride * (stream + 1))
             add_two(at, at + streams.stride, block, x, x_stride, columns, sums + sums_bytes * stream)
 
-    @inline
-    def either(
-        first: int, ahead: int, block: int, streams: Streams, x: int, x_stride: int, columns: int, sums: int
-    ) -> None:
-        if streams.n_streams % 2:
-            one_by_one(first, ahead, block, streams, x, x_stride, columns, sums)
-        else:
-            in_pairs(first, ahead, block, streams, x, x_stride, columns, sums)
-
-    return either if count == 1 and target().multiplies_row_pairs else one_by_one
+    return one_by_one, in_pairs
 
 
 def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
@@ -114,18 +105,24 @@ def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
     in the same order, so a token's result is the same to the last bit alone and in a batch.
     """
     clear, add, add_two, store_totals = make_token_sums(spec, passes, count)
-    add_streams = make_add_streams(spec, add, add_two, count)
+    one_by_one, in_pairs = make_add_streams(spec, add, add_two, count)
     superblock_bytes, sums_bytes = spec.superblock_bytes, 4 * spec.n_groups * count
+    has_pairs = count == 1 and target().multiplies_row_pairs
 
     @inline
     def dots(row: int, streams: Streams, args: Any, x: int, x_stride: int, y: int, sums: int) -> None:
         columns, row_bytes = 256 * count_superblocks(args.n_in), max(args.row_bytes, superblock_bytes)
         for stream in range(streams.n_streams):
             clear(sums + sums_bytes * stream)
-        for block in range(columns // 256):
-            first = row + min(block * superblock_bytes, row_bytes - superblock_bytes)
-            ahead = row + streams.prefetch + block * streams.prefetch_step
-            add_streams(first, ahead, block, streams, x, x_stride, columns, sums)
+        blocks, last, ahead = columns // 256, row + row_bytes - superblock_bytes, row + streams.prefetch
+        if has_pairs and streams.n_streams % 2 == 0:  # loops of their own: a test within would take time
+            for block in range(blocks):
+                at, next_at = min(row + block * superblock_bytes, last), ahead + block * streams.prefetch_step
+                in_pairs(at, next_at, block, streams, x, x_stride, columns, sums)
+        else:
+            for block in range(blocks):
+                at, next_at = min(row + block * superblock_bytes, last), ahead + block * streams.prefetch_step
+                one_by_one(at, next_at, block, streams, x, x_stride, columns, sums)
         for stream in range(streams.n_streams):
             store_totals(sums + sums_bytes * stream, y + streams.y_stride * stream, args.y_stride, args.base)
 
