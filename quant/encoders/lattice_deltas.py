@@ -75,7 +75,7 @@ def make_encode(spec: FormatSpec, shared_rows: int, store_block: Any, effort: st
     """
     fit = make_fit(spec.group_size, shared_rows)
     try_scales = make_try_scales(fit, spec.group_size, TARGET_CODES)
-    search = make_search(fit, try_scales, make_odd_multiple(15), 2, DIVISORS, spec.n_groups, effort)
+    search = make_search(fit, try_scales, make_odd_multiple(1, 15), 2, DIVISORS, spec.n_groups, effort)
 
     @inline
     def encode_groups(scratch: int) -> Any:

@@ -150,7 +150,7 @@ def make_encode(
     """
     fit, split_signs = make_fit(lattice, spec.group_size), make_split_signs(spec.group_size, even_signs)
     try_scales = make_try_scales(fit, spec.group_size, target_codes(*targets, effort))
-    search = make_search(fit, try_scales, make_odd_multiple(31), 2, DIVISORS, spec.n_groups, effort)
+    search = make_search(fit, try_scales, make_odd_multiple(1, 31), 2, DIVISORS, spec.n_groups, effort)
 
     @inline
     def encode_groups(scratch: int) -> Any:

@@ -6,7 +6,7 @@ The format is ik_llama.cpp's.
 from typing import Any
 
 import numpy as np
-from numba import int32, uint8
+from numba import int32
 
 from quant.encoders.searches.scales import make_integer_multiple
 from quant.encoders.searches.shifted_table import make_encode_shifted
@@ -18,7 +18,6 @@ from quant.jit.vectors import (
     inline,
     load,
     load_half,
-    make_shuffle,
     splat,
     store,
     u8x8,
@@ -27,7 +26,7 @@ from quant.jit.vectors import (
 )
 from quant.packing.bit_planes import make_store_plane, make_two_planes
 from quant.packing.format_spec import FormatSpec
-from quant.packing.nibbles import unpack_nibbles
+from quant.packing.nibbles import pack_nibbles, unpack_nibbles
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
 
 BLOCK = np.dtype([("d", "<f2"), ("extra", "<u2"), ("scales", "u1", 8), ("qs", "u1", 64)])
@@ -38,7 +37,6 @@ D, SCALES, QS, SIZE = 0, 4, 12, 76
 # qs:      byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
 TABLE = ShiftedTable((-31, -13, 1, 17), shift=5, zero_point=31)
 two_planes, store_plane = make_two_planes(2), make_store_plane(2, 0)
-even_lanes, odd_lanes = make_shuffle(range(0, 16, 2)), make_shuffle(range(1, 16, 2))
 
 
 @inline
@@ -71,7 +69,7 @@ def store_scales(block: int, d: float, k: Any) -> None:
     """Store d and sixteen scales as multiples of d."""
     store_scale(block + D, d)
     codes = convert(u8x16, convert(i32x16, k) + splat(i32x16, int32(8)))
-    store(block + SCALES, even_lanes(codes) | (odd_lanes(codes) << splat(u8x8, uint8(4))))
+    store(block + SCALES, pack_nibbles(codes))
 
 
 @inline

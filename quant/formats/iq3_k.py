@@ -7,8 +7,9 @@ The format is ik_llama.cpp's.
 from typing import Any
 
 import numpy as np
-from numba import float32, int32, uint8, uint16
+from numba import float32, int32, uint16
 
+from quant.encoders.searches.scales import make_odd_multiple
 from quant.encoders.searches.shifted_table import make_encode_shifted
 from quant.encoders.vector_math import store_scale
 from quant.jit.vectors import (
@@ -20,12 +21,8 @@ from quant.jit.vectors import (
     inline,
     load,
     load_half,
-    make_shuffle,
     mask_from_bits,
-    maximum,
-    minimum,
     negative,
-    rint,
     select,
     splat,
     store,
@@ -35,7 +32,7 @@ from quant.jit.vectors import (
 )
 from quant.packing.bit_planes import make_store_plane, make_two_planes
 from quant.packing.format_spec import FormatSpec
-from quant.packing.nibbles import unpack_nibbles
+from quant.packing.nibbles import pack_nibbles, unpack_nibbles
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
 
 BLOCK = np.dtype(
@@ -51,7 +48,6 @@ D, SIGNS, SCALES, QS, QH, SIZE = 0, 4, 6, 14, 78, 110
 TABLE = ShiftedTable((-63, -40, -23, -10, 1, 13, 28, 47), shift=4, zero_point=63)
 low_bits, third_bit = make_two_planes(2), make_two_planes(1, target_bit=2)
 store_low_bits, store_third_bits = make_store_plane(2, 0), make_store_plane(1, 2)
-even_lanes, odd_lanes = make_shuffle(range(0, 16, 2)), make_shuffle(range(1, 16, 2))
 
 
 @inline
@@ -81,20 +77,12 @@ DIVISORS = (-33, -32, -31, -30, -29, -28, -27, -26, 33, 32, 31, 30, 29, 28, 27, 
 
 
 @inline
-def odd_multiple(t: Any) -> Any:
-    """Return the nearest odd numbers from -31 to 31."""
-    one, half = splat(f32x16, float32(1.0)), splat(f32x16, float32(0.5))
-    whole = minimum(maximum(rint((t - one) * half), splat(f32x16, float32(-16.0))), splat(f32x16, float32(15.0)))
-    return whole + whole + one
-
-
-@inline
 def store_scales(block: int, d: float, k: Any) -> None:
     """Store d and sixteen scales as odd multiples of d."""
     store_scale(block + D, d)
     store(block + SIGNS, bits_from_mask(k < splat(f32x16, float32(0.0))))
     halves = convert(u8x16, convert(i32x16, absolute(k)) >> splat(i32x16, int32(1)))
-    store(block + SCALES, even_lanes(halves) | (odd_lanes(halves) << splat(u8x8, uint8(4))))
+    store(block + SCALES, pack_nibbles(halves))
 
 
 @inline
@@ -107,4 +95,5 @@ def store_indices(block: int, indices: int) -> None:
 
 def make_row_encoder(effort: str) -> Any:
     """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
-    return make_encode_shifted(SPEC, TABLE, odd_multiple, DIVISORS, 2, store_scales, store_indices, effort)
+    multiple = make_odd_multiple(-31, 31)
+    return make_encode_shifted(SPEC, TABLE, multiple, DIVISORS, 2, store_scales, store_indices, effort)

@@ -21,16 +21,16 @@ from quant.jit.vectors import (
     load,
     load_half,
     make_constant,
-    make_shuffle,
     splat,
     store,
     u8x8,
     u8x16,
     u32x16,
 )
+from quant.packing.bit_planes import make_store_nibbles_in_halves
 from quant.packing.format_spec import FormatSpec
 from quant.packing.iq4_codebook import KVALUES, ZERO_POINT
-from quant.packing.nibbles import nibbles64, unpack_nibbles
+from quant.packing.nibbles import nibbles64, pack_nibbles, unpack_nibbles
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
 
 BLOCK = np.dtype(
@@ -43,8 +43,7 @@ D, SCALES_H, SCALES_L, QS, SIZE = 0, 4, 8, 16, 144
 # scales_l:  nibble k, the low one of a byte first, holds the four low bits of scale k
 # qs:        byte 16k + i holds column 32k + i in its low nibble and column 32k + 16 + i in its high one
 TABLE = ShiftedTable(KVALUES, shift=4, zero_point=ZERO_POINT)
-steps = make_constant(u32x16, range(0, 32, 2))
-even_lanes, odd_lanes = make_shuffle(range(0, 16, 2)), make_shuffle(range(1, 16, 2))
+steps, store_indices = make_constant(u32x16, range(0, 32, 2)), make_store_nibbles_in_halves(QS)
 
 
 @inline
@@ -84,15 +83,7 @@ def store_scales(block: int, d: float, k: Any) -> None:
     for group in range(16):
         high |= uint32(extract(six, group) >> uint8(4)) << uint32(2 * group)
     store(block + SCALES_H, uint32(high))
-    store(block + SCALES_L, even_lanes(low) | (odd_lanes(low) << splat(u8x8, uint8(4))))
-
-
-@inline
-def store_indices(block: int, indices: int) -> None:
-    """Store 256 table indices, one byte each."""
-    for k in range(8):
-        low, high = load(u8x16, indices + 32 * k), load(u8x16, indices + 32 * k + 16)
-        store(block + QS + 16 * k, low | (high << splat(u8x16, uint8(4))))
+    store(block + SCALES_L, pack_nibbles(low))
 
 
 def make_row_encoder(effort: str) -> Any:

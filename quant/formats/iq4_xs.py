@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from numba import int32, uint8, uint16, uint32
+from numba import int32, uint16, uint32
 
 from quant.encoders.searches.scales import make_integer_multiple, make_search, make_try_scales
 from quant.encoders.searches.table import load_nibbles, make_encode_groups, make_fit, target_codes
@@ -21,10 +21,9 @@ from quant.jit.vectors import (
     splat,
     store,
     store_half,
-    u8x16,
     u32x8,
 )
-from quant.packing.bit_planes import make_nibbles_in_halves
+from quant.packing.bit_planes import make_nibbles_in_halves, make_store_nibbles_in_halves
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
 from quant.packing.iq4_codebook import CODES, KVALUES, ZERO_POINT
 from quant.packing.nibbles import nibbles64
@@ -36,7 +35,8 @@ D, SCALES_H, SCALES_L, QS, SIZE = 0, 2, 4, 8, 136
 # qs:        byte 16k + i holds column 32k + i in its low nibble and column 32k + 16 + i in its high one
 # scales_l:  nibble k, the low one of a byte first, holds the four low bits of scale k
 # scales_h:  bits 2k and 2k + 1 are the two high bits of scale k
-code_of, number_of, halves = make_lookup16(CODES), make_lookup16(KVALUES), make_nibbles_in_halves(QS)
+code_of, number_of = make_lookup16(CODES), make_lookup16(KVALUES)
+halves, store_codes = make_nibbles_in_halves(QS), make_store_nibbles_in_halves(QS)
 low_shifts, high_shifts = make_constant(u32x8, range(0, 32, 4)), make_constant(u32x8, range(0, 16, 2))
 
 
@@ -62,14 +62,6 @@ def scales(block: int) -> Any:
     high = splat(u32x8, uint32(load(uint16, block + SCALES_H)) << uint32(4)) >> high_shifts()
     six = (low & splat(u32x8, uint32(0x0F))) | (high & splat(u32x8, uint32(0x30)))
     return convert(f32x8, convert(i32x8, six) - splat(i32x8, 32)) * splat(f32x8, load_half(block + D))
-
-
-@inline
-def store_codes(block: int, codes: int) -> None:
-    """Store 256 table indices, one byte each, and leave the scales as they are."""
-    for group in range(8):
-        low, high = load(u8x16, codes + 32 * group), load(u8x16, codes + 32 * group + 16)
-        store(block + QS + 16 * group, low | (high << splat(u8x16, uint8(4))))
 
 
 SPEC = FormatSpec(

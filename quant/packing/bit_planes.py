@@ -72,6 +72,20 @@ def make_nibbles_in_halves(qs: int) -> Any:
     return ordered
 
 
+def make_store_nibbles_in_halves(qs: int) -> Any:
+    """Return the inlined function store_nibbles(block, codes): pack 256 codes below 16, one byte each, into 128 bytes
+    at offset `qs`. Each 16 bytes hold 32 columns, the first 16 of them in the low nibbles.
+    """
+
+    @inline
+    def store_nibbles(block: int, codes: int) -> None:
+        for group in range(8):
+            low, high = load(u8x16, codes + 32 * group), load(u8x16, codes + 32 * group + 16)
+            store(block + qs + 16 * group, low | (high << splat(u8x16, uint8(4))))
+
+    return store_nibbles
+
+
 even_quarters = make_shuffle([64 * half + 32 * j + i for half in range(2) for j in range(2) for i in range(16)])
 odd_quarters = make_shuffle([64 * half + 32 * j + 16 + i for half in range(2) for j in range(2) for i in range(16)])
 

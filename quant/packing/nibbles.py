@@ -32,6 +32,7 @@ from quant.jit.vectors import (
     make_shuffle,
     splat,
     store,
+    u8x8,
     u8x16,
     u8x32,
     u8x64,
@@ -82,6 +83,15 @@ def unpack_nibbles(typingctx: Any, packed: Any) -> Any:
         return b.shuffle_vector(b.and_(v, constant(v.type, 15)), b.lshr(v, constant(v.type, 4)), in_turn)
 
     return lowering(Vector(types.uint8, 2 * count), [packed], emit)
+
+
+even_lanes, odd_lanes = make_shuffle(range(0, 16, 2)), make_shuffle(range(1, 16, 2))
+
+
+@inline
+def pack_nibbles(numbers: Any) -> Any:
+    """Return sixteen 4-bit numbers, u8x16, as a u8x8: the inverse of `unpack_nibbles`."""
+    return even_lanes(numbers) | (odd_lanes(numbers) << splat(u8x8, uint8(4)))
 
 
 def make_4bit_codes(block: Block) -> tuple[InlinedFunction, InlinedFunction, InlinedFunction]:

@@ -55,13 +55,14 @@ def make_integer_multiple(least: int, most: int) -> Any:
     return multiple
 
 
-def make_odd_multiple(most: int) -> Any:
-    """Make the inlined function multiple(t) for 1, 3, 5, ..., most."""
+def make_odd_multiple(least: int, most: int) -> Any:
+    """Make the inlined function multiple(t) for the odd numbers from `least` to `most`."""
+    first, last = float32(least // 2), float32(most // 2)
 
     @inline
     def multiple(t: Any) -> Any:
         one, half = splat(f32x16, float32(1.0)), splat(f32x16, float32(0.5))
-        which = minimum(maximum(rint((t - one) * half), splat(f32x16, float32(0.0))), splat(f32x16, float32(most // 2)))
+        which = minimum(maximum(rint((t - one) * half), splat(f32x16, first)), splat(f32x16, last))
         return which + which + one
 
     return multiple
