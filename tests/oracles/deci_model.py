@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_decoder import Decoder, RMSNorm, attend, heads, matrix, rotated
+from torch_decoder import PlainDecoder, RMSNorm, attend, heads, matrix, rotated
 
 
 class Attention(nn.Module):
@@ -70,18 +70,6 @@ def layer_of(config: Any, number: int) -> Layer:
     return Layer(config, other if group is None else Attention(config, group), n_ff)
 
 
-class DeciLMForCausalLM(Decoder):
+class DeciLMForCausalLM(PlainDecoder):
     def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model = nn.Module()
-        self.model.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.model.layers = nn.ModuleList(layer_of(config, number) for number in range(config.num_hidden_layers))
-        self.model.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = matrix(config.hidden_size, config.vocab_size)
-        self.post_init()
-
-    def logits(self, ids: Tensor) -> Tensor:
-        x = self.model.embed_tokens(ids)
-        for layer in self.model.layers:
-            x = layer(x)
-        return self.lm_head(self.model.norm(x))
+        super().__init__(config, layer_of)

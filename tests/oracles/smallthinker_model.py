@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_decoder import Decoder, RMSNorm, attend, heads, matrix, rotated
+from torch_decoder import PlainDecoder, RMSNorm, attend, heads, matrix, rotated
 
 
 class Expert(nn.Module):
@@ -63,18 +63,6 @@ class Layer(nn.Module):
         return y + self.block_sparse_moe(self.post_attention_layernorm(y), x)
 
 
-class SmallThinkerForCausalLM(Decoder):
+class SmallThinkerForCausalLM(PlainDecoder):
     def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model = nn.Module()
-        self.model.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.model.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
-        self.model.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = matrix(config.hidden_size, config.vocab_size)
-        self.post_init()
-
-    def logits(self, ids: Tensor) -> Tensor:
-        x = self.model.embed_tokens(ids)
-        for layer in self.model.layers:
-            x = layer(x)
-        return self.lm_head(self.model.norm(x))
+        super().__init__(config, Layer)

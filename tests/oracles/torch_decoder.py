@@ -1,5 +1,6 @@
 """Parts of decoders in torch, for models that transformers lacks. All take one text, without a batch dimension."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,26 @@ class Decoder(PreTrainedModel):
 
     def forward(self, ids: Tensor, *, use_cache: bool = False) -> Any:
         return SimpleNamespace(logits=self.logits(ids[0])[None])
+
+
+class PlainDecoder(Decoder):
+    """A decoder whose layers follow each other, between an embedding and an RMS norm. `layer(config, number)` makes a
+    layer."""
+
+    def __init__(self, config: Any, layer: Callable[[Any, int], nn.Module]) -> None:
+        super().__init__(config)
+        self.model = nn.Module()
+        self.model.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.model.layers = nn.ModuleList(layer(config, number) for number in range(config.num_hidden_layers))
+        self.model.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = matrix(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def logits(self, ids: Tensor) -> Tensor:
+        x = self.model.embed_tokens(ids)
+        for layer in self.model.layers:
+            x = layer(x)
+        return self.lm_head(self.model.norm(x))
 
 
 class Encoder(PreTrainedModel):
