@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,8 +95,8 @@ SHARED_CACHE = paths.cache_root()  # shared by all tests: downloaded models and 
 
 
 @pytest.fixture(scope="module")
-def reference_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return the GGUF file of a reference model in F32, created once."""
+def reference_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """Return the GGUF file of a reference model in F32, created once. All of them are deleted after the module."""
     import checkpoints
     import reference_models
 
@@ -105,7 +106,8 @@ def reference_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
         path = folder / f"{name}.gguf"
         return path if path.exists() else checkpoints.as_f32(reference_models.checkpoint(name, folder), path)
 
-    return made
+    yield made
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(autouse=True)
