@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_decoder import RMSNorm
 from transformers import PretrainedConfig, PreTrainedModel
 
 IMAGE_ID = 260
@@ -32,15 +33,6 @@ def rotary_positions(is_image: Tensor) -> Tensor:
 def uses_visual_expert(is_image: Tensor) -> Tensor:
     """Return which rows are multiplied with the matrices of images: those before another row of an image."""
     return is_image & F.pad(is_image[1:], (0, 1))
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, n: int, eps: float) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(n)), eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
 
 class MLP(nn.Module):
