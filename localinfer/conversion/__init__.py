@@ -78,5 +78,6 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
         **pooling.fields(folder, architecture, numbers),
         **vocabulary.fields(tokens, numbers.n_vocab),
         **special_tokens.fields(tokenizer_folder, tokens, numbers.n_vocab),
+        **architecture.own_fields,
     }
     return Source(folder.path, fields, converted, tuple(dict.fromkeys((*folder.files, *tokenizer_folder.files))))

@@ -63,6 +63,7 @@ class Architecture:
 
     is_draft_head: bool = False  # a draft head, which may use the target's embedding and output layer
     is_encoder: bool = False  # attention is bidirectional, and there is no output layer
+    is_diffusion: bool = False  # attention is bidirectional, and the output layer predicts masked tokens
     has_learned_positions: bool = False
     copied_tensors: Mapping[str, str] = field(default_factory=dict)  # unused tensors that readers require -> source
     ignored_tensors: str = ""  # a pattern of names that are ignored
@@ -96,5 +97,6 @@ class Architecture:
     read_hparams: Callable[[JsonObject, HParams], HParams] = keep_hparams  # adds what only this architecture has
     metadata: Callable[[JsonObject, HParams], dict[str, Field]] = no_metadata  # computed metadata
     layer_overrides: Callable[[JsonObject, HParams], tuple[LayerOverrides, ...]] = no_overrides
+    own_fields: Mapping[str, Field] = field(default_factory=dict)  # whole GGUF keys that all checkpoints get
     required_values: Mapping[str, Any] = field(default_factory=dict)  # the only supported values of some keys
     defaults: Mapping[str, Any] = field(default_factory=dict)  # values of missing keys

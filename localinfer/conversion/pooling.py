@@ -19,7 +19,8 @@ NAMES = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # pooling names of 
 
 def fields(folder: CheckpointFolder, architecture: Architecture, hparams: HParams) -> dict[str, Field]:
     """Return the metadata keys of an embedding model."""
-    metadata = {"attention.causal": Field.flag(False)} if architecture.is_encoder else {}
+    is_bidirectional = architecture.is_encoder or architecture.is_diffusion
+    metadata = {"attention.causal": Field.flag(False)} if is_bidirectional else {}
     pooling = read_pooling(folder)
     if pooling:
         metadata["pooling_type"] = Field.uint32(POOLINGS.index(pooling))

@@ -48,7 +48,7 @@ def score_groups(
     text that does not fit into the context, and LocalInferError if logits are not finite.
     """
     engine.require_open()
-    engine.compiled_graph.require_output_layer()
+    engine.compiled_graph.require_next_tokens()
     engine.compiled_graph.wait_for_kernels()
     engine.reset()
     batcher = _Batcher(engine, groups)

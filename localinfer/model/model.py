@@ -55,7 +55,8 @@ class Model(TextGeneration, ChatPrompts, AdapterScales, CacheFiles, Views):
         """
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the logits after each of these tokens: float32 (len(ids), n_vocab)."""
+        """Return the logits after each of these tokens: float32 (len(ids), n_vocab). Those of a diffusion language
+        model are computed from the whole text."""
         return self._session.logits(self._check_ids(ids, media=True))
 
     def stream(

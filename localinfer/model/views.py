@@ -24,7 +24,8 @@ class Views(HookedModel, Embeddings):
         """Return the logit lens of a text or of token ids: the `top` most probable next tokens that the output layer
         predicts from the residual stream before the first layer and after each.
 
-        Raises UsageError if the model has several residual streams, UnsupportedError for an encoder.
+        Raises UsageError if the model has several residual streams, UnsupportedError for an encoder and a diffusion
+        language model.
         """
         from localinfer.evaluation.views.logit_lens import PATTERNS, logit_lens
 
@@ -45,7 +46,7 @@ class Views(HookedModel, Embeddings):
         ids = self._text_ids(prompt)
         numbers = ["*"] if layers is None else layers
         with self.capture(*(f"blk.{number}.attn_weights" for number in numbers)) as trace:
-            if self.engine.compiled_graph.model_graph.logits_buffer is None:  # an encoder
+            if not self.engine.compiled_graph.model_graph.context.causal:
                 self.embed_tokens([ids])
             else:
                 self._session.evaluate(ids)
@@ -55,7 +56,7 @@ class Views(HookedModel, Embeddings):
         """Return the probability and the rank of each token of a text or of token ids after those before it, and the
         `top` most probable ones in its place.
 
-        Raises UsageError for fewer than two tokens, UnsupportedError for an encoder.
+        Raises UsageError for fewer than two tokens, UnsupportedError for an encoder and a diffusion language model.
         """
         from localinfer.evaluation.views.token_probabilities import token_probabilities
 
@@ -63,7 +64,7 @@ class Views(HookedModel, Embeddings):
         ids = self._text_ids(prompt)
         if len(ids) < 2:
             raise UsageError("prompt: at least two tokens are required: the first one has no probability")
-        self.engine.compiled_graph.require_output_layer()
+        self.engine.compiled_graph.require_next_tokens()
         batches = self._session.logits_in_batches(ids[:-1])
         return token_probabilities(batches, ids, self._token_texts(ids), top, self._token_text)
 

@@ -21,6 +21,7 @@ from localinfer.graph.builder import (
     OutputOperations,
 )
 from localinfer.graph.properties.attention import AttentionSpec
+from localinfer.graph.properties.direction import is_causal
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.router import Router
@@ -53,7 +54,6 @@ from localinfer.naive.points import PointBuilder
 from localinfer.naive.positions import RopeOptions, key_anchors, rope_of_file
 from localinfer.naive.recurrence import NumpyRecurrence
 from localinfer.naive.weights import Model
-from localinfer.runtime.compiled_graph import BIDIRECTIONAL
 
 
 class NumpyBuilder(PointBuilder):
@@ -71,7 +71,7 @@ class NumpyBuilder(PointBuilder):
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
         self.per_head = NumpyHeads(model)
         self.output = NumpyOutput(self)
-        self.causal = self.hparams.flag("attention.causal", self.hparams.architecture not in BIDIRECTIONAL)
+        self.causal = is_causal(self.hparams)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
         self.residual: Floats | None = None
 

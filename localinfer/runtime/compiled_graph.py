@@ -20,6 +20,7 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.op import set_large_batch_kernels
 from localinfer.graph.properties.adapters import Adapters
+from localinfer.graph.properties.direction import is_causal, is_diffusion
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.recording.context import Context
@@ -56,7 +57,6 @@ class MediaInputs(NamedTuple):
 
 LOGITS_BYTES = 32 << 20  # approximate size of the logits buffer
 LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
-BIDIRECTIONAL = ("gemma-embedding", "llama-embed")  # encoders whose files lack the metadata key
 ACTIVATION_PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
 DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether attention is causal
 
@@ -198,6 +198,15 @@ class CompiledGraph:
             f = self.files[0]
             what = f"{f.get('general.architecture', str)} is an encoder and does not predict tokens"
             raise f.error("", f"{what}; `localinfer embed` computes embeddings with it", UnsupportedError)
+
+    def require_next_tokens(self) -> None:
+        """Raise UnsupportedError for a model that does not predict next tokens: an encoder, a diffusion language
+        model."""
+        self.require_output_layer()
+        if self.model_graph.context.diffusion:
+            f = self.files[0]
+            what = f"{f.get('general.architecture', str)} is a diffusion language model and predicts masked tokens"
+            raise f.error("", f"{what}, not the next one", UnsupportedError)
 
     @property
     def has_draft_head(self) -> bool:
@@ -346,14 +355,15 @@ def build_graph(
     build_model = architectures.find_build_function(f, options.architecture)
     keys = Hyperparameters(f)
     n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
-    causal = keys.flag("attention.causal", keys.architecture not in BIDIRECTIONAL)
+    causal, diffusion = is_causal(keys), is_diffusion(keys)
     wraps = options.ctx_policy == "ring" and causal
     sinks = attention_sinks(options.keep, n_ctx) if wraps else 0
     batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx)) if causal else n_ctx
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
     sequences = min(options.parallel, batch) if causal else 1
-    outputs = max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
+    is_encoder = not causal and not diffusion
+    outputs = batch if is_encoder else max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
     threads = options.threads or resources.default_threads()
     uses_draft_head = "head" in parse_speculation_types(options.spec_type) and not hooks
     precision = DEFAULT_PRECISION[causal] if options.precision == "auto" else options.precision
@@ -363,7 +373,7 @@ def build_graph(
     uses_mtp_head = uses_draft_head and draft_head is None
     context = Context(
         n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head, media and causal,
-        predicts_experts=bool(options.memory),
+        predicts_experts=bool(options.memory), diffusion=diffusion,
     )  # fmt: skip
     model = ModelGraph(f, keys, graph, context, adapters, hooks)
     if draft_head and uses_draft_head and causal:

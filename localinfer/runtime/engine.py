@@ -73,7 +73,7 @@ class Engine(SequenceEngine):
         return self.compiled_graph.max_batch
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
-        self.compiled_graph.require_output_layer()
+        self.compiled_graph.require_next_tokens()
         for batch in split_batches(self.validate_tokens(tokens), self.max_batch, self.runner.media_table):
             self._evaluate_batch(batch)
             for rows in output_row_batches(len(batch), self.graph.outputs, skip):

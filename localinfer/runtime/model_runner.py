@@ -87,7 +87,7 @@ class ModelRunner:
         with self.lock:
             self.require_open()
             if len(rows):
-                self.compiled_graph.require_output_layer()
+                self.compiled_graph.require_next_tokens()
             self.prepare(segments)
             self.n_batches, self.n_batched = self.n_batches + 1, self.n_batched + len(segments)
             logits = self._batch.select_output_rows(rows)

@@ -56,7 +56,7 @@ class SequenceEngine(ABC):
         the sequence holds the completed batches, or as many tokens as it can rewind to; see `n_past`.
         """
         with self.lock:
-            self.compiled_graph.require_output_layer()
+            self.compiled_graph.require_next_tokens()
             ids, n_done, n_ops = self.validate_tokens(tokens), 0, len(self.graph.ops)
             needs_checkpoint = rewindable_suffix > 0 and not self.sequence.can_rewind
             table, max_prefix = self.runner.media_table, max(0, len(ids) - rewindable_suffix)
@@ -89,7 +89,7 @@ class SequenceEngine(ABC):
         the tokens before the draft.
         """
         with self.lock:
-            self.compiled_graph.require_output_layer()
+            self.compiled_graph.require_next_tokens()
             ids = self.validate_tokens(tokens)
             assert len(ids) <= self.max_step_tokens
             if len(ids) > skip + 1:
@@ -101,15 +101,31 @@ class SequenceEngine(ABC):
         decode_loop.process_logits(self.evaluate_draft(*decode_loop.next_tokens()))
 
     def logits(self, tokens: Tokens) -> Logits:
-        """Append `tokens` and return the logits after each, float32 (len(tokens), n_vocab)."""
+        """Append `tokens` and return the logits after each, float32 (len(tokens), n_vocab). For a diffusion language
+        model, see `bidirectional_logits`."""
         with self.lock:
             ids = self.validate_tokens(tokens)
             result = np.empty((len(ids), self.n_vocab), np.float32)
-            n_done = 0
-            for rows in self.logits_in_batches(ids):
+            is_diffusion = self.compiled_graph.model_graph.context.diffusion
+            n_done, positions = 0, np.arange(len(ids), dtype=np.int32)
+            for rows in self.bidirectional_logits(ids, positions) if is_diffusion else self.logits_in_batches(ids):
                 result[n_done : n_done + len(rows)] = rows
                 n_done += len(rows)
             return result
+
+    def bidirectional_logits(self, tokens: Tokens, positions: Ids) -> abc.Iterator[Logits]:
+        """Evaluate a text with a diffusion language model, and yield the logits of these positions, several rows at a
+        time: float32 (rows, n_vocab), valid until the next ones.
+
+        Each position has seen the whole text. Nothing is cached. The caller must exhaust the iterator. Errors are those
+        of `evaluate`.
+        """
+        with self.runner.lock:
+            self.reset()
+            self.runner.evaluate_packed(self.sequence, [self.validate_tokens(tokens)])
+            for first in range(0, len(positions), self.graph.outputs):
+                yield self.runner.evaluate_output_layer(positions[first : first + self.graph.outputs])
+            self.reset()
 
     @abstractmethod
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:

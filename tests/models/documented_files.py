@@ -109,6 +109,17 @@ def recurrent_model(path: Path) -> Path:
     return as_f32(reference_models.checkpoint("mamba", path.parent / "mamba"), path)
 
 
+def diffusion_checkpoint(path: Path) -> Path:
+    made = reference_models.checkpoint("llada", path.parent).rename(path)
+    edit_json(path / "config.json", lambda config: config.update(max_sequence_length=N_CTX))
+    (path / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return made
+
+
+def diffusion_model(path: Path) -> Path:
+    return as_type(diffusion_checkpoint(path.parent / "checkpoint"), path, "Q8_0")
+
+
 def importance_matrix(path: Path) -> None:
     import localinfer
 
@@ -182,6 +193,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
     "plm-checkpoint/": lambda path: reference_models.checkpoint("plm", path.parent).rename(path),
+    "llada-checkpoint/": diffusion_checkpoint, "llada-q8_0.gguf": diffusion_model,
     "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
     "voxtral.gguf": hearing_model, "mamba.gguf": recurrent_model,

@@ -31,6 +31,7 @@ from safetensors.numpy import save_file
 DATA = Path(__file__).parents[1] / "data" / "reference_models"
 ENCODERS = sorted(path.stem for path in DATA.glob("*.json") if '"encoder": true' in path.read_text(encoding="utf-8"))
 NAMES = sorted({path.stem for path in DATA.glob("*.json")} - {*ENCODERS})  # of models with an output layer
+BIDIRECTIONAL = ENCODERS + [name for name in NAMES if name.startswith(("dream", "llada", "rnd1"))]
 N_VOCAB = 264  # bytes, and a few that never occur in texts
 Floats = NDArray[np.float32]
 

@@ -4,8 +4,7 @@ for them. Written from what the code of published checkpoints computes, with the
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch_decoder import PlainDecoder, RMSNorm, attend, heads, matrix, rotated
+from torch_decoder import MLP, PlainDecoder, RMSNorm, attend, heads, matrix, rotated
 
 
 class Attention(nn.Module):
@@ -31,15 +30,6 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear_attn(x)
-
-
-class MLP(nn.Module):
-    def __init__(self, n: int, n_ff: int) -> None:
-        super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = matrix(n, n_ff), matrix(n, n_ff), matrix(n_ff, n)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nn.Module):

@@ -47,6 +47,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, window: int = 0, *, causal: bool = T
     return (weights @ v).transpose(0, 1).flatten(1)
 
 
+class MLP(nn.Module):
+    def __init__(self, n: int, n_ff: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = matrix(n, n_ff), matrix(n, n_ff), matrix(n_ff, n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
 class Decoder(PreTrainedModel):
     """The base of models whose `logits` compute those of a text, (tokens, vocabulary)."""
 

@@ -43,13 +43,15 @@ def order(candidate: Candidate) -> tuple[float, int]:
 
 
 def decoders() -> Iterator[tuple[str, str, Architecture]]:
-    """Yield the known architectures that are neither encoders nor draft heads, with the modules that have a class of
-    them, or else define them, and their names there."""
+    """Yield the known architectures that predict next tokens and are no draft heads, with the modules that have a class
+    of them, or else define them, and their names there."""
     found: dict[int, tuple[str, str, Architecture]] = {}
     for family in FAMILIES:
         module, of_classes = family.__name__.rpartition(".")[2], [*family.BY_CLASS.values()]
         for variable, architecture in vars(family).items():
-            if not isinstance(architecture, Architecture) or architecture.is_encoder or architecture.is_draft_head:
+            if not isinstance(architecture, Architecture) or architecture.is_draft_head:
+                continue
+            if architecture.is_encoder or architecture.is_diffusion:
                 continue
             if architecture in of_classes or id(architecture) not in found:
                 found[id(architecture)] = module, variable, architecture

@@ -16,3 +16,4 @@ class Context(NamedTuple):
     draft_head: bool = False  # build the MTP head, too
     media: bool = False  # rows of images and sounds may take the place of token embeddings
     predicts_experts: bool = False  # each layer predicts which experts the next one will choose
+    diffusion: bool = False  # the output layer predicts masked tokens, with attention in both directions

@@ -33,7 +33,7 @@ class OutputRecorder(OutputOperations[Buffer]):
 
     def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
         g, model, states = self._g, self._model, self.final_states(x, norm)
-        if not model.context.causal:
+        if not model.context.causal and not model.context.diffusion:
             return
         logits = g.matmul(states, model.output_matrix, model.n_vocab)
         if scale != 1.0 or cap:

@@ -77,7 +77,7 @@ class ScheduledEngine(SequenceEngine):
                 self._next_request = request.next_request if request.state is RequestState.FINISHED else request
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
-        self.compiled_graph.require_output_layer()
+        self.compiled_graph.require_next_tokens()
         for batch in split_batches(self.validate_tokens(tokens), self.graph.outputs, self.runner.media_table):
             if len(batch) - skip > self.graph.outputs:
                 what = f"rows of one image; at most {self.graph.outputs} fit in memory"

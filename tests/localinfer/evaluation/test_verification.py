@@ -69,7 +69,7 @@ def test_every_architecture_is_computed_correctly(name: str, file: Callable[[str
     found = verify(file(name), **EXACT)
     assert not failures(found)
     assert not found.weights_not_finite
-    assert found.batches == ([20, 3] if name in reference_models.ENCODERS else [17, 1, 2])
+    assert found.batches == ([20, 3] if name in reference_models.BIDIRECTIONAL else [17, 1, 2])
     assert {check.operation for check in found.checks} >= {"embedding", "norm", "product"}
 
 
