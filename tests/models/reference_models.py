@@ -73,6 +73,12 @@ def architecture(name: str) -> str:
     return str(read_description(name)["architecture"])
 
 
+def one_of_each_architecture() -> list[str]:
+    """Return the name of the model with the most kinds of tensors of each architecture that has an output layer."""
+    by_kinds = sorted(NAMES, key=lambda name: len(read_description(name)["tensors"]))
+    return sorted({architecture(name): name for name in by_kinds}.values())
+
+
 def checkpoint(name: str, folder: Path) -> Path:
     """Write the checkpoint below `folder` and return it: weights in F32, and a tokenizer of single bytes."""
     reference, path = read_description(name), folder / name

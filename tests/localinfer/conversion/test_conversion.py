@@ -29,6 +29,7 @@ CONVERSION: dict[str, Any] = recorded.read("conversion")
 STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  # parts of one tensor of a GGUF file
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that use the keys and values of other layers
 each = pytest.mark.parametrize("name", reference_models.NAMES)
+one_of_each_architecture = pytest.mark.parametrize("name", reference_models.one_of_each_architecture())
 each_head = pytest.mark.parametrize("name", eagle3_heads.NAMES)
 
 # Keys that are always written here but that llama.cpp omits if they have default values, and keys unknown to it.
@@ -359,7 +360,7 @@ def altered(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-@each
+@one_of_each_architecture
 def test_missing_tensor(name: str, tmp_path: Path) -> None:
     """The tensor is missing in the last block; its name is known from the other blocks."""
     folder = reference_models.checkpoint(name, tmp_path)
@@ -372,7 +373,7 @@ def test_missing_tensor(name: str, tmp_path: Path) -> None:
         assert str(refusal(folder)).endswith(f"tensor {missing}: is missing")
 
 
-@each
+@one_of_each_architecture
 def test_wrong_shape_names_the_tensor(name: str, tmp_path: Path) -> None:
     folder = reference_models.checkpoint(name, tmp_path)
     whole = load_file(folder / "model.safetensors")
@@ -383,7 +384,7 @@ def test_wrong_shape_names_the_tensor(name: str, tmp_path: Path) -> None:
         assert f"tensor {key}: has " in str(refusal(folder))
 
 
-@each
+@one_of_each_architecture
 def test_unexpected_tensor(name: str, tmp_path: Path) -> None:
     folder = reference_models.checkpoint(name, tmp_path)
     tensors = reference_models.read_description(name)["tensors"]
