@@ -41,6 +41,9 @@ class Architecture:
 
     # Tensors by GGUF's names, without ".weight" and layer number.
     layer_tensors: tuple[str, ...]
+    layer_group: str = "blk"  # with which the names of layer tensors begin
+    decoder_tensors: tuple[str, ...] = ()  # of each layer of a decoder beside the encoder, which has the others
+    first_layer_tensors: tuple[str, ...] = ()  # further tensors of the first layer, which others may have, too
     not_first_layer_tensors: tuple[str, ...] = ()  # further tensors of every layer but the first
     moe_tensors: tuple[str, ...] = ()  # further tensors of layers with experts
     dense_tensors: tuple[str, ...] = ()  # further tensors of layers without experts, such as leading dense layers

@@ -16,10 +16,11 @@ from localinfer.conversion.expert_metadata import experts
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
-from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 from localinfer.graph.properties.pooling import POOLINGS
 
 Fields = dict[str, Field]
+MAX_BUCKETS = 1 << 10
 BAICHUAN2_VOCABULARY = 125_696
 MINICPM3_SCALES = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
 
@@ -38,6 +39,29 @@ def minicpm3(config: JsonObject, hp: HParams) -> Fields:
     usual = minicpm_scales(replace(config, values={**config.values, **MINICPM3_SCALES}), hp)
     scales = {key: field for key, field in minicpm_scales(config, hp).items() if field != usual[key]}
     return expanded_mla(config, hp) | scales
+
+
+def t5_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the number of relative position buckets, and the number of decoder layers: that of the encoder by default."""
+    buckets = config.positive_int("relative_attention_num_buckets", MAX_BUCKETS)
+    decoder = config.positive_int("num_decoder_layers", MAXIMA["block_count"], hp.n_layer)
+    return replace(hp, n_decoder_layers=decoder, sizes={**hp.sizes, "n_buckets": buckets})
+
+
+def t5(config: JsonObject, hp: HParams) -> Fields:
+    """Return T5's metadata: that of its encoder, and what distinguishes the decoder."""
+    start = Field.uint32(config.get("decoder_start_token_id", int))
+    return t5_encoder(config, hp) | {
+        "decoder_block_count": Field.uint32(hp.n_decoder_layers), "decoder_start_token_id": start,
+    }  # fmt: skip
+
+
+def t5_encoder(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return the metadata of T5's encoder. As in llama.cpp's files, the epsilon has two keys."""
+    return {
+        "attention.layer_norm_epsilon": Field.float32(hp.eps),
+        "attention.relative_buckets_count": Field.uint32(hp.size("n_buckets")),
+    }
 
 
 def refact_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001

@@ -50,6 +50,7 @@ class HParams:
     n_embd_per_layer: int = 0  # width of the per-layer embeddings (Gemma 3n)
     layer_overrides: tuple[LayerOverrides, ...] = ()  # one per layer; empty if all layers are alike
     n_ff_shared: int = 0  # feed-forward length of the shared experts
+    n_decoder_layers: int = 0  # layers of a decoder beside the encoder, which has n_layer layers
     n_mtp_layers: int = 0  # multi-token prediction (MTP) layers after the others
     n_dense_layers: int = 0  # leading layers without experts
     moe_interleave: int = 1  # every moe_interleave-th layer has experts

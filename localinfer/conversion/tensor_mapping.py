@@ -47,7 +47,8 @@ def map_tensors(
     Raises UnsupportedError naming a tensor that has none.
     """
     blocks = hparams.n_layer + hparams.n_mtp_layers
-    known = gguf_name_map(architecture.name_map_architecture or architecture.name, blocks)
+    longest = max(blocks, hparams.n_decoder_layers)
+    known = gguf_name_map(architecture.name_map_architecture or architecture.name, longest)
     architecture_names = {**architecture.tensor_names, **(mtp.TENSOR_NAMES if architecture.has_mtp else {})}
     by_name: dict[str, StoredTensor | StackedTensor] = {}
     has_more = architecture.has_mtp or architecture.ignores_mtp

@@ -4,7 +4,7 @@ Every tensor of the architecture must be present, in the shape that config.json 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -35,7 +35,9 @@ ALWAYS_F32 = re.compile(  # also if they are matrices
     r"|time_mix_(lerp_fused|r_k|w[12])"
 )
 CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d")  # one filter per channel; checkpoints have an extra dimension of 1
-BLOCK = re.compile(r"blk\.\d+\.")
+BLOCK = re.compile(r"((enc|dec)\.)?blk\.\d+\.")
+LAYER_NUMBER = re.compile(r"(?<=blk\.)\d+")
+DECODER = "dec.blk"
 NO_LAYER = -1
 
 
@@ -48,10 +50,11 @@ class ExpectedTensor(NamedTuple):
     layer: int
     kind: str
     no_weight_suffix: tuple[str, ...] = ()
+    group: str = "blk"
 
     @property
     def prefix(self) -> str:
-        return f"blk.{self.layer}." if self.layer != NO_LAYER else ""
+        return f"{self.group}.{self.layer}." if self.layer != NO_LAYER else ""
 
     def layer_hparams(self, hparams: HParams) -> HParams:
         """Return the hyperparameters of its layer."""
@@ -153,6 +156,9 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
         for kind in architecture.optional_layer_tensors
         if architecture.fused_sources.get(kind, kind) in kinds and (hparams.n_ff_shared or not kind.endswith("_shexp"))
     ]
+    if architecture.layer_group != "blk":
+        yield from grouped_tensors(architecture, hparams, present, optional)
+        return
     for block in range(hparams.n_layer + hparams.n_mtp_layers):
         ffn_tensors = architecture.moe_tensors if hparams.has_experts(block) else architecture.dense_tensors
         of_type = architecture.layer_type_tensors[hparams.layer_types[block]] if architecture.layer_type_tensors else ()
@@ -179,11 +185,26 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
 
 def checkpoint_name(present: TensorMap, name: str) -> str:
     """Return the checkpoint's name for a tensor, inferred from another layer if possible."""
-    kind, block = BLOCK.sub("", name), name.split(".")[1]
+    kind, number = LAYER_NUMBER.sub("", name), LAYER_NUMBER.search(name)
     for other, tensor in present.items():
-        if other != name and BLOCK.sub("", other) == kind:
-            return re.sub(r"\.\d+\.", f".{block}.", tensor.name, count=1)
+        if number and other != name and LAYER_NUMBER.sub("", other) == kind:
+            return re.sub(r"\.\d+\.", f".{number[0]}.", tensor.name, count=1)
     return name
+
+
+def grouped_tensors(
+    architecture: Architecture, hparams: HParams, present: TensorMap, optional: Sequence[str]
+) -> Iterator[ExpectedTensor]:
+    """Yield the tensors of the layers of an encoder, and of the decoder beside it if there is one."""
+    groups = (
+        (architecture.layer_group, hparams.n_layer, architecture.layer_tensors),
+        (DECODER, hparams.n_decoder_layers, architecture.decoder_tensors),
+    )
+    for group, count, kinds in groups:
+        for layer in range(count if kinds else 0):
+            further = (ExpectedTensor(layer, kind, group=group) for kind in architecture.first_layer_tensors)
+            yield from (each for each in further if not layer or each.name in present)
+            yield from (ExpectedTensor(layer, kind, group=group) for kind in (*kinds, *optional))
 
 
 def reject_leftover(

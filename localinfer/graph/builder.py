@@ -72,8 +72,9 @@ class Builder(ABC, Generic[X]):
         """Activations that several layers use, beside the residual stream."""
 
     @abstractmethod
-    def blocks(self) -> Iterator[Block]:
-        """Iterate over the layers. Activations that one layer creates must not be used in the next."""
+    def blocks(self, group: str = "blk") -> Iterator[Block]:
+        """Iterate over the layers. Activations that one layer creates must not be used in the next. The names of their
+        tensors begin with `group`."""
 
     # --- rows ---
 

@@ -31,6 +31,13 @@ POINTS: Mapping[str, str] = {
     "attn_heads": "outputs of the attention heads, head after head",
     "attn_sub_norm": "norm of the heads' outputs",
     "attn_output": "product with the output matrix of attention",
+    "attn_o": "product with the output matrix of attention (T5)",
+    "cross_attn_norm": "norm before cross-attention",
+    "cross_attn_q": "queries of cross-attention, head after head",
+    "cross_attn_k": "keys of the encoder's output for cross-attention, head after head",
+    "cross_attn_v": "values of the encoder's output for cross-attention, head after head",
+    "cross_attn_heads": "outputs of the heads of cross-attention, head after head",
+    "cross_attn_o": "product with the output matrix of cross-attention",
     "post_attention_norm": "norm of the attention branch, or of the residual stream after it",
     "attn_out": "output of the attention branch (or of what replaces it), which is added to the residual stream",
     "attn_output_norm": "residual stream after attention and its norm (encoders)",
@@ -86,6 +93,7 @@ POINTS: Mapping[str, str] = {
     "channel_mix_shift_state": "norm of the last token of a batch, which the channel mixing of the next token reads",
     "channel_mix_key": "keys (neurons) of a channel mixing, before the activation function",
     "channel_mix_value": "output of a channel mixing, which is added to the residual stream",
+    "enc.output_norm": "output of an encoder-decoder model's encoder",
     "output_norm": "hidden states after the output norm, of the tokens whose logits are computed",
     "logits": "logits, of the tokens whose logits are computed",
     "v.patch_embd": "patches times the patch embedding, with its bias and learned positions",
@@ -96,7 +104,7 @@ POINTS: Mapping[str, str] = {
 }
 OF_TENSOR = "product, norm or convolution with the tensor of this name"
 ENCODER_PREFIXES = ("v.", "a.", "mm.", "resampler.")
-LAYER = re.compile(r"([va]\.(sam\.)?)?blk\.(\d+\.)+")
+LAYER = re.compile(r"(([va]|enc|dec)\.(sam\.)?)?blk\.(\d+\.)+")
 READ_ONLY = ATTENTION_WEIGHTS, "ffn_expert_ids"
 N_SUGGESTIONS = 5
 

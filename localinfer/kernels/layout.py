@@ -15,6 +15,11 @@ WORKER_ASLEEP, WORKER_WAITING, WORKER_RUNNING = 0, 1, 2  # states; a worker that
 
 PAGE_SIZE = 64  # KV cache entries per page, which attention processes together
 PANEL_KEYS = 16  # entries whose keys are interleaved
+# A row of the biases of scores by the distance of the key has those of the distances -FIRST_BIAS to FIRST_BIAS - 1, all
+# of which are the same beyond MAX_BIAS_DISTANCE.
+MAX_BIAS_DISTANCE = 128
+FIRST_BIAS = MAX_BIAS_DISTANCE + PANEL_KEYS
+BIAS_ROW = 2 * FIRST_BIAS
 UNLIMITED_WINDOW = 1 << 30  # a window that includes all positions
 GROUP_BYTES = {
     "f32": 128,

@@ -145,8 +145,8 @@ APPEND = KernelSignature.parse(
 ATTENTION = KernelSignature.parse(
     "localinfer.kernels.attention.paged_attention:attention",
     "tokens q q_sink k_cache v_cache capacity entry_positions query_positions oldest newest segments "
-    "sink_pages group kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks slopes chunk "
-    "partial:out y:out q_out:out stop",
+    "sink_pages group kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks slopes biases "
+    "chunk partial:out y:out q_out:out stop",
 )
 COMBINE = KernelSignature.parse(
     "localinfer.kernels.attention.combine:combine",

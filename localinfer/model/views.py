@@ -45,7 +45,7 @@ class Views(HookedModel, Embeddings):
 
         ids = self._text_ids(prompt)
         numbers = ["*"] if layers is None else layers
-        with self.capture(*(f"blk.{number}.attn_weights" for number in numbers)) as trace:
+        with self.capture(*(f"*blk.{number}.attn_weights" for number in numbers)) as trace:
             if not self.engine.compiled_graph.model_graph.context.causal:
                 self.embed_tokens([ids])
             else:

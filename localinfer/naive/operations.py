@@ -20,7 +20,7 @@ from localinfer.graph.builder import (
     ModalityFunction,
     OutputOperations,
 )
-from localinfer.graph.properties.attention import AttentionSpec
+from localinfer.graph.properties.attention import AttentionSpec, relative_buckets
 from localinfer.graph.properties.direction import is_causal
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.rope import Rope
@@ -87,9 +87,9 @@ class NumpyBuilder(PointBuilder):
     def cross_layer(self) -> NumpyCrossLayer:
         return NumpyCrossLayer(self, self.model, self.n_tokens)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self, group: str = "blk") -> Iterator[Block]:
         for number, heads in enumerate(self.attention_heads):
-            blk, x = Block(number, heads), None if self.cross_layer.has_streams else self.residual
+            blk, x = Block(number, heads, group), None if self.cross_layer.has_streams else self.residual
             if x is not None:
                 self.point(x, f"{blk}resid_pre")
             yield blk
@@ -160,7 +160,7 @@ class NumpyBuilder(PointBuilder):
     ) -> Floats:  # fmt: skip
         y = self.product(x, name)
         assert y.shape[1] == n_out
-        if name.startswith("blk."):  # the embedding may be the output matrix, too
+        if "blk." in name:  # the embedding may be the output matrix, too
             self.point(y, name)
         if add_to is None:
             return y
@@ -226,6 +226,7 @@ class NumpyBuilder(PointBuilder):
         if spec.chunked:
             mask &= position[:, None] // window == position[None, :] // window
         scores = soft_cap(factor * scores, spec.cap) + alibi(blk.heads.count, spec.max_alibi_bias, position)
+        scores += self.distance_biases(spec.bias) if spec.bias else 0.0
         scores = np.where(mask, scores, -np.inf)
         if spec.sinks:  # an extra column whose value is 0
             sink_scores = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]
@@ -234,6 +235,11 @@ class NumpyBuilder(PointBuilder):
         self.points[f"{blk}attn_weights"] = weights[..., : len(position)]
         self.point(y := join_heads(weights @ v), f"{blk}attn_heads")
         return y
+
+    def distance_biases(self, name: str) -> Floats:
+        """Return what is added to the score of each query and key, (heads, n_tokens, n_tokens), by their distance."""
+        weights, ahead = self.model[name], self.positions[None, :] - self.positions[:, None]
+        return weights[relative_buckets(ahead, len(weights), causal=self.causal)].transpose(2, 0, 1)
 
     def named_heads(self, heads: Floats, name: str) -> Floats:
         """Name a point, and return its activations, (heads, n_tokens, size)."""

@@ -1,8 +1,8 @@
 """The vocabulary of a checkpoint, from its tokenizer files, and GGUF's keys for it.
 
-tokenizer.model is SentencePiece's format (sentencepiece_file.py), tokenizer.json that of the `tokenizers` library
-(json_tokenizer.py), tiktoken.model that of tiktoken (tiktoken_file.py), and RWKV's and PLaMo's are text files
-(rwkv_world.py, plamo_file.py).
+tokenizer.model or spiece.model is SentencePiece's format (sentencepiece_file.py), tokenizer.json that of the
+`tokenizers` library (json_tokenizer.py), tiktoken.model that of tiktoken (tiktoken_file.py), and RWKV's and PLaMo's are
+text files (rwkv_world.py, plamo_file.py).
 Tokens that were added later are listed in two more files. special_tokens.py finds the ids of special tokens.
 """
 
@@ -44,9 +44,10 @@ def read_vocabulary(folder: CheckpointFolder, n_vocab: int, characters: str = ""
 
 def read_files(folder: CheckpointFolder, characters: str) -> TokenList:
     """Read the tokens; SentencePiece's file is preferred because it contains the scores."""
-    content = folder.read_bytes(sentencepiece_file.NAME)
-    if content and not characters and sentencepiece_file.is_sentencepiece(content):
-        return sentencepiece_file.read(folder.path / sentencepiece_file.NAME, content)
+    for name in sentencepiece_file.NAMES:
+        content = folder.read_bytes(name)
+        if content and not characters and sentencepiece_file.is_sentencepiece(content):
+            return sentencepiece_file.read(folder.path / name, content)
     if not folder.has(json_tokenizer.NAME):
         lines = folder.read_text(rwkv_world.NAME)
         if lines is not None:
@@ -57,7 +58,7 @@ def read_files(folder: CheckpointFolder, characters: str) -> TokenList:
         ranks = folder.read_text(tiktoken_file.NAME)
         if ranks is not None:
             return tiktoken_file.read(folder, ranks)
-        what = f"there is neither {json_tokenizer.NAME} nor {sentencepiece_file.NAME}"
+        what = f"there is neither {json_tokenizer.NAME} nor {sentencepiece_file.NAMES[0]}"
         raise folder.error(f"{what}: other kinds of tokenizers are not supported", UnsupportedError)
     return json_tokenizer.read(folder.json(json_tokenizer.NAME), characters)
 

@@ -1,9 +1,10 @@
-"""Read tokenizer.model of SentencePiece: a Protocol Buffers message with tokens, scores and types.
+"""Read tokenizer.model of SentencePiece: a Protocol Buffers message with tokens, scores and types. T5's older
+checkpoints have it as spiece.model.
 
     ModelProto       1: pieces   2: trainer_spec   3: normalizer_spec
     SentencePiece    1: text     2: score, f32     3: type, the values of tokenizer.ggml.token_type
-    TrainerSpec      3: model_type, 2 is BPE
-    NormalizerSpec   3: add_dummy_prefix
+    TrainerSpec      3: model_type, 1 is unigram and 2 is BPE
+    NormalizerSpec   2: precompiled_charsmap   3: add_dummy_prefix   4: remove_extra_whitespaces
 
 Field numbers are those of sentencepiece_model.proto.
 """
@@ -12,14 +13,17 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from localinfer.conversion.vocabulary.token_list import Token, TokenList, user_defined
 from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.escaping import printable
+from localinfer.gguf.source import Field
 from localinfer.tokenizer.vocabulary import BYTE, NORMAL, USER_DEFINED
 
-NAME = "tokenizer.model"
+NAMES = ("tokenizer.model", "spiece.model")
 FIRST_BYTE = b"\n"  # the tag of the first piece
-BPE = 2
+UNIGRAM, BPE = 1, 2
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types; a field's tag is its number << 3 | wire type
 Value = int | bytes
 
@@ -31,10 +35,10 @@ def is_sentencepiece(content: bytes) -> bool:
 
 def read(path: Path, content: bytes) -> TokenList:
     """Read the tokens. Raises LocalInferError for a truncated or invalid message, UnsupportedError for other models
-    than BPE.
+    than BPE and unigram.
     """
     by_id: dict[int, Token] = {}
-    kind, adds_space = 1, True  # the format's defaults
+    kind, normalizer = UNIGRAM, None  # the format's default
     try:
         for number, value in parse_fields(content):
             if number == 1:
@@ -42,12 +46,22 @@ def read(path: Path, content: bytes) -> TokenList:
             elif number == 2:
                 kind = int(dict(parse_fields(as_bytes(value))).get(3, kind))
             elif number == 3:
-                adds_space = bool(dict(parse_fields(as_bytes(value))).get(3, adds_space))
+                normalizer = dict(parse_fields(as_bytes(value)))
+        if normalizer is None:
+            raise ValueError("there is no normalizer_spec")
+        charsmap = as_bytes(normalizer.get(2, b""))
     except (ValueError, IndexError, struct.error) as error:
         what = f"not a SentencePiece model, or truncated: {printable(str(error), 80)}"
         raise LocalInferError(f"{printable(str(path))}: {what}") from None
+    adds_space, merges_spaces = (bool(normalizer.get(number, True)) for number in (3, 4))
+    if kind == UNIGRAM:
+        more = {"remove_extra_whitespaces": Field.flag(merges_spaces)}
+        if charsmap:
+            more["precompiled_charsmap"] = Field.numbers(np.frombuffer(charsmap, np.uint8))
+        return TokenList("t5", "default", by_id, adds_space=adds_space, extra_fields=more)
     if kind != BPE:
-        raise UnsupportedError(f"{printable(str(path))}: model_type: {kind} is not supported (only {BPE}, BPE)")
+        what = f"{kind} is not supported (only {UNIGRAM}, unigram, and {BPE}, BPE)"
+        raise UnsupportedError(f"{printable(str(path))}: model_type: {what}")
     return TokenList("llama", "default", by_id, adds_space=adds_space)
 
 

@@ -16,6 +16,7 @@ from localinfer.evaluation.verification.cached_heads import CachedHeads, read_ke
 from localinfer.evaluation.verification.rounded_inputs import rounded_inputs
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.points import LAYER
 from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.recording.attention import LayerAttention
 from localinfer.graph.recording.model_graph import HookedGraph
@@ -57,14 +58,15 @@ class CapturedOperation:
 
 @dataclass(eq=False)
 class CapturedRun:
-    """The operations of a run, the points within them, and the keys and values that the caches hold, by layer.
+    """The operations of a run, the points within them, and the keys and values that the caches hold, by the prefix of
+    the layer's names.
     `batches` are the numbers of tokens that were evaluated together."""
 
     tokens: Sequence[int]
     operations: list[CapturedOperation]
     points: dict[str, NDArray[np.float32] | NDArray[np.int32]]
-    keys: dict[int, CachedHeads]
-    values: dict[int, CachedHeads]
+    keys: dict[str, CachedHeads]
+    values: dict[str, CachedHeads]
     passes: int  # of products with quantized weights: see `ComputeGraph`
     n_ctx: int
     batches: Sequence[int]
@@ -76,8 +78,7 @@ class CaptureGraph:
     def __init__(
         self, f: GGUF, options: Options, progress: Progress | None = None, adapters: Adapters | None = None
     ) -> None:
-        n_blocks = f.get(f"{f.get('general.architecture', str)}.block_count", int)
-        self.log, names = OperationLog(), [f"blk.{number}.{kind}" for number in range(n_blocks) for kind in POINTS]
+        self.log, names = OperationLog(), [f"{prefix}{kind}" for prefix in layer_prefixes(f) for kind in POINTS]
         # One sequence, whose caches hold all tokens, in batches that have logits for each token.
         options = replace(options, ctx_policy="stop", parallel=1, batch_size=MAX_BATCH, ubatch_size=MAX_BATCH)
         self.compiled = CompiledGraph(
@@ -180,14 +181,18 @@ class CaptureGraph:
         attention, heads = self.compiled.model_graph.attention, layer.heads
         cache = attention.caches[layer.name]
         ring = next(ring for ring in attention.rings.values() if any(each is cache for each in ring.layers))
-        number = int(layer.name.split(".")[1])
-        run.keys[number] = read_keys(cache, ring, count, heads.key_dim, heads.key)
+        run.keys[layer.name] = read_keys(cache, ring, count, heads.key_dim, heads.key)
         if cache.v.nbytes:
-            run.values[number] = read_values(cache, ring, count, heads.value_dim, heads.value)
+            run.values[layer.name] = read_values(cache, ring, count, heads.value_dim, heads.value)
 
     def close(self) -> None:
         """End the threads."""
         self._runner.close()
+
+
+def layer_prefixes(f: GGUF) -> set[str]:
+    """Return the prefixes of the names of tensors in layers."""
+    return {layer[0] for layer in map(LAYER.match, f.tensors) if layer}
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class GuidedBuilder(NumpyBuilder):
     def store_in_cache(
         self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float
     ) -> tuple[Floats, Floats]:
-        cached = self.run.keys[blk.number]
+        cached = self.run.keys[str(blk)]
         keys = cached.heads().astype(k.dtype)
         if cached.anchors is not None:
             padded = np.zeros(cached.anchors.shape, k.dtype)
@@ -112,7 +112,7 @@ class GuidedBuilder(NumpyBuilder):
         self.own[f"{blk}attn_k_cache"] = cached.as_stored(k)
         if v is None:
             return keys, keys[..., -blk.heads.value :]
-        cached = self.run.values[blk.number]
+        cached = self.run.values[str(blk)]
         self.own[f"{blk}attn_v_cache"] = cached.as_stored(split_heads(v, blk.heads.count_kv))
         return keys, cached.heads().astype(k.dtype)
 

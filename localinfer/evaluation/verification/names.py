@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from localinfer.graph.builder import Block
+from localinfer.graph.points import LAYER
 
 KINDS = {  # of the operations whose kind is not the last part of their path
     "add_norm": "norm", "add_vector": "add", "attend": "attention", "gate": "activation", "matmul": "product",
@@ -43,8 +44,8 @@ class OperationNames:
         tensor = texts[0] if path in NAMED_BY_TENSOR else next((each for each in texts if "." in each), "")
         if blocks := [str(each) for each in arguments if isinstance(each, Block)]:
             self._layer = blocks[0]
-        elif tensor.startswith("blk."):
-            self._layer = f"blk.{tensor.split('.')[1]}."
+        elif layer := LAYER.match(tensor):
+            self._layer = layer[0]
         elif path.startswith(("embeddings.", "output.")):
             self._layer = ""
         return tensor.removesuffix(".weight") or f"{self._layer}{POINTS.get(path, path.rpartition('.')[2])}"

@@ -160,7 +160,8 @@ class Verifier:
             if name.endswith("ffn_expert_ids"):
                 self._add(name, "route", values, self._exact.chosen[name], tolerance(values, single, flipped))
             elif name.endswith(("_k_cache", "_v_cache", "_k_anchor")):
-                cached = (run.values if name.endswith("_v_cache") else run.keys)[int(name.split(".")[1])]
+                prefix = name.removesuffix(name.rpartition(".")[2])
+                cached = (run.values if name.endswith("_v_cache") else run.keys)[prefix]
                 is_anchor = name.endswith("_k_anchor")
                 rounding = HALF[0] * np.abs(values) + HALF[1] if is_anchor else cached.rounding(values)
                 actual = cached.anchors if is_anchor else cached.stored

@@ -151,4 +151,4 @@ def picture(weights: Floats, title: str, width: int) -> str:
 
 def attention_maps(weights: Mapping[str, Floats], tokens: Sequence[str]) -> AttentionMaps:
     """Return the attention maps of a trace: attention weights by the names of their points."""
-    return AttentionMaps(tokens, {int(name.split(".")[1]): values for name, values in weights.items()})
+    return AttentionMaps(tokens, {int(name.split(".")[-2]): values for name, values in weights.items()})

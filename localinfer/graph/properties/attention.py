@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.sliding_window import sliding_window_layers
+from localinfer.kernels.layout import FIRST_BIAS, MAX_BIAS_DISTANCE
 
 # Cache entries are quantized in groups of this many values: see `localinfer.kernels.attention.cache_types`.
 VALUE_GROUP = 32
@@ -54,7 +55,8 @@ class AttentionSpec:
     RMSNorm after RoPE, LayerNorm with weights "per_head", or "none". Scores are multiplied by `scale` (None: key
     size^-1/2) and soft-capped at `cap` unless that is 0. With `sinks`, each head has a learned score, which the softmax
     includes and which has no value. Unless `max_alibi_bias` is 0, scores decrease with the distance of the key
-    (`alibi_slopes`).
+    (`alibi_slopes`). `bias` names a tensor, (buckets, heads), with what is added to the score of a key at each distance
+    (`relative_buckets`).
 
     The rows of a bidirectional media span also attend to the later ones of the span, unless `causal_media`.
     """
@@ -68,6 +70,7 @@ class AttentionSpec:
     sinks: bool = False
     max_alibi_bias: float = 0.0
     causal_media: bool = False
+    bias: str = ""
 
 
 def alibi_slopes(heads: int, max_bias: float) -> NDArray[np.float64]:
@@ -79,6 +82,28 @@ def alibi_slopes(heads: int, max_bias: float) -> NDArray[np.float64]:
     number = np.arange(heads)
     steps = np.where(number < n, number + 1.0, number - n + 0.5)
     return np.exp2(-max_bias * steps / n)
+
+
+def relative_buckets(ahead: NDArray[np.int64], count: int, *, causal: bool) -> NDArray[np.int64]:
+    """Return the bucket, of `count`, of keys that many positions ahead of the query (T5; Raffel et al., 2020).
+
+    Each of the nearest distances has a bucket of its own; the others share buckets whose widths grow exponentially up
+    to `MAX_BIAS_DISTANCE`. If attention is not `causal`, the second half of the buckets is that of later keys. As in
+    transformers, the logarithm is computed in float32.
+    """
+    size = count if causal else count // 2
+    distance, own = (np.maximum(-ahead, 0) if causal else np.abs(ahead)), size // 2
+    ratio = np.log(np.maximum(distance, own).astype(np.float32) / np.float32(own))
+    ratio /= np.float32(np.log(MAX_BIAS_DISTANCE / own))
+    far = np.minimum(own + (ratio * np.float32(size - own)).astype(np.int64), size - 1)
+    return np.where(distance < own, distance, far) + np.where(~np.bool_(causal) & (ahead > 0), size, 0)
+
+
+def bias_rows(weights: NDArray[np.float32], *, causal: bool) -> NDArray[np.float32]:
+    """Return the biases of the base-2 scores of each head as attention kernels read them, (heads, BIAS_ROW), from those
+    of each bucket, (buckets, heads)."""
+    buckets = relative_buckets(np.arange(-FIRST_BIAS, FIRST_BIAS), len(weights), causal=causal)
+    return np.ascontiguousarray((weights[buckets] / np.log(2)).T.astype(np.float32))
 
 
 def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[AttentionHeads]:

@@ -2,7 +2,7 @@
 
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 
-ENCODERS_WITHOUT_KEY = ("gemma-embedding", "llama-embed")  # whose files lack attention.causal
+ENCODERS_WITHOUT_KEY = ("gemma-embedding", "llama-embed", "t5encoder")  # whose files lack attention.causal
 DIFFUSION = ("dream", "llada", "llada-moe", "rnd1")
 
 

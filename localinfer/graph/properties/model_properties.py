@@ -13,13 +13,15 @@ RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.laye
 
 
 class Block(NamedTuple):
-    """A layer. As text, it is the prefix of the layer's tensor names."""
+    """A layer. As text, it is the prefix of the layer's tensor names. `group` is that of all layers of a model, or of
+    its encoder or decoder."""
 
     number: int
     heads: AttentionHeads
+    group: str = "blk"
 
     def __str__(self) -> str:
-        return f"blk.{self.number}."
+        return f"{self.group}.{self.number}."
 
 
 class ModelProperties:

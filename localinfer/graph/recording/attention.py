@@ -51,7 +51,7 @@ class LayerAttention(NamedTuple):
     `name` is the prefix of its ops, and identifies its cache. `kv_source` is the name of the layer whose keys and
     values it uses, if these are not its own. `sink_scores` are the learned scores of attention sinks. `k_bias` is the
     bias that all keys contain, if any, before RoPE. No token attends to the first `n_masked` positions. `v_weight` is
-    the matrix whose product the values are, if no other operation changes them.
+    the matrix whose product the values are, if no other operation changes them. `biases` are those of `bias_table`.
     """
 
     name: str
@@ -63,6 +63,7 @@ class LayerAttention(NamedTuple):
     k_bias: Tensor | None = None
     n_masked: int = 0
     v_weight: Tensor | None = None
+    biases: Tensor | None = None
 
     @property
     def scale(self) -> float:
@@ -216,7 +217,7 @@ class AttentionRecorder:
         values_in_keys = cache.v.nbytes == 0
         variant: Constants = {
             "values_in_keys": int(values_in_keys), "capped": int(cap > 0),
-            "sloped": int(layer.spec.max_alibi_bias > 0), **cache.types,
+            "sloped": int(layer.spec.max_alibi_bias > 0), "biased": int(layer.biases is not None), **cache.types,
         }  # fmt: skip
         rows, large_rows = (tile_rows(heads.group, large_batch) for large_batch in (False, True))
         single = rows if self.graph.sequences > 1 else large_rows
@@ -256,6 +257,7 @@ class AttentionRecorder:
             cap=cap * LOG2_E,
             attn_sinks=layer.sink_scores or 0,
             slopes=layer.alibi_slopes,
+            biases=layer.biases or 0,
             chunk=chunk,
             partial=self._partial,
             y=y,

@@ -10,6 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
+from localinfer.errors import UnsupportedError
+from localinfer.gguf.dequantize import dequantize
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import (
     Builder,
@@ -19,7 +21,7 @@ from localinfer.graph.builder import (
     RecurrentOperations,
 )
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.properties.attention import AttentionSpec
+from localinfer.graph.properties.attention import AttentionSpec, bias_rows
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.rope import Rope, read_rope
@@ -55,6 +57,7 @@ class GraphBuilder(Builder[Buffer]):
         super().__init__(model)
         self.model, self._graph = model, model.graph
         self.embeddings = EmbeddingRecorder(self, model)
+        self._block = ""  # the prefix of the names in the current layer
         self.per_head = HeadRecorder(model.graph, model.tensors)
         self.output = OutputRecorder(self, model)
 
@@ -78,11 +81,12 @@ class GraphBuilder(Builder[Buffer]):
 
         return CrossLayerRecorder(self, self.model)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self, group: str = "blk") -> Iterator[Block]:
         for number, heads in enumerate(self.attention_heads):
             self.model.start_block(number)
             with self._graph.reuse_buffers():
-                blk, x = Block(number, heads), self.model.residual
+                blk, x = Block(number, heads, group), self.model.residual
+                self._block = str(blk)
                 if x:
                     self.point(x, f"{blk}resid_pre")
                 yield blk
@@ -167,7 +171,7 @@ class GraphBuilder(Builder[Buffer]):
         self, gate: Buffer, up: Buffer | None, activation: str = "none", *, first: int = 0,
         std_multiplier: float = -math.inf,
     ) -> Buffer:  # fmt: skip
-        name = f"blk.{len(self.model.block_starts) - 1}."
+        name = self._block
         if math.isfinite(std_multiplier):
             self._graph.op(
                 f"{name}keep_largest", GAUSSIAN_TOPK, gate.rows, chunks=(0, 8), deviations=std_multiplier, n=gate.n,
@@ -284,6 +288,7 @@ class GraphBuilder(Builder[Buffer]):
             None if kv_source is None else f"blk.{kv_source}.",
             tensors.vector(f"{blk}attn_sinks.weight", heads.count) if spec.sinks else None,
             key_bias(self.model, blk) if k is not None and spec.head_norm == "none" else None,
+            biases=distance_biases(self.model, spec.bias, heads.count) if spec.bias else None,
         )
         y = self.model.attention.attend(layer, q, k, v)
         self.point(y, f"{blk}attn_heads")
@@ -298,6 +303,15 @@ def key_bias(model: ModelGraph, blk: Block) -> Tensor | None:
         bias = model.tensors.bias(f"{blk}attn_qkv", q + k + v)
         return None if bias is None else row_slice(bias, q, k)
     return model.tensors.bias(f"{blk}attn_k", k)
+
+
+def distance_biases(model: ModelGraph, name: str, heads: int) -> Tensor:
+    """Return the biases of scores by the distance of the key, as attention kernels read them."""
+    if model.context.context_shift:  # a panel of a ring buffer may have positions that are not adjacent
+        raise model.f.error("", "relative position biases with ctx_policy ring are not supported", UnsupportedError)
+    count = model.hparams.count("attention.relative_buckets_count", minimum=4)
+    weights = dequantize(model.tensors.tensor(f"{name}.weight", count, heads))
+    return constant_tensor(name, bias_rows(weights, causal=model.context.causal))
 
 
 def norm_heads(model: ModelGraph, x: Buffer, name: str, heads: int, size: int) -> None:

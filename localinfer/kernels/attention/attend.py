@@ -25,7 +25,7 @@ from localinfer.kernels.attention.scores import make_score_page
 from localinfer.kernels.attention.shape import AttentionVariant, HeadSizes
 from localinfer.kernels.attention.tile_scratch import TileScratch
 from localinfer.kernels.attention.weighted_values import make_accumulate_page
-from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
+from localinfer.kernels.layout import BIAS_ROW, PAGE_SIZE, PANEL_KEYS
 from quant.jit.vectors import inline, load
 
 
@@ -38,6 +38,7 @@ class CacheHead(NamedTuple):
     page_table: int  # address of the page number of each logical page, int32
     sink_pages: int  # logical pages with attention sinks
     cap: float  # of soft-capped scores
+    biases: int  # address of the biases of scores, float32 [query head][BIAS_ROW]
 
 
 class PageRange(NamedTuple):
@@ -53,9 +54,11 @@ def make_attend_chunk(variant: AttentionVariant) -> Any:
 
     `tile` is the `TileScratch` with the queries and the spans of the tile; the state is updated.
     """
-    rows, sloped = variant.rows, variant.sloped
+    rows, sloped, biased = variant.rows, variant.sloped, variant.biased
     score_page, accumulate_page = make_score_page(variant), make_accumulate_page(variant)
-    page_visibility, update_softmax = make_page_visibility(rows), make_softmax_update(variant.capped, sloped)
+    page_visibility, update_softmax = make_page_visibility(rows), make_softmax_update(
+        variant.capped, sloped, biased
+    )
 
     @inline
     def attend(cache: CacheHead, pages: PageRange, sizes: HeadSizes, tile: TileScratch, state: int) -> None:
@@ -78,8 +81,10 @@ def make_attend_chunk(variant: AttentionVariant) -> Any:
             score_page(queries, cache.k + sizes.k_page_bytes * page, p, panels, values, sizes)
             for row in range(rows):
                 oldest, newest = oldest_visible(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
-                query = load(int32, tile.positions + 4 * row) if sloped else newest
-                span = Span(oldest, newest, query, load(float32, tile.slopes + 4 * row) if sloped else 0.0)
+                query = load(int32, tile.positions + 4 * row) if sloped or biased else newest
+                slope = load(float32, tile.slopes + 4 * row) if sloped else 0.0
+                table = cache.biases + 4 * BIAS_ROW * int64(load(int32, tile.heads + 4 * row)) if biased else 0
+                span = Span(oldest, newest, query, slope, table)
                 update_softmax(
                     p + 4 * PAGE_SIZE * row,
                     positions,

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import float32, int32, types
+from numba import float32, int32, int64, types
 
 from localinfer.kernels.exponentials import LOG2_E, exp2, power_of_two, tanh
-from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
+from localinfer.kernels.layout import BIAS_ROW, FIRST_BIAS, PAGE_SIZE, PANEL_KEYS
 from quant.jit.emit import I16, I64
 from quant.jit.emit_numeric import emit_reduce
 from quant.jit.vectors import (
@@ -133,19 +133,32 @@ def lower_scores(p: int, positions: int, query: int, slope: float) -> None:
         store(p + 4 * entry, fma(distance, splat(f32x16, float32(slope)), load(f32x16, p + 4 * entry)))
 
 
+@inline
+def add_biases(p: int, positions: int, query: int, biases: int) -> None:
+    """Add to the scores of a row at position `query` the bias of each key's distance (T5; Raffel et al., 2020), from a
+    table of `localinfer.kernels.layout.BIAS_ROW` float32. The keys of a panel have adjacent positions."""
+    for entry in range(0, PAGE_SIZE, PANEL_KEYS):
+        ahead = int64(load(int32, positions + 4 * entry)) - query
+        nearest = min(max(ahead, -FIRST_BIAS), BIAS_ROW - PANEL_KEYS - FIRST_BIAS)  # further keys have the same bias
+        at = p + 4 * entry
+        store(at, load(f32x16, at) + load(f32x16, biases + 4 * (FIRST_BIAS + nearest)))
+
+
 class Span(NamedTuple):
-    """The visible positions of a row, its own, and how much its scores decrease with the distance of a key."""
+    """The visible positions of a row, its own, and how much its scores decrease with the distance of a key, or the
+    address of the biases that depend on it."""
 
     oldest: int
     newest: int
     query: int
     slope: float
+    biases: int
 
 
-def make_softmax_update(capped: int, sloped: int) -> Any:
+def make_softmax_update(capped: int, sloped: int, biased: int) -> Any:
     """Make update_softmax(p, positions, span, cap, visible_panels, row, value_dim): turn a row's scores, soft-capped if
-    `capped` and lowered by distances if `sloped`, into weights relative to its top, and rescale the state if the top
-    grows."""
+    `capped`, lowered by distances if `sloped`, or with a bias for each distance if `biased`, into weights relative to
+    its top, and rescale the state if the top grows."""
 
     @inline
     def update_softmax(
@@ -155,6 +168,8 @@ def make_softmax_update(capped: int, sloped: int) -> Any:
             cap_scores(p, cap)
         if sloped:
             lower_scores(p, positions, span.query, span.slope)
+        if biased:
+            add_biases(p, positions, span.query, span.biases)
         if visible_panels != ALL:
             for entry in range(0, PAGE_SIZE, 16):
                 here = visible(positions + 4 * entry, span.oldest, span.newest)

@@ -18,7 +18,8 @@ attends to positions from its `oldest` to its `newest`, int32 each; of the first
 newest, with the queries at `q_sink`. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
 `attn_sinks`, unless 0, has a learned score per head that takes part in the softmax and has no value (gpt-oss; OpenAI,
 2025). If `sloped`, `slopes` has a number per head, times which scores decrease with the distance of the key from
-the query, whose position is in `query_positions`, int32 each (ALiBi; Press et al., 2021).
+the query, whose position is in `query_positions`, int32 each (ALiBi; Press et al., 2021). If `biased`, `biases` has
+what is added to base-2 scores at each distance, float32 [head][BIAS_ROW] (T5; Raffel et al., 2020).
 
 The sizes of heads are arguments, so that models share kernels.
 """
@@ -59,7 +60,8 @@ class SegmentWork(NamedTuple):
 def make_load_queries(variant: AttentionVariant) -> Any:
     """Make load_queries(args, work, first, head, tile): load the queries of a tile and their spans into its
     `TileScratch`, from row `first` of the segment on, for key head `head`."""
-    rows, sloped, transform = variant.rows, variant.sloped, make_hadamard(variant.keys)
+    rows, sloped, biased = variant.rows, variant.sloped, variant.biased
+    transform = make_hadamard(variant.keys)
 
     @inline
     def load_query(q: int, key_dim: int, scale: float, queries: TileQueries, row: int) -> None:
@@ -77,12 +79,15 @@ def make_load_queries(variant: AttentionVariant) -> Any:
         for row in range(rows):
             number = min(first + row, last)  # after the last token, the last row is repeated
             token, span = work.token + number // group, tile.spans + 8 * row
-            query = 4 * key_dim * ((args.kv_heads * token + head) * group + number % group)
+            query_head = head * group + number % group
+            query = 4 * key_dim * (args.kv_heads * group * token + query_head)
             store(span, load(int32, args.oldest + 4 * token))
             store(span + 4, load(int32, args.newest + 4 * token))
             if sloped:
-                slope = load(float32, args.slopes + 4 * (head * group + number % group))
-                store(tile.slopes + 4 * row, slope * float32(LOG2_E))
+                store(tile.slopes + 4 * row, load(float32, args.slopes + 4 * query_head) * float32(LOG2_E))
+            if biased:
+                store(tile.heads + 4 * row, int32(query_head))
+            if sloped or biased:
                 store(tile.positions + 4 * row, load(int32, args.query_positions + 4 * token))
             load_query(args.q + query, key_dim, args.scale, tile.queries, row)
             if args.sink_pages:
@@ -96,7 +101,7 @@ def select_head(args: Any, sizes: HeadSizes, segment: int, head: int) -> CacheHe
     """Return a key head of the cache, with the segment's page table."""
     first_page = args.capacity // PAGE_SIZE * head
     k, v = args.k_cache + sizes.k_page_bytes * first_page, args.v_cache + sizes.v_page_bytes * first_page
-    return CacheHead(k, v, args.entry_positions, load(int64, segment + 8), args.sink_pages, args.cap)
+    return CacheHead(k, v, args.entry_positions, load(int64, segment + 8), args.sink_pages, args.cap, args.biases)
 
 
 @inline

@@ -12,9 +12,9 @@ from quant.jit.vectors import inline
 class AttentionVariant:
     """The types and the tiles that attention kernels are compiled for.
 
-    If `values_in_keys`, values are dimensions of the keys. Scores are soft-capped if `capped`, and decrease with the
-    distance of the key if `sloped`. Tiles have `rows` rows,
-    or `single` rows in segments of one token. The output is quantized for tiles of `tile` tokens in `passes` passes
+    If `values_in_keys`, values are dimensions of the keys. Scores are soft-capped if `capped`, decrease with the
+    distance of the key if `sloped`, and have a bias for each distance if `biased`. Tiles have `rows` rows, or `single`
+    rows in segments of one token. The output is quantized for tiles of `tile` tokens in `passes` passes
     (`quant.matmul.activations`).
     """
 
@@ -23,6 +23,7 @@ class AttentionVariant:
     values_in_keys: int
     capped: int
     sloped: int
+    biased: int
     rows: int
     single: int
     tile: int

@@ -21,7 +21,8 @@ class TileScratch(NamedTuple):
     weights: int  # scores and weights of a page, float32 [rows][64], then scratch for `weighted_values`
     spans: int  # the visible positions of each row, int32 [rows][2]
     slopes: int  # how much the scores of each row decrease with the distance of a key, float32 [rows]
-    positions: int  # of each row, if its scores do, int32 [rows]
+    positions: int  # of each row, if its scores depend on distances, int32 [rows]
+    heads: int  # the query head of each row, if its scores have biases, int32 [rows]
     end: int  # of all that
 
 
@@ -37,6 +38,8 @@ def make_tile_scratch(rows: int) -> Any:
         weights = scratch + 4 * size
         spans = weights + weights_bytes
         slopes = spans + 8 * rows
-        return TileScratch(queries, sink_queries, weights, spans, slopes, slopes + 4 * rows, spans + spans_bytes)
+        positions = slopes + 4 * rows
+        heads = positions + 4 * rows
+        return TileScratch(queries, sink_queries, weights, spans, slopes, positions, heads, spans + spans_bytes)
 
     return tile_scratch

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from localinfer.graph.cache.ring_buffer import VisiblePositions
 from localinfer.graph.properties.attention import alibi_slopes
 from localinfer.graph.recording.attention import LayerAttention
+from localinfer.kernels.layout import BIAS_ROW, FIRST_BIAS
 
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -31,17 +32,15 @@ def group_weights(
     heads, spec, n = layer.heads, layer.spec, len(positions)
     queries = q.reshape(n, heads.count_kv, heads.group, heads.key).transpose(1, 2, 0, 3)
     keys = k.reshape(n, heads.count_kv, heads.key).transpose(1, 2, 0)
-    mask, slopes, sinks = attends(visible, positions), None, None
-    if spec.max_alibi_bias:
-        slopes = alibi_slopes(heads.count, spec.max_alibi_bias).astype(np.float32).reshape(heads.count_kv, -1, 1, 1)
+    mask, sinks, added = attends(visible, positions), None, distance_scores(layer, positions)
     if layer.sink_scores is not None:
         sinks = layer.sink_scores.data.view(np.float32).reshape(heads.count_kv, -1, 1, 1)
     for number in range(heads.count_kv):
         scores = (queries[number] @ keys[number]) * np.float32(layer.scale)
         if spec.cap:
             scores = np.float32(spec.cap) * np.tanh(scores / np.float32(spec.cap))
-        if slopes is not None:
-            scores -= slopes[number] * np.abs(positions[None, :] - positions[:, None])
+        if added is not None:
+            scores += added[number]
         scores = np.where(mask, scores, -np.inf)
         largest = scores.max(axis=2, keepdims=True)
         if sinks is not None:
@@ -51,6 +50,20 @@ def group_weights(
         if sinks is not None:
             total += np.exp(sinks[number] - largest)
         yield weights / total
+
+
+def distance_scores(layer: LayerAttention, positions: Positions) -> Floats | None:
+    """Return what is added to the scores of each key by its distance, (key heads, group, tokens, tokens), or None."""
+    heads, spec, ahead = layer.heads, layer.spec, positions[None, :] - positions[:, None]
+    if layer.biases is not None:
+        rows = layer.biases.data.view(np.float32).reshape(heads.count_kv, heads.group, BIAS_ROW)
+        biases: Floats = rows[..., np.clip(ahead + FIRST_BIAS, 0, BIAS_ROW - 1)] * np.float32(np.log(2))
+        return biases
+    if spec.max_alibi_bias:
+        slopes = alibi_slopes(heads.count, spec.max_alibi_bias).astype(np.float32)
+        lowered: Floats = -slopes.reshape(heads.count_kv, -1, 1, 1) * np.abs(ahead).astype(np.float32)
+        return lowered
+    return None
 
 
 def attends(visible: VisiblePositions, positions: Positions) -> NDArray[np.bool_]:

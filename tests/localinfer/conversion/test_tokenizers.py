@@ -402,9 +402,26 @@ def test_truncated_file() -> None:
 def test_unsupported_model_type() -> None:
     path = CHECKPOINTS / "gemma3" / "tokenizer.model"
     kind_and_size = b"\x18%c\x20\xe0\x03"  # the fields 3, model_type, and 4, vocab_size
-    unigram = path.read_bytes().replace(kind_and_size % 2, kind_and_size % 1)
-    with pytest.raises(UnsupportedError, match="model_type: 1 is not supported"):
-        sentencepiece_file.read(path, unigram)
+    of_words = path.read_bytes().replace(kind_and_size % 2, kind_and_size % 3)
+    with pytest.raises(UnsupportedError, match="model_type: 3 is not supported"):
+        sentencepiece_file.read(path, of_words)
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "identity"])
+def test_unigram_models_of_sentencepiece(rule: str, tmp_path: Path) -> None:
+    """T5's checkpoints have such a model, with a normalization map."""
+    folder = reference_models.checkpoint("t5encoder", tmp_path)
+    (folder / "tokenizer.json").unlink()
+    edit_json(folder / "config.json", lambda config: config.update(eos_token_id=1))
+    text = "to be or not to be, that is the question: Ⅻ ﬁne ｗｉｄｅ naïve\u0301 日本語"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text] * 9), vocab_size=60, hard_vocab_limit=False, normalization_rule_name=rule,
+        model_prefix=str(folder / "spiece"), pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    ours = tokenizer.from_gguf(open_gguf(as_f32(folder, tmp_path / "t5.gguf")))
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+    for text in (*tricky(), "not to  be: ⅻ ﬁｗ\u3000ide", "the question"):
+        assert ours.encode(text) == [*reference.encode(text), 1], repr(text)
 
 
 def test_tokenizer_model_of_another_library(tmp_path: Path) -> None:

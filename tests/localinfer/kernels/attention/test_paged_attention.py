@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localinfer.graph.properties.attention import alibi_slopes
+from localinfer.graph.properties.attention import alibi_slopes, bias_rows, relative_buckets
 from localinfer.kernels.layout import (
     ANCHORED_TYPES,
     GROUP_BYTES,
@@ -117,7 +117,7 @@ class Layer:
     def attend(
         self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, n_threads: int = 1,
         is_prefill: bool = True, q_sink: Floats | None = None, cap: float = 0.0, attn_sinks: Floats | None = None,
-        slopes: Floats | None = None, segments: Sequence[tuple[int, Pages]] = (),
+        slopes: Floats | None = None, buckets: Floats | None = None, segments: Sequence[tuple[int, Pages]] = (),
     ) -> Floats:  # fmt: skip
         """Return y (tokens, heads, head_dim) for q of the same shape, from the kernels for large or small batches.
         Without segments, all tokens attend to all pages."""
@@ -140,6 +140,7 @@ class Layer:
             "value_size": value_size, "value_dim": value_dim,
             "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
             "attn_sinks": 0 if attn_sinks is None else attn_sinks, "slopes": 0 if slopes is None else slopes,
+            "biases": 0 if buckets is None else bias_rows(buckets, causal=True),
             "chunk": CHUNK,
             "partial": np.zeros(MIN_TILES_UNSPLIT * chunks * rows * row_state_bytes(self.wide), np.uint8), "y": y,
             "q_out": 0,
@@ -147,8 +148,8 @@ class Layer:
         }  # fmt: skip
         variant: dict[str, Any] = {
             "k_type": self.key_kind, "v_type": self.v_type, "values_in_keys": int(self.shared > 0),
-            "capped": int(cap > 0), "sloped": int(slopes is not None), "rows": rows,
-            "single": single if self.sequences > 1 else rows, "tile": 0, "passes": 1,
+            "capped": int(cap > 0), "sloped": int(slopes is not None), "biased": int(buckets is not None),
+            "rows": rows, "single": single if self.sequences > 1 else rows, "tile": 0, "passes": 1,
         }  # fmt: skip
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
         kernels.run("localinfer.kernels.attention.paged_attention:attention", arguments, n_threads, **variant)
@@ -169,7 +170,7 @@ class Layer:
     def reference(
         self, q: Floats, positions: NDArray[np.int32], k: Floats, v: Floats, at: NDArray[np.int32],
         window: int = EVERYTHING, cap: float = 0.0, attn_sinks: Floats | None = None,
-        slopes: Floats | None = None,
+        slopes: Floats | None = None, buckets: Floats | None = None,
     ) -> NDArray[np.float64]:  # fmt: skip
         """Compute the same in float64 from the keys and values at these positions."""
         query = q.astype(np.float64) if self.k_type in UNSCALED else transformed(q).astype(np.float64)
@@ -180,6 +181,8 @@ class Layer:
         scores = cap * np.tanh(scores / cap) if cap else scores
         back = positions[:, None] - at[None, :]
         scores -= 0 if slopes is None else slopes[:, None, None].astype(np.float64) * back
+        if buckets is not None:
+            scores += buckets[relative_buckets(-back, len(buckets), causal=True)].transpose(2, 0, 1)
         scores[:, (back < 0) | (back >= window)] = -np.inf
         sinks = np.full(len(scores), -np.inf) if attn_sinks is None else attn_sinks
         top = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
@@ -300,6 +303,31 @@ def test_scores_decrease_with_the_distance(window: int) -> None:
     np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at, window, slopes=slopes), atol=1e-5)
     few = layer.attend(q[-2:], positions[-2:], slopes=slopes, window=window, n_threads=3, is_prefill=False)
     np.testing.assert_array_equal(few, y[-2:])
+
+
+def test_each_distance_has_a_bias() -> None:
+    """Also beyond the last bucket. Keys are in pages as without a ring buffer."""
+    layer, buckets = Layer(3, 96, "f32", "f32"), 3 * normal(32, 6, seed=5)
+    at = np.arange(400, dtype=np.int32)
+    k, v = (normal(400, layer.kv_heads, 96, seed=seed) for seed in (1, 2))
+    layer.append(k, v, at, at)
+    q, positions = 2 * normal(390, 6, 96), np.arange(10, 400, dtype=np.int32)
+    y = layer.attend(q, positions, buckets=buckets)
+    np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at, buckets=buckets), atol=1e-5)
+    few = layer.attend(q[-2:], positions[-2:], buckets=buckets, n_threads=3, is_prefill=False)
+    np.testing.assert_array_equal(few, y[-2:])
+
+
+def test_buckets_are_those_of_t5() -> None:
+    """Of 32 buckets, the nearest 16 distances have one each; in both directions, 8 each."""
+    ahead = np.array([-500, -128, -127, -113, -32, -20, -17, -16, -15, 0, 5])
+    np.testing.assert_array_equal(
+        relative_buckets(ahead, 32, causal=True), [31, 31, 31, 31, 21, 17, 16, 16, 15, 0, 0]
+    )
+    both = np.array([-200, -91, -64, -16, -8, -7, 0, 1, 8, 16, 64, 91, 200])
+    np.testing.assert_array_equal(
+        relative_buckets(both, 32, causal=False), [15, 15, 14, 10, 8, 7, 0, 17, 24, 26, 30, 31, 31]
+    )
 
 
 def test_slopes_are_those_of_the_paper() -> None:

@@ -1,0 +1,38 @@
+"""T5 and its relatives: an encoder whose scores have a bias for each distance of a key."""
+
+from localinfer.conversion import architecture_metadata
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architectures.common import PRE_NORMS, UNGATED_FFN
+
+EMBEDDINGS = ("shared", "encoder.embed_tokens", "decoder.embed_tokens")  # the same matrix
+SELF_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_o")
+LAYER = (*PRE_NORMS, *SELF_ATTENTION, *UNGATED_FFN)
+T5_ENCODER = Architecture(
+    name="t5encoder",
+    layer_group="enc.blk",
+    layer_tensors=LAYER,
+    first_layer_tensors=("attn_rel_b",),
+    optional_layer_tensors=("ffn_gate",),
+    output_norm="",
+    model_tensors=("enc.output_norm",),
+    is_encoder=True,
+    tensor_names={f"{name}.weight": "token_embd.weight" for name in EMBEDDINGS},
+    activations=("relu", "gated-gelu"),
+    has_rope=False,
+    key_aliases={
+        "hidden_size": "d_model", "intermediate_size": "d_ff", "num_attention_heads": "num_heads", "head_dim": "d_kv",
+        "hidden_act": "feed_forward_proj",
+    },
+    read_hparams=architecture_metadata.t5_hparams,
+    metadata=architecture_metadata.t5_encoder,
+    required_values={"relative_attention_max_distance": 128},
+    defaults={
+        "max_position_embeddings": 512, "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
+        "relative_attention_num_buckets": 32,
+    },
+)  # fmt: skip
+BY_CLASS = {
+    "T5EncoderModel": T5_ENCODER,
+    "MT5EncoderModel": T5_ENCODER,
+    "UMT5EncoderModel": T5_ENCODER,
+}
