@@ -4,15 +4,21 @@ This table also lists types without kernels. `quant.FORMATS` lists the types tha
 specification and the block structures of ggml; numbers from 137 on are ik_llama.cpp's.
 """
 
+from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 
 class BlockType(NamedTuple):
-    """A tensor type: `elements` consecutive values of a row are stored in a block of `bytes` bytes."""
+    """A tensor type: `elements` consecutive values of a row are stored in a block of `bytes` bytes.
+
+    A row begins with `header` bytes that its blocks share.
+    """
 
     name: str
     elements: int
     bytes: int
+    header: int = 0
 
 
 TYPES = {
@@ -54,6 +60,10 @@ TYPES = {
     139: BlockType("IQ4_K", 256, 144),
     140: BlockType("IQ5_K", 256, 176),
     141: BlockType("IQ6_K", 256, 212),
+    144: BlockType("IQ4_KS", 256, 136, header=4),
+    145: BlockType("IQ2_KS", 256, 70, header=2),
+    152: BlockType("IQ5_KS", 256, 168, header=4),
+    156: BlockType("IQ3_KS", 256, 102, header=2),
 }
 
 TYPE_NUMBERS = {block.name: number for number, block in TYPES.items()}
@@ -73,7 +83,10 @@ NON_STORAGE_TYPES = {
 }
 
 
-def nbytes(type_number: int, n_elements: int) -> int:
-    """Return the size in bytes of `n_elements` values of a type. `n_elements` is a multiple of the block size."""
-    block = TYPES[type_number]
-    return n_elements // block.elements * block.bytes
+def nbytes(type_number: int, shape: Sequence[int]) -> int:
+    """Return the size in bytes of a tensor of a type and a shape, rows first: (..., columns).
+
+    Columns are a multiple of the block size.
+    """
+    block, (*rows, columns) = TYPES[type_number], shape
+    return prod(rows) * (block.header + columns // block.elements * block.bytes)

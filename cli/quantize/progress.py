@@ -84,7 +84,7 @@ class MeasurementProgress:
 
 
 def new_size(tensor: "SourceTensor", plan: "QuantizationPlan") -> int:
-    return ggml.nbytes(plan.types[tensor.name], tensor.n_elements)
+    return ggml.nbytes(plan.types[tensor.name], tensor.shape)
 
 
 def dry_table(plan: "QuantizationPlan") -> Iterator[str]:

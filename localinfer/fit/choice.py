@@ -140,7 +140,7 @@ class SpeedCurve:
         n_weights = self._curve.n_weights
         return {
             name: {
-                kind: round(time + price * ggml.nbytes(ggml.TYPE_NUMBERS[kind], n_weights[name]))
+                kind: round(time + price * ggml.nbytes(ggml.TYPE_NUMBERS[kind], [n_weights[name]]))
                 for kind, time in times.items()
             }
             for name, times in self._times.items()

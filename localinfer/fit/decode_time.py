@@ -62,7 +62,8 @@ class DecodeTime:
         """Return the seconds that a step needs for a tensor in a type; 0 if it reads only a row of it."""
         if (read := self.reads.get(name)) is None:
             return 0.0
-        return ggml.nbytes(ggml.TYPE_NUMBERS[kind], read.weights) / rate_of(self.rates, kind, read.columns)
+        shape = read.weights // read.columns, read.columns
+        return ggml.nbytes(ggml.TYPE_NUMBERS[kind], shape) / rate_of(self.rates, kind, read.columns)
 
     def seconds(self, types: Mapping[str, str]) -> float:
         """Return the time of a step if the tensors have these types."""
@@ -108,7 +109,7 @@ def measure_decode_time(
 def groups_of(source: Source, kinds: Sequence[str], n_layers: int) -> Iterator[Sequence[str]]:
     """Divide types into groups: one for each layer of a probe file, of which a measured step reads all."""
     weights = weights_of_layer(source)
-    largest = max(ggml.nbytes(ggml.TYPE_NUMBERS[kind], weights) for kind in kinds)
+    largest = max(ggml.nbytes(ggml.TYPE_NUMBERS[kind], [weights]) for kind in kinds)
     size = max(1, min(n_layers, MAX_STEP_BYTES // largest))
     return (kinds[first : first + size] for first in range(0, len(kinds), size))
 
@@ -142,7 +143,7 @@ class Probe:
     def rest(self, rates: Rates) -> float:
         """Return the seconds of a decode step that reading at these rates does not explain, of a file in REST_TYPE
         with as many layers as fit into the memory."""
-        layer = ggml.nbytes(ggml.TYPE_NUMBERS[REST_TYPE], weights_of_layer(self.source))
+        layer = ggml.nbytes(ggml.TYPE_NUMBERS[REST_TYPE], [weights_of_layer(self.source)])
         count = max(1, min(self.n_layers, available_memory() // (2 * layer)))
         self._write(count, lambda _: REST_TYPE)
         f = open_gguf(self.path)

@@ -35,7 +35,7 @@ class Decoder:
 
     def rows(self, data: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
         """Decode consecutive rows into `out`, float32 (rows, n), bit-exact with ggml."""
-        assert data.shape == (out.shape[0] * ggml.nbytes(self._type, out.shape[1]),)
+        assert data.shape == (out.shape[0] * ggml.nbytes(self._type, out.shape[1:]),)
         if self._type == F32:  # a plain copy; the kernel would multiply by 1
             out[:] = data.view(np.float32).reshape(out.shape)
         else:
@@ -44,7 +44,7 @@ class Decoder:
     def selected_rows(self, data: NDArray[np.uint8], ids: NDArray[np.int32], out: NDArray[np.float32]) -> None:
         """Decode the rows of `data` with these indices into `out`, float32 (len(ids), n)."""
         count, n = out.shape
-        row_bytes = ggml.nbytes(self._type, n)
+        row_bytes = ggml.nbytes(self._type, [n])
         assert ids.shape == (count,)
         assert count == 0 or (ids.min() >= 0 and (int(ids.max()) + 1) * row_bytes <= data.size)
         assert ids.flags.c_contiguous

@@ -79,7 +79,7 @@ def weight_error(a: SourceTensor, b: SourceTensor, pool: ThreadPoolExecutor) -> 
         rows = min(step, n_rows - first)
         values = np.empty((2, rows, n), np.float32)
         for out, decoder, raw, each in zip(values, decoders, data, (a, b), strict=True):
-            row_bytes = ggml.nbytes(each.type, n)
+            row_bytes = ggml.nbytes(each.type, [n])
             decoder.rows(raw[first * row_bytes : (first + rows) * row_bytes], out)
         difference = values[1] - values[0]
         squared, reference = (float(np.square(x, dtype=np.float64).sum()) for x in (difference, values[0]))

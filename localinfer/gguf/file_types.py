@@ -47,6 +47,10 @@ NUMBERS = {
     "IQ4_K": 140,
     "IQ5_K": 141,
     "IQ6_K": 142,
+    "IQ4_KS": 145,
+    "IQ2_KS": 147,
+    "IQ5_KS": 150,
+    "IQ3_KS": 154,
 }
 NAMES = {number: name for name, number in NUMBERS.items()}
 

@@ -365,7 +365,7 @@ class _TensorInfo(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return ggml.nbytes(self.type, math.prod(self.shape))
+        return ggml.nbytes(self.type, self.shape)
 
 
 def _read_table(header: Cursor, n_tensors: int) -> dict[str, _TensorInfo]:

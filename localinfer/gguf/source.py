@@ -152,7 +152,7 @@ class SourceTensor:
 
     @property
     def nbytes(self) -> int:
-        return ggml.nbytes(self.type, self.n_elements)
+        return ggml.nbytes(self.type, self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

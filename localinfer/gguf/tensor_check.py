@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.n_rows * ggml.nbytes(self.tensor.type, self.tensor.shape[-1])
+        return self.n_rows * ggml.nbytes(self.tensor.type, self.tensor.shape[-1:])
 
 
 def check_tensors(f: GGUF, threads: int, progress: Progress | None = None) -> None:

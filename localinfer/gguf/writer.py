@@ -27,7 +27,7 @@ class TensorInfo:
 
     @property
     def nbytes(self) -> int:
-        return ggml.nbytes(self.type, self.n_elements)
+        return ggml.nbytes(self.type, self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class WeightExchange:
         for matrix, stored in zip(matrices(tensor, type_number), matrices(tensor, tensor.type), strict=True):
             encode, store = self._encoder_factory(matrix), self._encoder_factory(stored)
             for rows in row_slices(matrix, original, self._encoder_factory.min_rows):
-                begin = rows.row * ggml.nbytes(tensor.type, matrix.n)
+                begin = rows.row * ggml.nbytes(tensor.type, [matrix.n])
                 out = target[begin : begin + rows.data.size].reshape(rows.count, -1)
                 pool.submit(partial(_exchange_rows, self._source, rows, encode, store, out))
 
@@ -59,7 +59,7 @@ def _exchange_rows(source: Source, rows: RowSlice, encode: RowEncoder, store: Ro
     """Write the quantized and decoded rows of a slice to `out`, in a worker thread."""
     x = np.empty(rows.shape, np.float32)
     read_rows(source, rows, x)
-    encoded = np.empty((rows.count, ggml.nbytes(rows.matrix.type, rows.matrix.n)), np.uint8)
+    encoded = np.empty((rows.count, ggml.nbytes(rows.matrix.type, [rows.matrix.n])), np.uint8)
     encode(x, encoded)
     get_decoder(rows.matrix.type).rows(encoded.reshape(-1), x)
     store(x, out)

@@ -119,4 +119,4 @@ class SizeCurve:
         return [points[size] for size in sorted(points)]
 
     def _cost(self, name: str, kind: str) -> int:
-        return align(ggml.nbytes(ggml.TYPE_NUMBERS[kind], self._tensors[name].n_elements), self._alignment)
+        return align(ggml.nbytes(ggml.TYPE_NUMBERS[kind], self._tensors[name].shape), self._alignment)

@@ -60,7 +60,7 @@ def tensors_to_dict(tensors: Mapping[str, TensorSensitivity], source: Source) ->
         for kind in each.divergences:
             figures = {key: getattr(each, field)[kind] for key, field in FIGURES.items()}
             error = {"standard_error": each.measured[kind]} if kind in each.measured else {}
-            types[kind] = {"nbytes": ggml.nbytes(ggml.TYPE_NUMBERS[kind], tensor.n_elements), **figures, **error}
+            types[kind] = {"nbytes": ggml.nbytes(ggml.TYPE_NUMBERS[kind], tensor.shape), **figures, **error}
         found[name] = {"shape": list(tensor.shape), "types": types}
     return found
 

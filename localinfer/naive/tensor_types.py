@@ -1,7 +1,8 @@
-"""Decoders of the tensor types that the `gguf` package lacks: ggml's Q1_0 and Q2_0, and ik_llama.cpp's IQ2_K to IQ6_K.
+"""Decoders of the tensor types that the `gguf` package lacks: ggml's Q1_0 and Q2_0, and types of ik_llama.cpp.
 
 Source: the block structures of ggml and of ik_llama.cpp. A decoder maps bytes of blocks, (..., bytes of a block), to
-float32 values, (..., values of a block).
+float32 values, (..., values of a block). Rows of some types begin with a header, (..., bytes of the header), which
+their decoders get first.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from quant.ggml import TYPES
 
 Bytes = NDArray[np.uint8]
 ScalesAndCodes = tuple[NDArray[np.int64], NDArray[np.integer[Any]]]
+RowParts = tuple[NDArray[np.int64], NDArray[np.integer[Any]], NDArray[np.integer[Any]]]
 Decoder = Callable[[Bytes], NDArray[np.float32]]
+RowDecoder = Callable[[Bytes, Bytes], NDArray[np.float32]]
 
 
 def decoded(blocks: Bytes, bits: int, values: tuple[int, ...]) -> NDArray[np.float32]:
@@ -100,9 +103,63 @@ def decoded_shifted(
     d = np.ascontiguousarray(block[..., :2]).view("<f2").astype(np.float32)
     shifted = np.unpackbits(block[..., 2:4], axis=-1, bitorder="little")
     scales, codes = parts(block)
-    values = np.array(numbers)[codes].reshape(*block.shape[:-1], 16, 16) + shift * shifted[..., None].astype(np.int64)
-    weights = (d * scales.astype(np.float32))[..., None] * values.astype(np.float32)
-    return weights.reshape(*block.shape[:-1], 256)
+    return scaled(d, scales, np.array(numbers)[codes], shift * shifted.astype(np.int64))
+
+
+def scaled(
+    d: NDArray[np.float32], scales: NDArray[np.int64], values: NDArray[np.int64], added: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return d times the scale of each group, (..., groups), times its values, (..., columns), plus a number."""
+    moved = values.reshape(*scales.shape, -1) + added[..., None]
+    weights: NDArray[np.float32] = (d * scales.astype(np.float32))[..., None] * moved.astype(np.float32)
+    return weights.reshape(values.shape)
+
+
+# --- rows that begin with a scale: scales of groups of 32 columns, codes, and bits of groups -----------------------
+
+
+def iq2_ks(block: Bytes) -> RowParts:
+    extra = np.unpackbits(block[..., :2], axis=-1, bitorder="little")
+    low = in_turns(block[..., 2:6]).astype(np.int64)
+    return low + 16 * extra[..., 8:].astype(np.int64) - 16, planes(block[..., 6:70], 2), extra[..., :8]
+
+
+def iq3_ks(block: Bytes) -> RowParts:
+    extra = np.unpackbits(block[..., :2], axis=-1, bitorder="little")
+    low = bits_of(block[..., 2:6], 4).reshape(*block.shape[:-1], 8).astype(np.int64)
+    codes = planes(block[..., 6:70], 2) | planes(block[..., 70:102], 1) << 2
+    return low + 16 * extra[..., :8].astype(np.int64) - 16, codes, extra[..., 8:]
+
+
+def iq4_ks(block: Bytes) -> RowParts:
+    sixteens = block[..., 8:136].reshape(*block.shape[:-1], 8, 16)
+    scales = block[..., :8].astype(np.int64)
+    return (scales & 254) - 127, bits_of(sixteens, 4).reshape(*block.shape[:-1], 256), block[..., :8] & 1
+
+
+def iq5_ks(block: Bytes) -> RowParts:
+    scales = block[..., :8].astype(np.int64)
+    codes = planes(block[..., 8:136], 4) | planes(block[..., 136:168], 1) << 4
+    return (scales & 254) - 127, codes, block[..., :8] & 1
+
+
+SHIFTED_ROWS = {name: (parts, *SHIFTED[name.removesuffix("S")][1:]) for name, parts in {
+    "IQ2_KS": iq2_ks, "IQ3_KS": iq3_ks, "IQ4_KS": iq4_ks, "IQ5_KS": iq5_ks,
+}.items()}  # fmt: skip
+
+
+def row_scale(header: Bytes) -> NDArray[np.float32]:
+    """Return the scale of each row, (..., 1, 1): float16 or float32, as the size of the header says."""
+    dtype = {2: "<f2", 4: "<f4"}[header.shape[-1]]
+    return np.ascontiguousarray(header).view(dtype).astype(np.float32)[..., None]
+
+
+def decoded_shifted_rows(
+    header: Bytes, block: Bytes, parts: Callable[[Bytes], RowParts], numbers: tuple[int, ...], shift: int
+) -> NDArray[np.float32]:
+    """Decode rows that begin with a scale, whose groups of 32 columns have another one and one of two tables."""
+    scales, codes, shifted = parts(block)
+    return scaled(row_scale(header), scales, np.array(numbers)[codes], shift * shifted.astype(np.int64))
 
 
 DECODERS: dict[str, Decoder] = {
@@ -113,12 +170,18 @@ DECODERS: dict[str, Decoder] = {
         for name, (parts, numbers, shift) in SHIFTED.items()
     },
 }
+ROW_DECODERS: dict[str, RowDecoder] = {
+    name: partial(decoded_shifted_rows, parts=parts, numbers=numbers, shift=shift)
+    for name, (parts, numbers, shift) in SHIFTED_ROWS.items()
+}
 
 
 def decode(rows: Bytes, type_number: int) -> NDArray[np.float32]:
     """Decode rows of blocks of any type: (..., bytes of a row) to (..., values of a row)."""
     kind = TYPES[type_number]
-    if kind.name not in DECODERS:
-        return gguf.dequantize(rows, gguf.GGMLQuantizationType(type_number))
-    blocks = rows.reshape(*rows.shape[:-1], -1, kind.bytes)
-    return DECODERS[kind.name](blocks).reshape(*rows.shape[:-1], -1)
+    blocks = rows[..., kind.header :].reshape(*rows.shape[:-1], -1, kind.bytes)
+    if kind.name in ROW_DECODERS:
+        return ROW_DECODERS[kind.name](rows[..., : kind.header], blocks).reshape(*rows.shape[:-1], -1)
+    if kind.name in DECODERS:
+        return DECODERS[kind.name](blocks).reshape(*rows.shape[:-1], -1)
+    return gguf.dequantize(rows, gguf.GGMLQuantizationType(type_number))

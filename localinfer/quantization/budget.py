@@ -140,7 +140,7 @@ def with_named_recipe(plan: QuantizationPlan, request: Request, types: Mapping[s
 def bytes_used(plan: QuantizationPlan, target: Target, keep_split: bool) -> int:
     """Return the number of bytes that count towards the target."""
     if target.size is None:
-        return sum(ggml.nbytes(plan.types[each.name], each.n_elements) for each in plan.source.tensors.values())
+        return sum(ggml.nbytes(plan.types[each.name], each.shape) for each in plan.source.tensors.values())
     outputs = plan_outputs(replace(plan.source, fields=plan.fields), Path("out"), plan.types, keep_split)
     return sum(output.layout.size for output in outputs)
 
@@ -172,7 +172,7 @@ def candidates_for(tensor: SourceTensor, weighted: bool) -> list[str]:
     """
     allowed = [name for name in TYPES if weighted or name not in NEED_IMATRIX]
     compatible = {compatible_type(tensor, name) for name in allowed}
-    size = {name: ggml.nbytes(ggml.TYPE_NUMBERS[name], tensor.n_elements) for name in compatible}
+    size = {name: ggml.nbytes(ggml.TYPE_NUMBERS[name], tensor.shape) for name in compatible}
     smaller = [name for name in TYPES if size.get(name, tensor.nbytes) < tensor.nbytes]
     return [*sorted(smaller, key=size.__getitem__), tensor.type_name]
 
@@ -217,7 +217,7 @@ def type_options(
     tensor: SourceTensor, kinds: Iterable[str], noise: Mapping[str, float], alignment: int
 ) -> list[TypeOption]:
     """Return the options of a tensor. A type without noise is the present one."""
-    costs = {kind: align(ggml.nbytes(ggml.TYPE_NUMBERS[kind], tensor.n_elements), alignment) for kind in kinds}
+    costs = {kind: align(ggml.nbytes(ggml.TYPE_NUMBERS[kind], tensor.shape), alignment) for kind in kinds}
     return [TypeOption(kind, cost, noise.get(kind, 0.0)) for kind, cost in costs.items()]
 
 

@@ -87,7 +87,7 @@ def sample_rows(source: Source, matrix: Matrix, data: Bytes, most: int = MAX_ROW
 
 def quantized_rows(x: Floats, matrix: Matrix, encoder_factory: EncoderFactory) -> Floats:
     """Return rows of a matrix as they are after quantization to its target type, float32 (rows, n)."""
-    out = np.empty((len(x), ggml.nbytes(matrix.type, matrix.n)), np.uint8)
+    out = np.empty((len(x), ggml.nbytes(matrix.type, [matrix.n])), np.uint8)
     encoder_factory(matrix)(x, out)
     y = np.empty_like(x)
     get_decoder(matrix.type).rows(out.reshape(-1), y)

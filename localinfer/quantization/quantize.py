@@ -197,7 +197,7 @@ class _Scratch(threading.local):
     def buffers(self, shape: tuple[int, int], type_number: int) -> tuple[Floats, Bytes]:
         """Return buffers for rows as float32 and as encoded rows."""
         size = math.prod(shape)
-        n_bytes = ggml.nbytes(type_number, size)
+        n_bytes = ggml.nbytes(type_number, shape)
         if self.floats.size < size:
             self.floats = np.empty(size, np.float32)
         if self.bytes.size < n_bytes:
@@ -211,7 +211,7 @@ _SCRATCH = _Scratch()
 def _encode_slice(job: TensorJob, row_slice: RowSlice, encode: RowEncoder | None) -> None:
     """Decode, check, encode and write a slice, in a worker thread."""
     x, out = _SCRATCH.buffers(row_slice.shape, job.type)
-    offset = job.offset + row_slice.row * ggml.nbytes(job.type, row_slice.matrix.n)
+    offset = job.offset + row_slice.row * ggml.nbytes(job.type, [row_slice.matrix.n])
     large = read_rows(job.source, row_slice, x)
     if encode is None:
         job.file.write_at(offset, row_slice.data.data)

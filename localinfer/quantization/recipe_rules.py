@@ -56,7 +56,7 @@ BASE_TYPES = {
     "TQ1_0": "TQ1_0",
     "Q2_0": "Q2_0",
     "Q1_0": "Q1_0",
-    **{name: name for name in ("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K")},
+    **{name: name for name in ("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ5_KS")},
 }
 RECIPES = {name: Recipe(file_types.NUMBERS[name], base) for name, base in BASE_TYPES.items()}
 
@@ -231,7 +231,7 @@ RULES = {
     "output": (
         rule("MXFP4_MOE", "Q8_0"),
         rule(ALL, "Q8_0", falcon_or_odd),
-        rule(f"{LOW} IQ3_XXS IQ2_K IQ3_K", "Q5_K"),
+        rule(f"{LOW} IQ3_XXS IQ2_K IQ3_K IQ2_KS IQ3_KS", "Q5_K"),
         rule("Q8_0", BASE),
         rule(ALL, "Q6_K"),
     ),
@@ -244,6 +244,9 @@ RULES = {
         rule(LOW, "Q4_K", grouped_or_experts),
         rule(UPPER, "IQ3_S"),
         rule(LOWER, "Q2_K"),
+        rule("IQ2_KS", "IQ4_K", grouped_or_experts),
+        rule("IQ2_KS", "IQ3_K", shared),
+        rule("IQ2_KS", "Q2_K"),
         rule(REST, "Q8_0", eight_experts),
         rule("Q2_K Q2_K_S IQ3_XXS IQ3_XS IQ3_S", "Q4_K", grouped),
         rule("Q2_K", "Q3_K"),
@@ -257,7 +260,8 @@ RULES = {
         rule("Q4_K_S", "Q5_K", first_four),
         rule("IQ2_K IQ3_K", "IQ4_K", shared),
         rule("IQ2_K", "IQ3_K"),
-        rule("IQ4_K", "IQ5_K", shared),
+        rule("IQ3_KS", "IQ4_KS", shared),
+        rule("IQ4_K IQ4_KS", "IQ5_K", shared),
     ),
     "attn_k": (
         rule(LOW, "Q4_K", eight_experts),
@@ -285,7 +289,7 @@ RULES = {
     ),
     "ffn_down": (
         rule(UPPER, "IQ3_S", first_eighth),
-        rule(LOWER, "Q2_K", first_eighth),
+        rule(f"{LOWER} IQ2_KS", "Q2_K", first_eighth),
         rule("Q2_K", "Q3_K"),
         rule("Q2_K_S", "Q4_K", first_eighth),
         rule("IQ3_XXS", "Q4_K", without_imatrix, first_eighth),
@@ -301,7 +305,7 @@ RULES = {
         rule("Q4_K_M", "Q5_K", falcon, use_more_bits),
         rule("Q4_K_M", "Q6_K", not_falcon, use_more_bits),
         rule("Q5_K_M", "Q6_K", use_more_bits),
-        rule("IQ4_NL IQ4_XS", "Q5_K", without_imatrix, first_eighth),
+        rule("IQ4_NL IQ4_XS IQ4_KS", "Q5_K", without_imatrix, first_eighth),
         rule("Q4_K_S", "Q5_K", not_falcon, first_eighth),
         rule("Q4_0", "Q4_1", with_imatrix, first_eighth),
         rule("Q5_0", "Q5_1", with_imatrix, first_eighth),

@@ -106,7 +106,7 @@ class Report:
 
     def _tensor(self, tensor: SourceTensor) -> TensorReport:
         number, block = self._plan.types[tensor.name], BLOCK.match(tensor.name)
-        nbytes = ggml.nbytes(number, tensor.n_elements)
+        nbytes = ggml.nbytes(number, tensor.shape)
         weighted = tensor.name in self._plan.importance
         return TensorReport(
             name=tensor.name,

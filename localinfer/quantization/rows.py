@@ -73,7 +73,7 @@ def matrices(tensor: SourceTensor, type_number: int) -> Iterator[Matrix]:
 
 def row_slices(matrix: Matrix, data: Bytes, least: int = 1) -> Iterator[RowSlice]:
     """Yield slices of all rows of a matrix, each a multiple of `least` rows; `data` are the bytes of its tensor."""
-    row_bytes = ggml.nbytes(matrix.tensor.type, matrix.n)
+    row_bytes = ggml.nbytes(matrix.tensor.type, [matrix.n])
     step = least * max(1, SLICE_WEIGHTS // matrix.n // least)
     for first in range(0, matrix.rows, step):
         count = min(step, matrix.rows - first)
@@ -106,7 +106,7 @@ def read_selected_rows(source: Source, matrix: Matrix, data: Bytes, numbers: Seq
     Raises LocalInferError for a value that is not finite.
     """
     x = np.empty((len(numbers), matrix.n), np.float32)
-    size = matrix.rows * ggml.nbytes(matrix.tensor.type, matrix.n)
+    size = matrix.rows * ggml.nbytes(matrix.tensor.type, [matrix.n])
     inside = data[size * matrix.number : size * (matrix.number + 1)]
     get_decoder(matrix.tensor.type).selected_rows(inside, np.array(numbers, np.int32), x)
     check_values(source, matrix, numbers, x)

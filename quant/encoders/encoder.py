@@ -9,9 +9,10 @@ Each format module supplies, through its `encoder(effort)`, the inlined function
 
 It reads a row of n float32 at address x and writes its blocks to address y. `importance` is the address of n float32,
 the weight of the squared error of each column, or 0 if all columns count the same. `scratch` is the address of
-`SCRATCH_BYTES` of memory for the exclusive use of the call. All numbers must be finite and no importance negative; the
-code that reads a file checks that. Rows are encoded independently, so the blocks do not depend on how rows are split
-into calls or on the number of threads.
+`SCRATCH_BYTES` of memory for the exclusive use of the call; if rows of the format begin with a header, `NUMBERS_BYTES`
+more for each group of 32 columns follow. All numbers must be finite and no importance negative; the code that reads a
+file checks that. Rows are encoded independently, so the blocks do not depend on how rows are split into calls or on
+the number of threads.
 """
 
 from math import gcd
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant import FORMATS
-from quant.ggml import TYPES
+from quant.ggml import TYPES, nbytes
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_call import KernelFunction, call_kernel
 from quant.jit.loader import Progress, load_kernels
@@ -29,6 +30,7 @@ from quant.jit.loader import Progress, load_kernels
 EFFORTS = ("fast", "normal")  # how much time the search for a smaller error may take
 GROUPS = 16  # groups of columns that are searched at once, one in each SIMD lane
 SCRATCH_BYTES, LINE = 1 << 18, 64
+ROW_NUMBERS, NUMBERS_BYTES = SCRATCH_BYTES, 12  # the offset in scratch memory, and bytes, of numbers of a row's groups
 PARAMETERS = ("x", "importance", "n", "y", "row_bytes", "rows")
 
 Floats = NDArray[np.float32]
@@ -53,12 +55,13 @@ class Encoder:
         `warnings` lists problems with that cache that the user should see.
         """
         self.type, kernel = TYPES[type_number], encoder_kernel(type_number, effort)
+        self._type_number = type_number
         addresses, self.warnings = load_kernels([kernel], cache_root, progress)
         self._kernel = KernelFunction(addresses[kernel])
 
     def row_bytes(self, n: int) -> int:
         """Return the size in bytes of an encoded row of n weights."""
-        return n // self.type.elements * self.type.bytes
+        return nbytes(self._type_number, [n])
 
     def encode(self, x: Floats, importance: Floats | None, out: Bytes) -> None:
         """Encode x, float32 (rows, n), into out, uint8 (rows, row_bytes); `importance` is float32 (n,) or None.
@@ -76,7 +79,7 @@ class Encoder:
             importance is None or has_layout(importance, np.float32, (n,)),
             f"importance is not C-contiguous float32 ({n},)",
         )
-        together = rows_per_batch(n)
+        together = 1 if self.type.header else rows_per_batch(n)
         costs = None if importance is None else np.tile(importance, min(together, count))
         whole = count - count % together
         self._encode_rows(x[:whole].reshape(whole // together, together * n), costs, out[:whole])
@@ -91,7 +94,8 @@ class Encoder:
         count, n = x.shape
         weight = 0 if importance is None else importance.ctypes.data
         arguments = (x.ctypes.data, weight, n, out.ctypes.data, self.row_bytes(n), count)
-        scratch = allocate_scratch()
+        numbers = NUMBERS_BYTES * GROUPS * -(-n // (32 * GROUPS)) if self.type.header else 0
+        scratch = allocate_scratch(SCRATCH_BYTES + numbers)
         call_kernel(self._kernel, arguments, scratch.ctypes.data)
 
 
@@ -104,11 +108,11 @@ def rows_per_batch(n: int) -> int:
     return GROUPS // gcd(n // 32, GROUPS)
 
 
-def allocate_scratch() -> Bytes:
-    """Return `SCRATCH_BYTES` of memory, aligned to a cache line: vectors that cross a cache line are slower."""
-    buffer = np.empty(SCRATCH_BYTES + LINE, np.uint8)
+def allocate_scratch(size: int = SCRATCH_BYTES) -> Bytes:
+    """Return `size` bytes of memory, aligned to a cache line: vectors that cross a cache line are slower."""
+    buffer = np.empty(size + LINE, np.uint8)
     first = -buffer.ctypes.data % LINE
-    return buffer[first : first + SCRATCH_BYTES]
+    return buffer[first : first + size]
 
 
 def require(holds: bool, message: str) -> None:

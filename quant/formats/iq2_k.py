@@ -22,9 +22,8 @@ from quant.jit.vectors import (
     store,
     u8x8,
     u8x16,
-    u8x32,
 )
-from quant.packing.bit_planes import make_store_plane, make_two_planes
+from quant.packing.bit_planes import make_2bit_codes, make_store_plane
 from quant.packing.format_spec import FormatSpec
 from quant.packing.nibbles import pack_nibbles, unpack_nibbles
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
@@ -36,12 +35,7 @@ D, SCALES, QS, SIZE = 0, 4, 12, 76
 # scales:  nibble k, the low one of a byte first, holds scale k
 # qs:      byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
 TABLE = ShiftedTable((-31, -13, 1, 17), shift=5, zero_point=31)
-two_planes, store_plane = make_two_planes(2), make_store_plane(2, 0)
-
-
-@inline
-def indices64(block: int, j: int) -> Any:
-    return two_planes(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
+store_plane = make_store_plane(2, 0)
 
 
 @inline
@@ -54,7 +48,7 @@ SPEC = FormatSpec(
     bits=TABLE.bits,
     group_size=16,
     superblock_bytes=SIZE,
-    codes64=make_shifted_codes(TABLE, indices64),
+    codes64=make_shifted_codes(TABLE, make_2bit_codes(QS)),
     scales=scales,
     zero_point=TABLE.zero_point,
 )

@@ -28,9 +28,8 @@ from quant.jit.vectors import (
     store,
     u8x8,
     u8x16,
-    u8x32,
 )
-from quant.packing.bit_planes import make_store_plane, make_two_planes
+from quant.packing.bit_planes import make_2bit_codes, make_bits, make_joined, make_store_plane
 from quant.packing.format_spec import FormatSpec
 from quant.packing.nibbles import pack_nibbles, unpack_nibbles
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
@@ -46,13 +45,8 @@ D, SIGNS, SCALES, QS, QH, SIZE = 0, 4, 6, 14, 78, 110
 # qs:      byte 32h + i holds the low bits of columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first lowest
 # qh:      bit k of byte i is the third bit of column 32k + i
 TABLE = ShiftedTable((-63, -40, -23, -10, 1, 13, 28, 47), shift=4, zero_point=63)
-low_bits, third_bit = make_two_planes(2), make_two_planes(1, target_bit=2)
+indices64 = make_joined(make_2bit_codes(QS), make_bits(QH, 2))
 store_low_bits, store_third_bits = make_store_plane(2, 0), make_store_plane(1, 2)
-
-
-@inline
-def indices64(block: int, j: int) -> Any:
-    return low_bits(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2)) | third_bit(load(u8x32, block + QH), 2 * j)
 
 
 @inline

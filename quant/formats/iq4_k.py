@@ -30,7 +30,7 @@ from quant.jit.vectors import (
 from quant.packing.bit_planes import make_store_nibbles_in_halves
 from quant.packing.format_spec import FormatSpec
 from quant.packing.iq4_codebook import KVALUES, ZERO_POINT
-from quant.packing.nibbles import nibbles64, pack_nibbles, unpack_nibbles
+from quant.packing.nibbles import make_nibbles_of_groups, pack_nibbles, unpack_nibbles
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
 
 BLOCK = np.dtype(
@@ -47,12 +47,6 @@ steps, store_indices = make_constant(u32x16, range(0, 32, 2)), make_store_nibble
 
 
 @inline
-def indices64(block: int, j: int) -> Any:
-    at = block + QS + 32 * j
-    return nibbles64(at, at + 16)
-
-
-@inline
 def scales(block: int) -> Any:
     low = convert(u32x16, unpack_nibbles(load(u8x8, block + SCALES_L)))
     high = (splat(u32x16, load(uint32, block + SCALES_H)) >> steps()) & splat(u32x16, uint32(3))
@@ -64,7 +58,7 @@ SPEC = FormatSpec(
     bits=TABLE.bits,
     group_size=16,
     superblock_bytes=SIZE,
-    codes64=make_shifted_codes(TABLE, indices64),
+    codes64=make_shifted_codes(TABLE, make_nibbles_of_groups(QS)),
     scales=scales,
     zero_point=TABLE.zero_point,
 )

@@ -26,7 +26,7 @@ from quant.jit.vectors import (
 from quant.packing.bit_planes import make_nibbles_in_halves, make_store_nibbles_in_halves
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
 from quant.packing.iq4_codebook import CODES, KVALUES, ZERO_POINT
-from quant.packing.nibbles import nibbles64
+from quant.packing.nibbles import make_nibbles_of_groups
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
 assert BLOCK.itemsize == 136
@@ -36,14 +36,15 @@ D, SCALES_H, SCALES_L, QS, SIZE = 0, 2, 4, 8, 136
 # scales_l:  nibble k, the low one of a byte first, holds the four low bits of scale k
 # scales_h:  bits 2k and 2k + 1 are the two high bits of scale k
 code_of, number_of = make_lookup16(CODES), make_lookup16(KVALUES)
-halves, store_codes = make_nibbles_in_halves(QS), make_store_nibbles_in_halves(QS)
+groups, halves, store_codes = (
+    make_nibbles_of_groups(QS), make_nibbles_in_halves(QS), make_store_nibbles_in_halves(QS)
+)  # fmt: skip
 low_shifts, high_shifts = make_constant(u32x8, range(0, 32, 4)), make_constant(u32x8, range(0, 16, 2))
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
-    at = block + QS + 32 * j
-    return code_of(nibbles64(at, at + 16))
+    return code_of(groups(block, j))
 
 
 @inline

@@ -11,8 +11,8 @@ import numpy as np
 from quant.encoders.searches.scales import make_integer_multiple
 from quant.encoders.searches.shifted_table import make_encode_shifted
 from quant.formats import iq4_k
-from quant.jit.vectors import inline, load, u8x32
-from quant.packing.bit_planes import make_store_nibble_pairs, make_store_plane, make_two_planes
+from quant.jit.vectors import inline
+from quant.packing.bit_planes import make_bits, make_joined, make_nibbles, make_store_nibble_pairs, make_store_plane
 from quant.packing.format_spec import FormatSpec
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
 
@@ -29,13 +29,8 @@ NUMBERS = (
     *(-1, 5, 11, 17, 23, 29, 36, 43, 51, 59, 68, 77, 87, 97, 109, 121),
 )
 TABLE = ShiftedTable(NUMBERS, shift=2, zero_point=128)
-low_bits, fifth_bit = make_two_planes(4), make_two_planes(1, target_bit=4)
+indices64 = make_joined(make_nibbles(QS), make_bits(QH, 4))
 store_low_bits, store_fifth_bits = make_store_nibble_pairs(QS), make_store_plane(1, 4)
-
-
-@inline
-def indices64(block: int, j: int) -> Any:
-    return low_bits(load(u8x32, block + QS + 32 * j), 0) | fifth_bit(load(u8x32, block + QH), 2 * j)
 
 
 SPEC = FormatSpec(

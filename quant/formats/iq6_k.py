@@ -23,7 +23,7 @@ from quant.jit.vectors import (
     store,
     u8x32,
 )
-from quant.packing.bit_planes import make_store_nibble_pairs, make_store_plane, make_two_planes
+from quant.packing.bit_planes import make_nibbles, make_store_nibble_pairs, make_store_plane, make_two_planes
 from quant.packing.format_spec import FormatSpec
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
 
@@ -40,14 +40,13 @@ NUMBERS = (
     *(47, 51, 55, 59, 63, 68, 72, 77, 82, 87, 92, 98, 103, 109, 115, 121),
 )
 TABLE = ShiftedTable(NUMBERS, shift=1, zero_point=128)
-low_bits, high_bits = make_two_planes(4), make_two_planes(2, target_bit=4)
+low_bits, high_bits = make_nibbles(QS), make_two_planes(2, target_bit=4)
 store_low_bits, store_high_bits = make_store_nibble_pairs(QS), make_store_plane(2, 4)
 
 
 @inline
 def indices64(block: int, j: int) -> Any:
-    low = low_bits(load(u8x32, block + QS + 32 * j), 0)
-    return low | high_bits(load(u8x32, block + QH + 32 * (j // 2)), 4 * (j % 2))
+    return low_bits(block, j) | high_bits(load(u8x32, block + QH + 32 * (j // 2)), 4 * (j % 2))
 
 
 @inline

@@ -9,8 +9,8 @@ from numba import uint8
 
 from quant.encoders.affine_superblocks import make_encode
 from quant.encoders.vector_math import store_scale
-from quant.jit.vectors import convert, f32x16, inline, load, load_half, splat, store, u8x16, u8x32
-from quant.packing.bit_planes import make_2bit_codes_in_pairs, make_store_plane, make_two_planes
+from quant.jit.vectors import convert, f32x16, inline, load, load_half, splat, store, u8x16
+from quant.packing.bit_planes import make_2bit_codes, make_2bit_codes_in_pairs, make_store_plane
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec, ScaleLayout
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
@@ -19,12 +19,7 @@ SCALES, QS, D, DMIN, SIZE = 0, 16, 80, 82, 84
 
 # qs:      byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
 # scales:  byte k holds the scale of group k in its low nibble and the min in its high one
-two_planes, store_2bit_plane = make_two_planes(2), make_store_plane(2, 0)
-
-
-@inline
-def codes64(block: int, j: int) -> Any:
-    return two_planes(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
+store_2bit_plane = make_store_plane(2, 0)
 
 
 @inline
@@ -68,7 +63,7 @@ SPEC = FormatSpec(
     bits=2,
     group_size=16,
     superblock_bytes=SIZE,
-    codes64=codes64,
+    codes64=make_2bit_codes(QS),
     scales=scales,
     mins=mins,
     order="pairs",

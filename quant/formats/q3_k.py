@@ -29,7 +29,14 @@ from quant.jit.vectors import (
     u8x64,
     u32x4,
 )
-from quant.packing.bit_planes import make_2bit_codes_in_pairs, make_store_plane, make_two_planes
+from quant.packing.bit_planes import (
+    make_2bit_codes,
+    make_2bit_codes_in_pairs,
+    make_bits,
+    make_bits_in_pairs,
+    make_joined,
+    make_store_plane,
+)
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
 
 BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
@@ -40,26 +47,11 @@ HMASK, QS, SCALES, D, SIZE = 0, 32, 96, 108, 110
 # hmask:  bit k of byte i is the third bit of column 32k + i
 # scales: the low nibbles of bytes 0-7 are the four low bits of scales 0-7, the high ones those of scales 8-15;
 #         byte 8 + i holds the two high bits of scales i, 4 + i, 8 + i, 12 + i, the first in the lowest
-low_bits, third_bit = make_two_planes(2), make_two_planes(1, target_bit=2)
+codes64 = make_joined(make_2bit_codes(QS), make_bits(HMASK, 2))
+ordered = make_joined(make_2bit_codes_in_pairs(QS), make_bits_in_pairs(HMASK, 2))
 store_low_bits, store_third_bits = make_store_plane(2, 0), make_store_plane(1, 2)
 upper_eight, first_eight = make_shuffle([*range(8, 16)] * 2), make_shuffle(range(8))
 steps = make_constant(u32x4, [0, 2, 4, 6])
-
-
-two_bits = make_2bit_codes_in_pairs(QS)
-
-
-@inline
-def codes64(block: int, j: int) -> Any:
-    return low_bits(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2)) | third_bit(load(u8x32, block + HMASK), 2 * j)
-
-
-@inline
-def ordered(block: int, j: int) -> Any:
-    mask = load(u8x32, block + HMASK)
-    both = concat(mask, mask >> splat(u8x32, uint8(4)))
-    third = (both >> splat(u8x64, uint8(j))) & splat(u8x64, uint8(1))
-    return two_bits(block, j) | (third << splat(u8x64, uint8(2)))
 
 
 insert_third_bit = make_shift_insert("sli", 2)

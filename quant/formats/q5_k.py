@@ -7,14 +7,16 @@ import numpy as np
 from quant.encoders.affine_superblocks import make_encode
 from quant.formats import q4_k
 from quant.jit.cpu import target
-from quant.jit.vectors import inline, load, u8x32
+from quant.jit.vectors import inline
 from quant.packing.bit_planes import (
     make_5bit_evens_by_insertion,
+    make_bits,
     make_bits_in_evens,
+    make_joined,
+    make_nibbles,
     make_nibbles_in_evens,
     make_store_nibble_pairs,
     make_store_plane,
-    make_two_planes,
 )
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
 
@@ -24,19 +26,9 @@ QH, QS, SIZE = 16, 48, 176
 
 # qs:  byte 32j + i holds the low bits of column 64j + i in its low nibble, those of column 64j + 32 + i in its high one
 # qh:  bit k of byte i is the fifth bit of column 32k + i
-low_bits, fifth_bit = make_two_planes(4), make_two_planes(1, target_bit=4)
-low_evens, fifth_evens = make_nibbles_in_evens(QS), make_bits_in_evens(QH, 4)
+codes64 = make_joined(make_nibbles(QS), make_bits(QH, 4))
+ordered = make_joined(make_nibbles_in_evens(QS), make_bits_in_evens(QH, 4))
 store_low_bits, store_fifth_bits = make_store_nibble_pairs(QS), make_store_plane(1, 4)
-
-
-@inline
-def codes64(block: int, j: int) -> Any:
-    return low_bits(load(u8x32, block + QS + 32 * j), 0) | fifth_bit(load(u8x32, block + QH), 2 * j)
-
-
-@inline
-def ordered(block: int, j: int) -> Any:
-    return low_evens(block, j) | fifth_evens(block, j)
 
 
 @inline

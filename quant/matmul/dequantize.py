@@ -6,7 +6,7 @@ from numba import float32, int32, int64
 
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import convert, extract, f32x16, fma, inline, load, make_shuffle, splat, store
-from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
+from quant.packing.format_spec import FormatSpec, KernelBody, load_spec, make_scales
 
 
 def make_dequantize(spec: FormatSpec) -> Any:
@@ -28,9 +28,9 @@ def make_decode_row(spec: FormatSpec) -> Any:
     """Return the inlined function decode(row, n, y, factor): decode n weights to float32, exactly as ggml defines them,
     times a factor.
     """
-    codes64, scales, mins, group = spec.codes64, spec.scales, spec.mins or spec.scales, spec.group_size
+    codes64, scales, mins, group = spec.codes64, make_scales(spec), spec.mins or spec.scales, spec.group_size
     codes32, scale1, group_min1 = spec.codes32, spec.group_scale, spec.group_min or spec.group_scale
-    superblock_bytes = spec.superblock_bytes
+    superblock_bytes, header_bytes = spec.superblock_bytes, spec.header_bytes
     values = make_dequantize(spec)
     first, second, third, fourth = (make_shuffle(range(start, start + 16)) for start in range(0, 64, 16))
 
@@ -39,8 +39,8 @@ def make_decode_row(spec: FormatSpec) -> Any:
         store(y, values(codes, scale, group_min) * splat(f32x16, factor))
 
     @inline
-    def superblock(block: int, y: int, factor: float) -> None:
-        scale, group_min = scales(block), mins(block)
+    def superblock(block: int, number: int, y: int, factor: float) -> None:
+        scale, group_min = scales(block, number), mins(block)
         for j in range(4):
             codes, out = codes64(block, j), y + 256 * j
             a, b, c, d = 64 * j // group, (64 * j + 16) // group, (64 * j + 32) // group, (64 * j + 48) // group
@@ -66,8 +66,8 @@ def make_decode_row(spec: FormatSpec) -> Any:
 
     @inline
     def decode(row: int, n: int, y: int, factor: float) -> None:
-        for block in range(n // 256):
-            superblock(row + block * superblock_bytes, y + 1024 * block, factor)
+        for number in range(n // 256):
+            superblock(row + header_bytes + number * superblock_bytes, number, y + 1024 * number, factor)
         rest(row, n // 256 * 256, n, y, factor)
 
     return decode

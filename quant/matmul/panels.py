@@ -157,7 +157,7 @@ def matmul(format_module: str, passes: int) -> KernelBody:
     unpack, sums, store_results = make_unpack(spec, shape), make_tile_sums(shape), make_store_results(shape)
     out_bytes = 4 * rows * tokens_at_once * 8 * shape.groups_per_record + integer_sums_bytes(passes)
     unpacked_bytes = rows * (CODES_STRIDE + 2 * SCALES_STRIDE)
-    x_record = record_bytes(tokens_at_once, passes)
+    x_record, header = record_bytes(tokens_at_once, passes), spec.header_bytes
 
     @inline
     def multiply_panels(args: Any, first: int, end: int, first_tile: int, end_tile: int, scratch: int) -> None:
@@ -179,7 +179,7 @@ def matmul(format_module: str, passes: int) -> KernelBody:
             until = min(start + block, end)
             for row in range(start, until, rows):
                 panel = panels + (row - start) // rows * panel_bytes
-                source = PanelRows(args.w + row * row_bytes, row_bytes, min(rows, end - row))
+                source = PanelRows(args.w + header + row * row_bytes, row_bytes, min(rows, end - row))
                 unpack(source, args.n_in, unpacked, panel)
             for tile in range(first_tile, end_tile):
                 token, x_at, prefetch_index = tile * tokens_at_once, args.x + tile * x_bytes, tile - (end_tile - last)

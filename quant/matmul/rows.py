@@ -97,8 +97,9 @@ def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
     """Return the inlined function dots(row, streams, args, x, x_stride, y, sums): a row of each stream times `count`
     flat tokens.
 
-    `row` is the address of the first stream's row, of at least a superblock, and `y` that of its first result; `args`
-    are `ProductArguments`, and `sums` is memory for SUMS_BYTES. A superblock's codes are unpacked once for all tokens.
+    `row` is the address of the superblocks of the first stream's row, at least one, and `y` that of its first result;
+    `args` are `ProductArguments`, and `sums` is memory for SUMS_BYTES. A superblock's codes are unpacked once for all
+    tokens.
     Bytes are prefetched into the second-level cache only, because the first-level cache has few line fill buffers.
 
     Each position of a group in a superblock has its own sum: a lane here, a pass in `quant.matmul.tile`. Both add them
@@ -106,12 +107,12 @@ def make_dot_rows(spec: FormatSpec, passes: int, count: int) -> Any:
     """
     clear, add, add_two, store_totals = make_token_sums(spec, passes, count)
     one_by_one, in_pairs = make_add_streams(spec, add, add_two, count)
-    superblock_bytes, sums_bytes = spec.superblock_bytes, 4 * spec.n_groups * count
+    superblock_bytes, sums_bytes, header = spec.superblock_bytes, 4 * spec.n_groups * count, spec.header_bytes
     has_pairs = count == 1 and target().multiplies_row_pairs
 
     @inline
     def dots(row: int, streams: Streams, args: Any, x: int, x_stride: int, y: int, sums: int) -> None:
-        columns, row_bytes = 256 * count_superblocks(args.n_in), max(args.row_bytes, superblock_bytes)
+        columns, row_bytes = 256 * count_superblocks(args.n_in), max(args.row_bytes - header, superblock_bytes)
         for stream in range(streams.n_streams):
             clear(sums + sums_bytes * stream)
         blocks, last, ahead = columns // 256, row + row_bytes - superblock_bytes, row + streams.prefetch
@@ -136,7 +137,7 @@ def make_multiply_rows(spec: FormatSpec, passes: int, count: int) -> Any:
     `args` are `ProductArguments`, `x` is the address of the first token and `y` that of its results.
     """
     dots, pad_row = make_dot_rows(spec, passes, count), make_pad_row(spec)
-    superblock_bytes, token_bytes = spec.superblock_bytes, flat_bytes(256, passes)
+    superblock_bytes, token_bytes, header = spec.superblock_bytes, flat_bytes(256, passes), spec.header_bytes
 
     @inline
     def multiply_rows(args: Any, first: int, end: int, x: int, y: int, scratch: int) -> None:
@@ -159,7 +160,7 @@ def make_multiply_rows(spec: FormatSpec, passes: int, count: int) -> Any:
                 prefetch_stride=superblock_bytes if access.neighbours else spacing * row_bytes,
                 prefetch_step=superblock_bytes * step,
             )
-            row = args.w + number * row_bytes
+            row = args.w + header + number * row_bytes
             if is_short:
                 row = pad_row(row, row_bytes, scratch + SUMS_BYTES)
             dots(row, streams, args, x, x_stride, y + 4 * number, scratch)

@@ -27,7 +27,7 @@ from quant.matmul.group_sums import (
     sums_rows_together,
 )
 from quant.matmul.layout import ORDERS
-from quant.packing.format_spec import FormatSpec
+from quant.packing.format_spec import FormatSpec, make_scales
 
 
 def make_add_groups(spec: FormatSpec, kind: Vector) -> Any:
@@ -87,13 +87,13 @@ def make_add_token(spec: FormatSpec, passes: int) -> Any:
     sums, add_groups, group_numbers = (
         make_group_sums(spec, passes), make_add_groups(spec, spec.scales_type), make_group_numbers(spec, passes)
     )  # fmt: skip
-    scales, mins, order_at = spec.scales, spec.mins or no_mins, passes * ORDERS.index(spec.order)
+    scales, mins, order_at = make_scales(spec), spec.mins or no_mins, passes * ORDERS.index(spec.order)
 
     @inline
     def add(at: int, block: int, x: int, columns: int, acc: Any) -> Any:
         x_scale, x_sums, x_totals = group_numbers(x, block, columns)
         products = sums(at, x + order_at * columns + 256 * block, columns)
-        return add_groups(products, scales(at), mins(at), x_scale, x_sums, x_totals, acc)
+        return add_groups(products, scales(at, block), mins(at), x_scale, x_sums, x_totals, acc)
 
     return add
 
@@ -106,7 +106,7 @@ def make_add_two_rows(spec: FormatSpec, passes: int) -> Any:
     sums, add_groups, group_numbers = (
         make_sums_of_two_rows(spec, passes), make_add_groups(spec, f32x16), make_group_numbers(spec, passes)
     )  # fmt: skip
-    scales, mins, order_at = spec.scales, spec.mins, passes * ORDERS.index(spec.order)
+    scales, mins, order_at = make_scales(spec), spec.mins, passes * ORDERS.index(spec.order)
     twice = make_shuffle([*range(8)] * 2)
 
     @inline
@@ -119,7 +119,7 @@ def make_add_two_rows(spec: FormatSpec, passes: int) -> Any:
     def add(at: int, other: int, block: int, x: int, columns: int, acc: Any) -> Any:
         x_scale, x_sums, x_totals = group_numbers(x, block, columns)
         products = sums(at, other, x + order_at * columns + 256 * block, columns)
-        both_scales = concat(scales(at), scales(other))
+        both_scales = concat(scales(at, block), scales(other, block))
         return add_groups(
             products, both_scales, mins_of(at, other), twice(x_scale), twice(x_sums), twice(x_totals), acc
         )

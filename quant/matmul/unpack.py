@@ -15,7 +15,7 @@ from quant.matmul.activations import count_superblocks, index_of_record, padded_
 from quant.matmul.layout import CODES_STRIDE, GROUPS_PER_SUPERBLOCK, SCALES_STRIDE, UNPACK_COLUMNS
 from quant.matmul.tile import Tile
 from quant.matmul.transpose import make_store_codes, make_store_halves, make_store_scales, make_transpose
-from quant.packing.format_spec import CodeLayout, FormatSpec
+from quant.packing.format_spec import CodeLayout, FormatSpec, make_scales
 
 # 1 / EARLY_PREFETCH_SHARE of the following rows is prefetched while a panel is unpacked, the rest while it is
 # multiplied.
@@ -23,8 +23,8 @@ EARLY_PREFETCH_SHARE = 2
 
 
 class PanelRows(NamedTuple):
-    """The rows of a panel: the address of the first one, the bytes of a row, and how many there are. Of fewer than R
-    rows, the last one is repeated."""
+    """The rows of a panel: the address of the first one's superblocks, the bytes of a row, and how many there are. Of
+    fewer than R rows, the last one is repeated."""
 
     w: int
     row_bytes: int
@@ -63,14 +63,14 @@ def make_write_scales(spec: FormatSpec) -> Any:
 
     Mins are written if the format has mins.
     """
-    scales_of, mins_of, group_scale_of, group_min_of = spec.scales, spec.mins, spec.group_scale, spec.group_min
+    scales_of, mins_of, group_scale_of, group_min_of = make_scales(spec), spec.mins, spec.group_scale, spec.group_min
     superblock_bytes, groups, group, has_mins = spec.superblock_bytes, spec.n_groups, spec.group_size, bool(spec.mins)
 
     @inline
     def superblocks(row: int, first: int, end: int, scales: int, mins: int) -> None:
         for block in range(first // 256, end // 256):
             at, number = row + block * superblock_bytes, block - first // 256
-            store(scales + 4 * groups * number, scales_of(at))
+            store(scales + 4 * groups * number, scales_of(at, block))
             if has_mins:
                 store(mins + 4 * groups * number, mins_of(at))
 

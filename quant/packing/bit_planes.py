@@ -47,6 +47,51 @@ def make_two_planes(bits: int, target_bit: int = 0, plane_distance: int = 1) -> 
     return two_planes
 
 
+def make_2bit_codes(qs: int) -> Any:
+    """Return `codes64` for 2-bit planes at offset `qs`."""
+    two_planes = make_two_planes(2)
+
+    @inline
+    def codes64(block: int, j: int) -> Any:
+        return two_planes(load(u8x32, block + qs + 32 * (j // 2)), 4 * (j % 2))
+
+    return codes64
+
+
+def make_bits(qh: int, target_bit: int) -> Any:
+    """Return a function of (block, j) like `codes64` for 1-bit planes at offset `qh`: each column's bit, moved to bit
+    `target_bit`.
+    """
+    two_planes = make_two_planes(1, target_bit=target_bit)
+
+    @inline
+    def bits64(block: int, j: int) -> Any:
+        return two_planes(load(u8x32, block + qh), 2 * j)
+
+    return bits64
+
+
+def make_nibbles(qs: int) -> Any:
+    """Return `codes64` for 4-bit planes at offset `qs`."""
+    two_planes = make_two_planes(4)
+
+    @inline
+    def codes64(block: int, j: int) -> Any:
+        return two_planes(load(u8x32, block + qs + 32 * j), 0)
+
+    return codes64
+
+
+def make_joined(low: Any, high: Any) -> Any:
+    """Return the inlined function of (block, j) that returns the bits of both."""
+
+    @inline
+    def joined(block: int, j: int) -> Any:
+        return low(block, j) | high(block, j)
+
+    return joined
+
+
 def make_2bit_codes_in_pairs(qs: int) -> Any:
     """Return `ordered_codes` in the order "pairs" for 2-bit planes at offset `qs`: the same plane of both halves of the
     block.
@@ -55,6 +100,20 @@ def make_2bit_codes_in_pairs(qs: int) -> Any:
     @inline
     def ordered(block: int, j: int) -> Any:
         return (load(u8x64, block + qs) >> splat(u8x64, uint8(2 * j))) & splat(u8x64, uint8(3))
+
+    return ordered
+
+
+def make_bits_in_pairs(qh: int, target_bit: int) -> Any:
+    """Return a function in the order "pairs" for 1-bit planes at offset `qh`: each column's bit, moved to bit
+    `target_bit`.
+    """
+
+    @inline
+    def ordered(block: int, j: int) -> Any:
+        plane = load(u8x32, block + qh)
+        both = concat(plane, plane >> splat(u8x32, uint8(4)))
+        return ((both >> splat(u8x64, uint8(j))) & splat(u8x64, uint8(1))) << splat(u8x64, uint8(target_bit))
 
     return ordered
 

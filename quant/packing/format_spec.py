@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.jit.vectors import f32x8, f32x16
+from quant.jit.vectors import f32x8, f32x16, inline, splat
 
 KernelBody = Callable[..., None]
 InlinedFunction = Any
@@ -101,6 +101,9 @@ class FormatSpec:
                                             signed bytes then need no zero point; absent where it would cost more
       codes32(row, k)                       u8x32: the codes of columns 32k .. 32k+31; absent in k-quants
       group_scale(row, g), group_min(row, g)  float32 of group g; absent in k-quants
+      row_scale(row)                        float32: a factor of all scales of a row, stored in the `header_bytes` bytes
+                                            in front of its superblocks. Only formats without mins and smaller blocks
+                                            have it; their `scales` do not contain it
 
     If codes are bit fields of bytes in column order, `code_layout` describes them. `scale_layouts` does the same for
     scales and mins.
@@ -122,6 +125,8 @@ class FormatSpec:
     table: Sequence[int] = ()
     code_layout: CodeLayout | None = None
     scale_layouts: tuple[ScaleLayout, ...] = ()
+    header_bytes: int = 0
+    row_scale: Any = None
 
     @property
     def scales_type(self) -> Any:
@@ -132,6 +137,25 @@ class FormatSpec:
     def n_groups(self) -> int:
         """The number of groups in a superblock."""
         return 256 // self.group_size
+
+
+def make_scales(spec: FormatSpec) -> Any:
+    """Return the inlined function scales(superblock, number): the scales of superblock `number` of a row, times the
+    scale of the row.
+    """
+    scales, row_scale, kind, header, size = (
+        spec.scales, spec.row_scale, spec.scales_type, spec.header_bytes, spec.superblock_bytes
+    )  # fmt: skip
+
+    @inline
+    def of_superblock(superblock: int, number: int) -> Any:
+        return scales(superblock)
+
+    @inline
+    def of_row(superblock: int, number: int) -> Any:
+        return scales(superblock) * splat(kind, row_scale(superblock - number * size - header))
+
+    return of_row if row_scale else of_superblock
 
 
 def load_spec(format_module: str) -> FormatSpec:

@@ -94,6 +94,19 @@ def pack_nibbles(numbers: Any) -> Any:
     return even_lanes(numbers) | (odd_lanes(numbers) << splat(u8x8, uint8(4)))
 
 
+def make_nibbles_of_groups(qs: int) -> InlinedFunction:
+    """Return `codes64` for nibbles at offset `qs`: each 16 bytes hold 32 columns, the first 16 of them in the low
+    nibbles.
+    """
+
+    @inline
+    def codes64(block: int, j: int) -> Any:
+        at = block + qs + 32 * j
+        return nibbles64(at, at + 16)
+
+    return codes64
+
+
 def make_4bit_codes(block: Block) -> tuple[InlinedFunction, InlinedFunction, InlinedFunction]:
     """Return the inlined functions codes64, codes32 and ordered_codes (order "halves") for 4-bit codes."""
     size, qs = block.itemsize, field_offset(block, "qs")

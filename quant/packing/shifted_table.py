@@ -1,7 +1,8 @@
-"""Tables of which a superblock has two versions: groups of 16 columns choose the table, or the table plus a shift.
+"""Tables of which a superblock has two versions: a group of columns chooses the table, or the table plus a shift.
 
-IQ2_K to IQ6_K store codes that index a table of 4 to 64 numbers. Bit g of the 16-bit integer `extra` of a superblock
-says whether the shift is added to the numbers of group g. Source: the block structures of ik_llama.cpp.
+IQ2_K to IQ6_K, whose groups have 16 columns, and IQ2_KS to IQ5_KS, whose groups have 32, store codes that index a table
+of 4 to 64 numbers. A bit of each group says whether the shift is added to its numbers. Source: the block structures of
+ik_llama.cpp.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,18 @@ from quant.jit.vectors import (
     u8x64,
 )
 
-EXTRA = 2  # the offset of the bits of the groups in a superblock
+EXTRA = 2  # the offset in superblocks of IQ2_K to IQ6_K of a 16-bit integer with a bit for each group
+
+# By the columns of a group and the order of columns (`quant.matmul.layout.ORDERS`): the divisor and the factor for
+# which j // divisor * factor is the first group of quarter j, and how many lanes have each of the groups that follow
+# it, whose distance is the last number.
+QUARTERS = {
+    (16, "columns"): (1, 4, 16, 1),
+    (32, "columns"): (1, 2, 32, 1),
+    (32, "halves"): (2, 4, 16, 1),
+    (32, "evens"): (2, 1, 16, 2),
+    (32, "pairs"): (1, 1, 32, 4),
+}
 
 
 @dataclass(frozen=True)
@@ -62,17 +74,29 @@ def make_lookup_above(below: Any, above: Any, first: int) -> Any:
     return look_up
 
 
-def make_shifted_codes(table: ShiftedTable, indices64: Any) -> Any:
-    """Return the inlined function codes64(block, j) for a table, from indices64(block, j): the codes of columns 64j ..
-    64j + 63 are the numbers plus the zero point.
+@inline
+def extra_bits(block: int) -> int:
+    """Return the bits of the groups of IQ2_K to IQ6_K."""
+    return load(uint16, block + EXTRA)
+
+
+def make_shifted_codes(
+    table: ShiftedTable, indices: Any, group_bits: Any = extra_bits, group_size: int = 16, order: str = "columns"
+) -> Any:
+    """Return the inlined function codes(block, j) for a table, from indices(block, j): the codes of quarter j of the
+    columns in some order are the numbers plus the zero point.
+
+    Bit g of group_bits(block), a 16-bit integer, says whether group g has the shift.
     """
+    divisor, factor, lanes, distance = QUARTERS[group_size, order]
     look_up = make_lookup([number + table.zero_point for number in table.numbers])
-    group_bits, shift = make_constant(u8x64, [1 << lane // 16 for lane in range(64)]), uint8(table.shift)
+    bits_of_lanes = make_constant(u8x64, [1 << lane // lanes * distance for lane in range(64)])
+    shift = uint8(table.shift)
 
     @inline
-    def codes64(block: int, j: int) -> Any:
-        chosen = splat(u8x64, uint8(load(uint16, block + EXTRA) >> uint16(4 * j))) & group_bits()
+    def codes(block: int, j: int) -> Any:
+        chosen = splat(u8x64, uint8(group_bits(block) >> uint16(j // divisor * factor))) & bits_of_lanes()
         none = splat(u8x64, uint8(0))
-        return look_up(indices64(block, j)) + select(chosen > none, splat(u8x64, shift), none)
+        return look_up(indices(block, j)) + select(chosen > none, splat(u8x64, shift), none)
 
-    return codes64
+    return codes

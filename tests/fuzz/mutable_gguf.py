@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 from malicious_files import U32, header, kv, tensor, u32
-from random_blocks import random_blocks
+from random_blocks import random_rows
 
 from localinfer.gguf.reader import open_gguf
 from quant.ggml import TYPE_NUMBERS, TYPES
@@ -91,5 +91,5 @@ def randomize_as_type(tensor_entry: TensorEntry, type: str, rng: Random) -> Tens
     if len(tensor_entry.dims) != 2 or not 0 < count <= MAX_ELEMENTS or tensor_entry.dims[0] % BLOCK_SIZES[type]:
         return tensor_entry
     numpy_rng = np.random.default_rng(rng.getrandbits(32))
-    blocks = random_blocks(numpy_rng, type, count // BLOCK_SIZES[type], tensor_entry.dims[0] ** -0.5)
-    return replace(tensor_entry, type=TYPE_NUMBERS[type], data=blocks.tobytes())
+    rows = random_rows(numpy_rng, type, tensor_entry.dims[1], tensor_entry.dims[0], tensor_entry.dims[0] ** -0.5)
+    return replace(tensor_entry, type=TYPE_NUMBERS[type], data=rows.tobytes())

@@ -8,9 +8,9 @@ import gguf
 import newest_types  # noqa: F401
 import numba  # noqa: F401  (kernels are compiled in this process then: starting one for each takes longer)
 import numpy as np
+import random_blocks
 from guard_pages import guarded_memory
 from numpy.typing import NDArray
-from random_blocks import random_blocks
 
 from localinfer import paths
 from localinfer.kernels.signatures import PRODUCT
@@ -120,8 +120,7 @@ def random_rows(name: str, n_out: int, n_in: int, seed: int = 0) -> Bytes:
         rows = gguf.quantize(weights, gguf.GGMLQuantizationType(number))
         return np.ascontiguousarray(rows).view(np.uint8).reshape(n_out, -1)
     except NotImplementedError:
-        blocks = random_blocks(rng, name, n_out * n_in // TYPES[number].elements, 0.02)
-        return blocks.reshape(n_out, -1)
+        return random_blocks.random_rows(rng, name, n_out, n_in, 0.02)
 
 
 def decode(name: str, rows: Bytes) -> Floats:

@@ -8,7 +8,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import _type_traits
 from numpy.typing import NDArray
 
-from localinfer.naive.tensor_types import DECODERS, Bytes, decode
+from localinfer.naive.tensor_types import DECODERS, ROW_DECODERS, Bytes, decode
 from quant.ggml import TYPE_NUMBERS, TYPES
 
 
@@ -36,5 +36,5 @@ def register(name: str) -> None:
     _type_traits.setdefault(kind, Decoder)
 
 
-for type_name in DECODERS:
+for type_name in (*DECODERS, *ROW_DECODERS):
     register(type_name)

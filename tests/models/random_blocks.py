@@ -1,6 +1,6 @@
 """Random weights in any tensor type: random bits with scales that give values of a chosen size.
 
-    random_blocks(rng, "IQ2_XS", 4096, 0.02)        # uint8, (4096, 74): 4096 blocks of 256 values each
+    random_rows(rng, "IQ2_XS", 16, 4096, 0.02)      # uint8, (16, 1184): rows of 16 blocks of 256 values each
 
 The `gguf` package cannot encode most formats, and encoding is slow. Random blocks with valid scales are equally good
 for testing or timing a kernel.
@@ -15,8 +15,30 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
+from quant import BLOCK_TYPES
+from quant.ggml import TYPE_NUMBERS, TYPES
+
 Bytes = NDArray[np.uint8]  # (n_blocks, bytes of a block)
 Scales = NDArray[np.float64]  # (n_blocks,)
+
+
+def random_rows(rng: np.random.Generator, type_name: str, n_rows: int, n: int, size: float) -> Bytes:
+    """Return rows of n values, uint8 (n_rows, bytes of a row), whose standard deviation is about `size`.
+
+    It varies by block, or by row if a row begins with a scale, from 0.6 to 1.4 times that.
+    """
+    kind = TYPES[TYPE_NUMBERS[type_name]]
+    if not kind.header:
+        return random_blocks(rng, type_name, n_rows * n // kind.elements, size).reshape(n_rows, -1)
+    scales = size / spread(type_name) * rng.uniform(0.6, 1.4, n_rows)
+    return scaled_rows(rng, type_name, n // kind.elements, scales)
+
+
+def scaled_rows(rng: np.random.Generator, type_name: str, n_blocks: int, scales: Scales) -> Bytes:
+    """Return rows of random blocks that begin with these scales."""
+    kind = TYPES[TYPE_NUMBERS[type_name]]
+    header = scales.astype({2: "<f2", 4: "<f4"}[kind.header]).view(np.uint8).reshape(-1, kind.header)
+    return np.hstack([header, rng.integers(0, 256, (len(scales), n_blocks * kind.bytes), np.uint8)])
 
 
 def random_blocks(rng: np.random.Generator, type_name: str, n_blocks: int, size: float) -> Bytes:
@@ -36,6 +58,8 @@ def random_blocks(rng: np.random.Generator, type_name: str, n_blocks: int, size:
 def spread(type_name: str) -> float:
     """Return the standard deviation of a format's values for random bits and scale 1."""
     number = GGMLQuantizationType[type_name]
+    if TYPES[number].header:
+        return float(gguf.dequantize(scaled_rows(np.random.default_rng(0), type_name, 1, np.ones(256)), number).std())
     blocks = np.random.default_rng(0).integers(0, 256, (256, GGML_QUANT_SIZES[number][1]), np.uint8)
     SET_SCALE[type_name](blocks, np.ones(256))
     return float(gguf.dequantize(blocks, number).std())
@@ -114,4 +138,4 @@ FLOATS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
     "F16": lambda values: values.astype("<f2"),
     "BF16": to_bfloat,
 }
-NAMES = (*FLOATS, *SET_SCALE)
+NAMES = (*FLOATS, *BLOCK_TYPES)

@@ -24,7 +24,9 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 from numpy.typing import NDArray
-from random_blocks import random_blocks
+from random_blocks import random_rows
+
+from quant.ggml import TYPE_NUMBERS, TYPES
 
 Floats: TypeAlias = NDArray[np.float32]
 Scalar: TypeAlias = int | float | bool | str | bytes
@@ -324,9 +326,8 @@ def random_tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], f
     try:
         return stored(scale * rng.standard_normal(shape, np.float32), format_name)
     except NotImplementedError:  # the gguf package only decodes this format
-        n_elements, _ = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[format_name]]
-        blocks = random_blocks(rng, format_name, math.prod(shape) // n_elements, scale)
-        return Stored(format_name, blocks.reshape(*shape[:-1], -1))
+        rows = random_rows(rng, format_name, math.prod(shape[:-1]), shape[-1], scale)
+        return Stored(format_name, rows.reshape(*shape[:-1], -1))
 
 
 def stored(values: Floats, format_name: str) -> Stored:
@@ -361,7 +362,10 @@ def _write(
             writer.data_alignment = value
     for name, tensor in tensors.items():
         if tensor is not None:
-            writer.add_tensor(name, tensor.data, raw_dtype=GGMLQuantizationType[tensor.type])
+            *rows, row_bytes = tensor.data.shape  # from which the writer computes the columns; it knows no headers
+            header = TYPES[TYPE_NUMBERS[tensor.type]].header if tensor.type in TYPE_NUMBERS else 0
+            kind = GGMLQuantizationType[tensor.type]
+            writer.add_tensor(name, tensor.data, raw_shape=(*rows, row_bytes - header), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -96,13 +96,21 @@ def round_to_f16(v: Any) -> Any:
 
 
 @inline
-def ideal_scales(trials: int, count: int) -> Any:
-    """Return the scale with the largest gain of all trials, for each of 16 groups."""
-    s, best = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
+def ideal_trial(trials: int, count: int) -> Any:
+    """Return the scale with the largest gain of all trials, and the norm of its trial, for each of 16 groups."""
+    s, norm_of_best, best = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
     for number in range(count):
         ideal, norm = load_trial(trials, number)
         new_gain = gain(ideal, ideal, norm)
-        s, best = select(new_gain > best, ideal, s), maximum(new_gain, best)
+        better = new_gain > best
+        s, norm_of_best, best = select(better, ideal, s), select(better, norm, norm_of_best), maximum(new_gain, best)
+    return s, norm_of_best
+
+
+@inline
+def ideal_scales(trials: int, count: int) -> Any:
+    """Return the scale with the largest gain of all trials, for each of 16 groups."""
+    s, _ = ideal_trial(trials, count)
     return s
 
 
@@ -170,16 +178,14 @@ def make_choose_d(multiple: Any, divisors: Sequence[float], groups: int) -> Any:
     return choose_d
 
 
-def make_refine(fit: Any, multiple: Any, step: int, groups: int) -> Any:
-    """Make the inlined function refine(scratch, d, k), which improves d and k of the scales d * k, one lane per group.
-
-    It tries the neighbours of every k with the scales as they will be stored, and then takes the d, in half precision,
-    that is best for all groups of a superblock together.
+def make_try_neighbours(fit: Any, multiple: Any, step: int) -> Any:
+    """Make the inlined function try_neighbours(scratch, d, k), one lane for each group: the best of every k and its
+    neighbours, and two numbers. The sum of the first ones over the sum of the second ones is the best d for some groups
+    together.
     """
-    sum_of = make_superblock_sum(groups)
 
     @inline
-    def refine(scratch: int, d: Any, k: Any) -> Any:
+    def try_neighbours(scratch: int, d: Any, k: Any) -> Any:
         middle, best = k, splat(f32x16, float32(-LARGEST))
         above, below = best, best
         for move in range(-step, step + 1, step):
@@ -190,6 +196,22 @@ def make_refine(fit: Any, multiple: Any, step: int, groups: int) -> Any:
             k, best = select(better, tried, k), maximum(new_gain, best)
             above = select(better, tried * ideal * norm, above)
             below = select(better, tried * tried * norm, below)
+        return k, above, below
+
+    return try_neighbours
+
+
+def make_refine(fit: Any, multiple: Any, step: int, groups: int) -> Any:
+    """Make the inlined function refine(scratch, d, k), which improves d and k of the scales d * k, one lane per group.
+
+    It tries the neighbours of every k with the scales as they will be stored, and then takes the d, in half precision,
+    that is best for all groups of a superblock together.
+    """
+    sum_of, try_neighbours = make_superblock_sum(groups), make_try_neighbours(fit, multiple, step)
+
+    @inline
+    def refine(scratch: int, d: Any, k: Any) -> Any:
+        k, above, below = try_neighbours(scratch, d, k)
         above, below, zero = sum_of(above), sum_of(below), splat(f32x16, float32(0.0))
         return round_to_f16(select(below > zero, above / below, zero)), k
 

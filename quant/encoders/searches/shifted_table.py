@@ -1,8 +1,9 @@
-"""The search of scales and codes for tables of which a group of 16 columns chooses one of two versions.
+"""The search of scales and codes for tables of which a group of 16 or 32 columns chooses one of two versions.
 
-The inlined functions work on tiles of 16 groups, which are one superblock: see `quant.encoders.searches.tiles` and
-`quant.encoders.searches.scales`. The shift of each group's table is in scratch memory. As the shifted table is the
-table plus a number, the nearest entry for t is that of the table for t minus the number.
+The inlined functions work on tiles of 16 groups, which are one or two superblocks: see
+`quant.encoders.searches.tiles` and `quant.encoders.searches.scales`. The shift of each group's table is in scratch
+memory. As the shifted table is the table plus a number, the nearest entry for t is that of the table for t minus the
+number.
 """
 
 from collections.abc import Sequence
@@ -37,12 +38,11 @@ from quant.jit.vectors import (
 from quant.packing.format_spec import FormatSpec
 from quant.packing.shifted_table import EXTRA, ShiftedTable
 
-SHIFTS, BY_COLUMN, CODES = FREE, FREE + 64, FREE + 512  # in scratch memory
-COLUMNS = 16
+SHIFTS, BY_COLUMN, CODES = FREE, FREE + 64, FREE + 1024  # in scratch memory
 N_TARGETS = {"fast": 3, "normal": 8}
 
 
-def make_shifted_fit(table: ShiftedTable) -> Any:
+def make_shifted_fit(table: ShiftedTable, columns: int) -> Any:
     """Make the inlined function fit(scratch, s): see `quant.encoders.searches.scales.make_search`."""
     nearest = make_nearest_entry(table.numbers, f32x16, table.numbers)
 
@@ -50,7 +50,7 @@ def make_shifted_fit(table: ShiftedTable) -> Any:
     def fit(scratch: int, s: Any) -> Any:
         product, norm, inverse = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0)), safe_reciprocals(s)
         shift = load(f32x16, scratch + SHIFTS)
-        for j in range(COLUMNS):
+        for j in range(columns):
             x = load_weights(scratch, j)
             value = nearest(x * inverse - shift) + shift
             weighed = value * load_importance(scratch, j)
@@ -89,7 +89,7 @@ def make_choose_shifts(table: ShiftedTable, try_scales: Any) -> Any:
     return choose_shifts
 
 
-def make_store_indices(table: ShiftedTable) -> Any:
+def make_store_indices(table: ShiftedTable, columns: int) -> Any:
     """Make the inlined function store_indices(scratch, s), which stores the nearest table indices of all groups at
     scratch + CODES, one byte each, in the order of columns.
     """
@@ -98,11 +98,13 @@ def make_store_indices(table: ShiftedTable) -> Any:
     @inline
     def store_indices(scratch: int, s: Any) -> None:
         inverse, shift = safe_reciprocals(s), load(f32x16, scratch + SHIFTS)
-        for j in range(COLUMNS):
+        for j in range(columns):
             index = nearest(load_weights(scratch, j) * inverse - shift)
             store(scratch + BY_COLUMN + 16 * j, convert(u8x16, index))
         for group in range(16):
-            store(scratch + CODES + 16 * group, gather(u8x16, scratch + BY_COLUMN + group, int64(16)))
+            for first in range(0, columns, 16):
+                indices = gather(u8x16, scratch + BY_COLUMN + 16 * first + group, int64(16))
+                store(scratch + CODES + columns * group + first, indices)
 
     return store_indices
 
@@ -130,8 +132,8 @@ def make_encode_shifted(
     sixteen candidates for the ratio of the largest scale to d. store_scales(block, d, k) stores d and the multiples,
     and store_indices_at(block, indices) 256 indices, one byte each.
     """
-    fit, store_indices = make_shifted_fit(table), make_store_indices(table)
-    try_scales = make_try_scales(fit, COLUMNS, target_numbers(table, effort))
+    fit, store_indices = make_shifted_fit(table, spec.group_size), make_store_indices(table, spec.group_size)
+    try_scales = make_try_scales(fit, spec.group_size, target_numbers(table, effort))
     choose_shifts = make_choose_shifts(table, try_scales)
     search = make_search(fit, try_scales, multiple, step, divisors, 16, effort)
 

@@ -105,6 +105,35 @@ def pad(source: int, count: int, columns: int, filling: float, target: int) -> N
         store(target + 4 * j, load(float32, source + 4 * j) if j < count else float32(filling))
 
 
+@inline
+def load_padded(x: int, importance: int, count: int, columns: int, padded: int) -> Any:
+    """Return the addresses of `columns` weights and of their importance, which may be 0. Fewer weights than that are
+    copied to the address `padded` and filled up with zeros.
+    """
+    if count < columns:
+        pad(x, count, columns, 0.0, padded)
+        if importance != 0:
+            pad(importance, count, columns, 1.0, padded + 4 * columns)
+            return padded, padded + 4 * columns
+        return padded, 0
+    return x, importance
+
+
+def make_load_tile(group: int, neighbours: int) -> Any:
+    """Make the inlined function load_tile(x, importance, n, start, unit, scratch), which builds the tile of 16 groups
+    that begins at column `start` of a row of n: see `make_build_tile`.
+    """
+    build_tile = make_build_tile(group, neighbours)
+
+    @inline
+    def load_tile(x: int, importance: int, n: int, start: int, unit: float, scratch: int) -> None:
+        matters = importance + 4 * start if importance != 0 else 0
+        weights, matters = load_padded(x + 4 * start, matters, n - start, LANES * group, scratch + PADDED)
+        build_tile(weights, matters, unit, scratch)
+
+    return load_tile
+
+
 def make_encode_by_tiles(group: int, tile_bytes: int, encode_tile: Any) -> Any:
     """Make the inlined function encode of `quant.encoders.encoder` from encode_tile(x, importance, unit, y, scratch).
 
@@ -120,11 +149,8 @@ def make_encode_by_tiles(group: int, tile_bytes: int, encode_tile: Any) -> Any:
             weights, target = x + 4 * start, y + start // columns * tile_bytes
             matters = importance + 4 * start if importance != 0 else 0
             if count < columns:
-                pad(weights, count, columns, 0.0, padded)
-                weights, target = padded, padded + 8 * columns
-                if importance != 0:
-                    pad(matters, count, columns, 1.0, padded + 4 * columns)
-                    matters = padded + 4 * columns
+                target = padded + 8 * columns
+            weights, matters = load_padded(weights, matters, count, columns, padded)
             encode_tile(weights, matters, unit, target, scratch)
             if count < columns:
                 for i in range(count * tile_bytes // columns):

@@ -12,6 +12,7 @@ load the files. The tokenizer has bytes, a few merges, and tokens that no text p
 
 import argparse
 import itertools
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 import gguf
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf import GGMLQuantizationType
 
 sys.path.append(str(Path(__file__).parents[2]))
 from locations import PYTHONPATH
@@ -30,6 +31,8 @@ sys.path[:0] = PYTHONPATH
 
 import random_blocks  # noqa: E402
 import tiny  # noqa: E402
+
+from quant.ggml import TYPE_NUMBERS, nbytes  # noqa: E402
 
 LLAMA_1B = tiny.Dimensions(n_layer=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64, n_ctx=131072)
 VOCABULARY = 128_256
@@ -152,8 +155,7 @@ def vocabulary(n_vocab: int) -> dict[str, tiny.Field]:
 
 def tensor_bytes(shape: tuple[int, ...], type_name: str) -> int:
     """Return the size of a tensor in bytes."""
-    n_elements, n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]]
-    return int(np.prod(shape)) // n_elements * n_bytes
+    return nbytes(TYPE_NUMBERS[type_name], shape)
 
 
 def random_tensor_data(
@@ -164,9 +166,9 @@ def random_tensor_data(
     if len(shape) == 1 or name.endswith(("ssm_a", "ssm_d")):
         yield np.full(shape, -1 if name.endswith("ssm_a") else 1, np.float32).tobytes()  # a state must forget
         return
-    n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]][1]
+    n_rows = min(math.prod(shape[:-1]), max(1, CHUNK // tensor_bytes(shape[-1:], type_name)))
     size = embedding if name == "token_embd.weight" else shape[-1] ** -0.5
-    chunk = random_blocks.random_blocks(rng, type_name, min(CHUNK, remaining) // n_bytes, size).tobytes()
+    chunk = random_blocks.random_rows(rng, type_name, n_rows, shape[-1], size).tobytes()
     while remaining:
         yield chunk[:remaining]
         remaining -= min(remaining, len(chunk))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from random_blocks import HALVES
 
 from quant import FORMATS as KINDS
-from quant.ggml import TYPES
+from quant.ggml import TYPES, nbytes
 from quant.jit.cpu import target
 from quant.matmul.layout import (
     MAGIC,
@@ -58,8 +58,7 @@ def test_decoding_is_bit_exact(name: str, blocks: int) -> None:
 
 def any_bytes(name: str, n: int, rng: np.random.Generator) -> kernels.Bytes:
     """Return 512 rows of random bytes."""
-    kind = TYPES[NUMBERS[name]]
-    return rng.integers(0, 256, (512, n // kind.elements * kind.bytes), dtype=np.uint8)
+    return rng.integers(0, 256, (512, nbytes(NUMBERS[name], [n])), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("name", FORMATS)

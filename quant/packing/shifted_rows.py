@@ -1,0 +1,115 @@
+"""The fields of IQ2_KS to IQ5_KS: a row begins with one scale, and a superblock has small integers as scales of its
+groups of 32 columns. A bit of each group chooses its table (`quant.packing.shifted_table`).
+
+Source: the block structures of ik_llama.cpp.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numba import float32, int32, uint8, uint16, uint32, uint64
+
+from quant.jit.vectors import (
+    convert,
+    extract,
+    f32x8,
+    i32x8,
+    inline,
+    load,
+    load_half,
+    make_constant,
+    splat,
+    store,
+    u8x8,
+    u32x8,
+)
+from quant.packing.format_spec import FormatSpec
+from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
+
+LOWEST_BITS, GATHER_BITS = uint64(0x0101010101010101), uint64(0x0102040810204080)
+
+
+@inline
+def float_row_scale(row: int) -> float:
+    """Return the scale of a row whose header is a float32."""
+    return load(float32, row)
+
+
+def make_row_spec(
+    table: ShiftedTable, superblock_bytes: int, header_bytes: int, scales: Any, group_bits: Any, indices64: Any,
+    ordered_indices: Any, order: str,
+) -> FormatSpec:  # fmt: skip
+    """Return the specification of a format, whose header is a half or a float32.
+
+    indices64(block, j) and ordered_indices(block, j) are the table indices of quarter j of the columns, as they are and
+    in `order`.
+    """
+    return FormatSpec(
+        bits=table.bits,
+        group_size=32,
+        superblock_bytes=superblock_bytes,
+        codes64=make_shifted_codes(table, indices64, group_bits, 32),
+        scales=scales,
+        zero_point=table.zero_point,
+        order=order,
+        ordered_codes=make_shifted_codes(table, ordered_indices, group_bits, 32, order),
+        header_bytes=header_bytes,
+        row_scale={2: load_half, 4: float_row_scale}[header_bytes],
+    )
+
+
+# --- IQ2_KS and IQ3_KS: the scales have five bits -----------------------------------------------------------------
+
+
+def make_five_bit_scales(scales_at: int, nibbles: Sequence[int], extra_at: int, first_bit: int) -> tuple[Any, Any]:
+    """Return the inlined functions scales(block) and store_scales(block, k, first).
+
+    The low bits of the scale of group g are nibble nibbles[g] of the four bytes at `scales_at`, the high one is bit
+    first_bit + g of the 16 bits at `extra_at`. A scale is the five bits minus 16. `store_scales` stores the integers
+    k, f32x16, of the eight lanes from `first` on; it adds bits to `extra`, which must be 0 there.
+    """
+    low_shifts = make_constant(u32x8, [4 * nibble for nibble in nibbles])
+    high_shifts, shifts = make_constant(u32x8, range(first_bit, first_bit + 8)), tuple(4 * each for each in nibbles)
+
+    @inline
+    def scales(block: int) -> Any:
+        low = (splat(u32x8, load(uint32, block + scales_at)) >> low_shifts()) & splat(u32x8, uint32(15))
+        extra = splat(u32x8, uint32(load(uint16, block + extra_at)) << uint32(4))
+        five = low | ((extra >> high_shifts()) & splat(u32x8, uint32(16)))
+        return convert(f32x8, convert(i32x8, five) - splat(i32x8, int32(16)))
+
+    @inline
+    def store_scales(block: int, k: Any, first: int) -> None:
+        low, high = uint32(0), uint16(0)
+        for group in range(8):
+            five = uint32(int32(extract(k, first + group)) + int32(16))
+            low |= (five & uint32(15)) << uint32(shifts[group])
+            high |= uint16(five >> uint32(4)) << uint16(first_bit + group)
+        store(block + scales_at, uint32(low))
+        store(block + extra_at, uint16(load(uint16, block + extra_at) | high))
+
+    return scales, store_scales
+
+
+# --- IQ4_KS and IQ5_KS: the scales are odd numbers, and their bytes also hold the bits of the groups ----------------
+
+
+@inline
+def odd_scales(block: int) -> Any:
+    """Return the scales of the bytes in front of a block: seven bits, times two, minus 127."""
+    even = load(u8x8, block) & splat(u8x8, uint8(254))
+    return convert(f32x8, convert(i32x8, even) - splat(i32x8, int32(127)))
+
+
+@inline
+def lowest_bits(block: int) -> int:
+    """Return the lowest bits of the eight bytes in front of a block, the first one lowest."""
+    return uint16(((load(uint64, block) & LOWEST_BITS) * GATHER_BITS) >> uint64(56))
+
+
+@inline
+def store_odd_scales(block: int, k: Any, first: int, group_bits: int) -> None:
+    """Store the odd numbers k, f32x16, of the eight lanes from `first` on, and the bits of their groups."""
+    for group in range(8):
+        bit = int32(group_bits >> group) & int32(1)
+        store(block + group, uint8(int32(extract(k, first + group)) + int32(127) + bit))
