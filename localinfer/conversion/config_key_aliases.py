@@ -36,6 +36,7 @@ KEY_ALIASES = {  # the first key that exists is used
     "mamba_d_state": ("mamba_d_state", "ssm_state_size", "state_size"),
     "mamba_n_groups": ("mamba_n_groups", "n_groups"),
     "mamba_d_conv": ("mamba_d_conv", "conv_kernel"),
+    "time_step_rank": ("time_step_rank", "mamba_dt_rank"),
     "layer_types": ("layer_types", "layers_block_type"),
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }  # fmt: skip

@@ -33,22 +33,33 @@ def ssm_shape(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
 
 
 def mamba_hparams(config: JsonObject, hp: HParams) -> HParams:
-    """Add the state size per channel and the rank of the time step projection (Mamba)."""
+    """Add the sizes of a Mamba layer, whose inner length is the feed-forward length."""
+    return selective_scan_hparams(config, hp, hp.n_ff)
+
+
+def selective_scan_hparams(config: JsonObject, hp: HParams, n_inner: int) -> HParams:
+    """Add the sizes of layers with a selective scan of `n_inner` channels: the state size per channel, and the rank of
+    the time step projection.
+    """
     auto = config.values.get("time_step_rank") == "auto"
     rank = -(-hp.n_embd // 16) if auto else config.positive_int("time_step_rank", DEFAULT_MAXIMUM)
     size = config.positive_int("mamba_d_state", DEFAULT_MAXIMUM, 16)
     sizes = {
-        "n_values": hp.n_ff, "n_convolved": hp.n_ff, "n_in": 2 * hp.n_ff, "n_key": size, "rank": rank,
+        "n_values": n_inner, "n_convolved": n_inner, "n_in": 2 * n_inner, "n_key": size, "rank": rank,
         "n_x": rank + 2 * size, "width": config.positive_int("mamba_d_conv", DEFAULT_MAXIMUM, 4),
     }  # fmt: skip
     return replace(hp, sizes=sizes)
 
 
+def selective_scan_shape(hp: HParams) -> Fields:
+    """Return the shape of the recurrent states of a selective scan."""
+    shape = {"conv_kernel": "width", "state_size": "n_key", "time_step_rank": "rank", "inner_size": "n_values"}
+    return {f"ssm.{key}": Field.uint32(hp.sizes[name]) for key, name in shape.items()}
+
+
 def mamba(config: JsonObject, hp: HParams, *, normed: bool = False) -> Fields:  # noqa: ARG001
     """Return the shape of the recurrent states, and whether dt, B and C are normalized (`normed`)."""
-    shape = {"conv_kernel": "width", "state_size": "n_key", "time_step_rank": "rank", "inner_size": "n_values"}
-    fields = {f"ssm.{key}": Field.uint32(hp.sizes[name]) for key, name in shape.items()}
-    return fields | {"ssm.dt_b_c_rms": Field.flag(normed)}
+    return selective_scan_shape(hp) | {"ssm.dt_b_c_rms": Field.flag(normed)}
 
 
 def mamba_with_norms(config: JsonObject, hp: HParams) -> Fields:

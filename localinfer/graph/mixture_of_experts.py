@@ -10,6 +10,11 @@ def has_experts(g: Builder[X]) -> bool:
     return g.hparams.count("expert_count", 0, minimum=0) > 0
 
 
+def has_router(g: Builder[X]) -> bool:
+    """Return whether a layer is a mixture of experts."""
+    return any(g.tensors.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(g.block_count))
+
+
 def read_router(
     g: Builder[X],
     gating: str = "softmax",
@@ -20,7 +25,7 @@ def read_router(
 ) -> Router:
     """Return the router that the metadata describes; the arguments are the architecture's defaults. `best_per_group`
     experts determine the score of an expert group."""
-    if not any(g.tensors.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(g.block_count)):
+    if not has_router(g):
         raise g.hparams.error("expert_count", "is set, but no layer has a router")
     g.hparams.accept("leading_dense_block_count")  # these layers have no router
     return router_from_metadata(

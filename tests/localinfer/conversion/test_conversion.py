@@ -89,6 +89,8 @@ OTHER = {
     "falcon-h1": {"blk.{}.ssm_a"},  # a power of e in float32
     "falcon-h1-normed": {"blk.{}.ssm_a"},  # the same
     "granite4": {"attention.head_count_kv"},  # one number for all blocks
+    "jamba": {"blk.{}.ssm_a"},
+    "jamba-dense": {"blk.{}.ssm_a"},
     "granitehybrid": {"blk.{}.ssm_a"},
     "granitehybrid-experts": {"blk.{}.ssm_a"},
     "falcon-mamba": {"blk.{}.ssm_a"},
