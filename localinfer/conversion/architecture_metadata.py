@@ -42,10 +42,16 @@ def minicpm3(config: JsonObject, hp: HParams) -> Fields:
 
 
 def t5_hparams(config: JsonObject, hp: HParams) -> HParams:
-    """Add the number of relative position buckets, and the number of decoder layers: that of the encoder by default."""
+    """Add the number of relative position buckets, and the number of decoder layers: that of the encoder by default.
+
+    Logits of the embedding are scaled by readers. Where they must not be, the output layer is a matrix of its own.
+    """
     buckets = config.positive_int("relative_attention_num_buckets", MAX_BUCKETS)
     decoder = config.positive_int("num_decoder_layers", MAXIMA["block_count"], hp.n_layer)
-    return replace(hp, n_decoder_layers=decoder, sizes={**hp.sizes, "n_buckets": buckets})
+    is_scaled = config.get("scale_decoder_outputs", bool, hp.tied_embeddings)
+    return replace(
+        hp, n_decoder_layers=decoder, tied_embeddings=is_scaled, sizes={**hp.sizes, "n_buckets": buckets}
+    )
 
 
 def t5(config: JsonObject, hp: HParams) -> Fields:

@@ -156,9 +156,16 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
         for kind in architecture.optional_layer_tensors
         if architecture.fused_sources.get(kind, kind) in kinds and (hparams.n_ff_shared or not kind.endswith("_shexp"))
     ]
-    if architecture.layer_group != "blk":
-        yield from grouped_tensors(architecture, hparams, present, optional)
-        return
+    of_layers = layer_tensors if architecture.layer_group == "blk" else grouped_tensors
+    yield from of_layers(architecture, hparams, present, optional)
+    if not (hparams.tied_embeddings or architecture.is_encoder or architecture.is_draft_head):
+        yield ExpectedTensor(NO_LAYER, "output")
+
+
+def layer_tensors(
+    architecture: Architecture, hparams: HParams, present: TensorMap, optional: Sequence[str]
+) -> Iterator[ExpectedTensor]:
+    """Yield the tensors of all layers, MTP layers included. `optional` are those that the checkpoint has."""
     for block in range(hparams.n_layer + hparams.n_mtp_layers):
         ffn_tensors = architecture.moe_tensors if hparams.has_experts(block) else architecture.dense_tensors
         of_type = architecture.layer_type_tensors[hparams.layer_types[block]] if architecture.layer_type_tensors else ()
@@ -179,8 +186,6 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
                 for kind in (*optional, *mtp.OPTIONAL_TENSORS)
             )
             yield from (each for each in further if each.full_name(each.source_kind(architecture, present)) in present)
-    if not (hparams.tied_embeddings or architecture.is_encoder or architecture.is_draft_head):
-        yield ExpectedTensor(NO_LAYER, "output")
 
 
 def checkpoint_name(present: TensorMap, name: str) -> str:

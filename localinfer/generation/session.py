@@ -56,7 +56,8 @@ class GenerationSession:
         self._tokenizer = tokenizer
         self.progress = progress
         self._current: Stats | None = None  # statistics of the current run
-        self._draft, self._prefix_store = draft, prefix_store
+        # The tokens of an encoder cannot be divided into pages.
+        self._draft, self._prefix_store = draft, None if engine.is_encoder_decoder else prefix_store
         self._speculative_decoder: SpeculativeDecoder | None = None  # created by the first speculative run
 
     def logits(self, tokens: Sequence[int]) -> Logits:
@@ -91,6 +92,7 @@ class GenerationSession:
 
         Cached tokens of the prompt are reused. Afterwards prompt and text are cached.
         """
+        prompt = self._engine.prompt_tokens(prompt)
         reasoning, stream = ReasoningTracker(self._tokenizer, prompt), self._tokenizer.stream()
         pieces = []
         self._engine.require_open()
@@ -137,7 +139,7 @@ class GenerationSession:
         violates a keyword of its JSON schema that a grammar cannot express.
         """
         self._engine.require_open()
-        media = self._engine.prompt_media.take()
+        media, prompt = self._engine.prompt_media.take(), self._engine.prompt_tokens(prompt)
         if not prompt:
             raise UsageError("the prompt is empty, and this model adds no BOS token")
         length = len(prompt) + len(answer_prefix)

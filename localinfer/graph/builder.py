@@ -68,6 +68,11 @@ class Builder(ABC, Generic[X]):
 
     @property
     @abstractmethod
+    def cross_attention(self) -> "CrossAttentionOperations[X]":
+        """The attention of a decoder to the output of an encoder."""
+
+    @property
+    @abstractmethod
     def cross_layer(self) -> "CrossLayerOperations[X]":
         """Activations that several layers use, beside the residual stream."""
 
@@ -317,6 +322,20 @@ class OutputOperations(ABC, Generic[X]):
     @abstractmethod
     def add_mtp_head(self, x: X, apply_block: BlockFunction[X], norm: str = "output_norm") -> None:
         """Add the MTP head, if the file has one and speculative decoding asks for it."""
+
+
+class CrossAttentionOperations(ABC, Generic[X]):
+    """The attention of a decoder to the output of an encoder, whose operations come first. A sequence has the tokens of
+    the encoder, and then those of the decoder."""
+
+    @abstractmethod
+    def begin_decoder(self, encoded: X) -> None:
+        """End the encoder, whose output is `encoded`, and keep its products with cross_attn_k and cross_attn_v of each
+        layer of the decoder. The next operations are the decoder's."""
+
+    @abstractmethod
+    def attend(self, blk: Block, q: X) -> X:
+        """Return the input of cross_attn_o: attention to all tokens of the encoder, without a scale of the scores."""
 
 
 class CrossLayerOperations(ABC, Generic[X]):

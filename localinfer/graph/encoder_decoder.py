@@ -3,15 +3,15 @@
 from localinfer.graph.attention import qkv
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
 from localinfer.graph.feed_forward import feed_forward
+from localinfer.graph.properties.model_properties import DECODER_START, ENCODER
 
-ENCODER = "enc.blk"
-ENCODER_NORM = "enc.output_norm"
+ENCODER_NORM, DECODER_NORM = "enc.output_norm", "dec.output_norm"
 OTHER_EPSILON = "attention.layer_norm_epsilon"  # llama.cpp's converter writes the epsilon of RMSNorms twice
 
 
 def build_encoder_layers(g: Builder[X]) -> X:
     """Build the layers of the encoder and return the residual stream after them, before the last norm."""
-    g.hparams.accept(OTHER_EPSILON)
+    g.hparams.accept(OTHER_EPSILON, DECODER_START)
     x = g.embeddings.tokens()
     for blk in g.blocks(ENCODER):
         add_self_attention(g, x, blk)
@@ -28,6 +28,12 @@ def add_self_attention(g: Builder[X], x: X, blk: Block) -> None:
     a = g.attend(blk, q, k, v, AttentionSpec(scale=1.0, bias=bias))
     g.matmul(a, f"{blk}attn_o", g.embedding_length, add_to=x)
     g.point(x, f"{blk}resid_mid")
+
+
+def add_cross_attention(g: Builder[X], x: X, blk: Block) -> None:
+    """Add the attention of a decoder layer to the encoder's output to x. It has no biases."""
+    q = g.matmul(g.norm(x, f"{blk}cross_attn_norm"), f"{blk}cross_attn_q", blk.heads.count * blk.heads.key)
+    g.matmul(g.cross_attention.attend(blk, q), f"{blk}cross_attn_o", g.embedding_length, add_to=x)
 
 
 def add_feed_forward(g: Builder[X], x: X, blk: Block) -> None:

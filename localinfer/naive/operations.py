@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from localinfer.graph.builder import (
     BlockFunction,
+    CrossAttentionOperations,
     EmbeddingOperations,
     ExpertOperations,
     ModalityFunction,
@@ -22,7 +23,7 @@ from localinfer.graph.builder import (
 )
 from localinfer.graph.properties.attention import AttentionSpec, relative_buckets
 from localinfer.graph.properties.direction import is_causal
-from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block, has_decoder
 from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.router import Router
 from localinfer.naive.altup import NumpyCrossLayer
@@ -64,16 +65,21 @@ class NumpyBuilder(PointBuilder):
     output: "NumpyOutput"
 
     def __init__(self, model: Model, tokens: Sequence[int], types: Sequence[int] = ()) -> None:
+        encoder_decoder, self.decoder_tokens = has_decoder(model.file), [id for id in tokens if id >= 0]
+        tokens = [~id for id in tokens if id < 0] if encoder_decoder else tokens
         super().__init__(model, len(tokens))
-        self.positions = np.arange(len(tokens))
-        self.media = NaiveMedia(tokens, model.media)
-        self.token_ids = np.maximum(np.asarray(tokens), 0)
+        self.set_tokens(tokens, causal=is_causal(self.hparams) and not encoder_decoder)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
         self.per_head = NumpyHeads(model)
         self.output = NumpyOutput(self)
-        self.causal = is_causal(self.hparams)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
         self.residual: Floats | None = None
+
+    def set_tokens(self, tokens: Sequence[int], *, causal: bool) -> None:
+        """Compute the next operations for these tokens, from position 0 on."""
+        self.n_tokens, self.positions, self.causal = len(tokens), np.arange(len(tokens)), causal
+        self.media = NaiveMedia(tokens, self.model.media)
+        self.token_ids = np.maximum(np.asarray(tokens), 0)
 
     @cached_property
     def recurrent(self) -> "NumpyRecurrence":
@@ -84,17 +90,22 @@ class NumpyBuilder(PointBuilder):
         return NumpyExperts(self)
 
     @cached_property
+    def cross_attention(self) -> "NumpyCrossAttention":
+        return NumpyCrossAttention(self)
+
+    @cached_property
     def cross_layer(self) -> NumpyCrossLayer:
         return NumpyCrossLayer(self, self.model, self.n_tokens)
 
     def blocks(self, group: str = "blk") -> Iterator[Block]:
-        for number, heads in enumerate(self.attention_heads):
+        for number, heads in enumerate(self.properties.heads_of(group)):
             blk, x = Block(number, heads, group), None if self.cross_layer.has_streams else self.residual
             if x is not None:
                 self.point(x, f"{blk}resid_pre")
             yield blk
             if x is not None:
-                x += self.model.directions.get(number, 0.0)  # a control vector
+                has_direction = group != ENCODER or not self.properties.has_decoder
+                x += self.model.directions.get(number, 0.0) if has_direction else 0.0  # a control vector
                 self.point(x, f"{blk}resid_post")
 
     # --- rows ---
@@ -246,13 +257,38 @@ class NumpyBuilder(PointBuilder):
         self.point(x := join_heads(heads), name)
         return split_heads(x, len(heads))
 
-    def store_in_cache(self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float) -> tuple[Floats, Floats]:
+    def store_in_cache(
+        self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float, kind: str = ""  # noqa: ARG002
+    ) -> tuple[Floats, Floats]:
         """Return keys and values (heads, n_tokens, size) as the cache returns them. Without v, the values are the last
-        dimensions of the keys."""
+        dimensions of the keys. `kind` is "cross_" for those of cross-attention."""
         k = self.model.store_in_cache(k, anchors)
         if v is None:
             return k, k[..., -blk.heads.value :]
         return k, self.model.store_in_cache(split_heads(v, blk.heads.count_kv))
+
+
+class NumpyCrossAttention(CrossAttentionOperations[Floats]):
+    """Keeps the keys and values of the encoder's output, and attends to them."""
+
+    def __init__(self, g: NumpyBuilder) -> None:
+        self.g = g
+        self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer of the decoder
+
+    def begin_decoder(self, encoded: Floats) -> None:
+        for number, heads in enumerate(self.g.properties.heads_of(DECODER)):
+            blk = Block(number, heads, DECODER)
+            k = self.g.matmul(encoded, f"{blk}cross_attn_k", heads.count_kv * heads.key)
+            v = self.g.matmul(encoded, f"{blk}cross_attn_v", heads.count_kv * heads.value)
+            keys = split_heads(k, heads.count_kv)
+            self.kv_cache[number] = self.g.store_in_cache(blk, keys, v, 0.0, kind="cross_")
+        self.g.set_tokens(self.g.decoder_tokens, causal=True)
+
+    def attend(self, blk: Block, q: Floats) -> Floats:
+        k, v = (each.repeat(blk.heads.group, axis=0) for each in self.kv_cache[blk.number])
+        weights = softmax(split_heads(q, blk.heads.count) @ k.transpose(0, 2, 1))
+        self.g.point(y := join_heads(weights @ v), f"{blk}cross_attn_heads")
+        return y
 
 
 class NumpyOutput(OutputOperations[Floats]):

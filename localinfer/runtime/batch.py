@@ -2,6 +2,7 @@
 
 from collections import abc
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from localinfer.errors import UsageError
 from localinfer.runtime.compiled_graph import Floats
-from localinfer.runtime.media.media_table import MAX_ROWS
 from localinfer.runtime.sequence import Sequence
 
 Ids = NDArray[np.int32]
@@ -46,17 +46,17 @@ class DraftHeadInput:
         return self.sequence.hidden_state(self.position - 1) if self.previous_state is None else self.previous_state
 
 
-def token_ids(tokens: Tokens, n_vocab: int, *, media: bool = False) -> Ids:
+def token_ids(tokens: Tokens, n_vocab: int, *, lowest: int = 0) -> Ids:
     """Return token ids as an int32 array.
 
-    Raises UsageError unless there is at least one id and all are within the vocabulary. With `media`, ids may also be
-    negative; the caller checks those.
+    Raises UsageError unless there is at least one id and all are within the vocabulary. Ids down to `lowest` may also
+    be negative; the caller checks those.
     """
     ids = np.asarray(list(tokens) if isinstance(tokens, abc.Iterator) else tokens)  # numpy rejects iterators
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
         raise UsageError("tokens: expected a non-empty flat list of token ids")
     numbers = ids.tolist()  # faster than numpy for few ids
-    if min(numbers) < (-MAX_ROWS if media else 0) or max(numbers) >= n_vocab:
+    if min(numbers) < lowest or max(numbers) >= n_vocab:
         raise UsageError(f"tokens: a token id is out of range, 0 to {n_vocab - 1}")
     return ids.astype(np.int32)
 
@@ -65,6 +65,15 @@ def output_row_batches(count: int, size: int, skip: int = 0) -> abc.Iterator[Ids
     """Yield the row numbers of a batch of `count` tokens but the first `skip`, at most `size` at a time."""
     for start in range(skip, count, size):
         yield np.arange(start, min(start + size, count), dtype=np.int32)
+
+
+def without_segments(
+    segments: abc.Sequence[Segment], is_dropped: abc.Sequence[bool], rows: Ids
+) -> tuple[list[Segment], Ids]:
+    """Return the segments that are not dropped, and the numbers that `rows`, which belong to these, have among them."""
+    kept = [not dropped for dropped in is_dropped]
+    is_kept = np.repeat(kept, [len(each.ids) for each in segments])
+    return [*compress(segments, kept)], (np.cumsum(is_kept) - 1)[rows].astype(np.int32)
 
 
 def concatenate(arrays: abc.Sequence[NDArray[AnyInteger]]) -> NDArray[AnyInteger]:

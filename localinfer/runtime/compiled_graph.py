@@ -22,6 +22,7 @@ from localinfer.graph.ops.op import set_large_batch_kernels
 from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.properties.direction import is_causal, is_diffusion
 from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.model_properties import has_decoder
 from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.graph_builder import GraphBuilder
@@ -177,15 +178,18 @@ class CompiledGraph:
         """The range of the output layer's ops: first op, and one past the last."""
         return self.model_graph.output_ops
 
-    def op_ranges(self, *, logits: bool) -> list[tuple[int, int]]:
-        """Return the ranges of ops (first, one past the last) that evaluate a batch, with or without the output layer.
+    def op_ranges(self, *, logits: bool, encoder: bool = False) -> list[tuple[int, int]]:
+        """Return the ranges of ops (first, one past the last) that evaluate a batch, with or without the output layer,
+        or a batch of tokens of an `encoder`.
 
         A draft head adds the batch to its own KV cache.
         """
-        (start, end), head = self.output_layer_ops, self.model_graph.draft_head
+        (start, end), head, first = self.output_layer_ops, self.model_graph.draft_head, self.model_graph.decoder_start
+        if encoder:
+            return [(0, first)]
         if logits:
-            return [(0, head.attention_op if head else end)]
-        return [(0, start), *([(head.start_op, head.attention_op)] if head else [])]
+            return [(first, head.attention_op if head else end)]
+        return [(first, start), *([(head.start_op, head.attention_op)] if head else [])]
 
     @property
     def precision(self) -> Precision:
@@ -209,6 +213,11 @@ class CompiledGraph:
             raise f.error("", f"{what}, not the next one", UnsupportedError)
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether sequences have the tokens of an encoder, and then those of a decoder."""
+        return self.model_graph.context.encoder_decoder
+
+    @property
     def has_draft_head(self) -> bool:
         """Whether the model has a draft head, which predicts the token after the next one (MTP, EAGLE-3)."""
         return self.model_graph.draft_head is not None
@@ -224,9 +233,10 @@ class CompiledGraph:
         positions: NDArray[np.int64],
         types: NDArray[np.int32] | int = 0,
         media: MediaInputs | None = None,
+        encoder_lengths: NDArray[np.int64] | None = None,
     ) -> None:
         """Write a batch of token ids, positions and token types (segment ids of text pairs) where the kernels read
-        them.
+        them. `encoder_lengths` are, for each token, how many tokens its sequence has of an encoder.
 
         `media` are the media rows of the batch and the rotary positions of its tokens, if these differ. The
         vocabulary entry of a media row is 0. Raises LocalInferError if a model file has changed since it was opened.
@@ -240,6 +250,9 @@ class CompiledGraph:
             model_graph.media_input.fill(count, media.rows if media else ())
             if modality_rows := model_graph.modality_rows:
                 modality_rows.fill(count, media.rows if media else ())
+        if encoder_lengths is not None:
+            ids = np.where(ids < 0, ~ids, ids)
+            model_graph.attention.encoder_last.view(np.int32)[:count] = encoder_lengths - 1
         model_graph.ids.view(np.int32)[:count] = ids
         model_graph.token_types.view(np.int32)[:count] = types
         model_graph.attention.positions.view(np.int32)[:count] = positions
@@ -354,11 +367,14 @@ def build_graph(
     """
     build_model = architectures.find_build_function(f, options.architecture)
     keys = Hyperparameters(f)
-    n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
+    encoder_decoder = has_decoder(f)  # whose context holds the prompt of the encoder and the text of the decoder
+    trained = keys.count("context_length") * (2 if encoder_decoder else 1)
+    n_ctx = options.ctx_size or min(trained, LARGEST_DEFAULT_CONTEXT)
     causal, diffusion = is_causal(keys), is_diffusion(keys)
     wraps = options.ctx_policy == "ring" and causal
     sinks = attention_sinks(options.keep, n_ctx) if wraps else 0
-    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx)) if causal else n_ctx
+    is_divided = causal and not encoder_decoder  # a prompt may be evaluated in several batches
+    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx)) if is_divided else n_ctx
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
     sequences = min(options.parallel, batch) if causal else 1
@@ -373,7 +389,7 @@ def build_graph(
     uses_mtp_head = uses_draft_head and draft_head is None
     context = Context(
         n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head, media and causal,
-        predicts_experts=bool(options.memory), diffusion=diffusion,
+        encoder_decoder=encoder_decoder, predicts_experts=bool(options.memory), diffusion=diffusion,
     )  # fmt: skip
     model = ModelGraph(f, keys, graph, context, adapters, hooks)
     if draft_head and uses_draft_head and causal:

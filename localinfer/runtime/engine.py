@@ -19,7 +19,6 @@ from localinfer.runtime.compiled_graph import CompiledGraph, Floats
 from localinfer.runtime.memory_limit import with_memory_limit
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.tuning import recheck, tune
-from localinfer.runtime.sequence import common_prefix_length
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.thread_pool import OnOp
 from localinfer.runtime.weight_loading import check_weights, load_weights, lock_in_memory
@@ -98,7 +97,7 @@ class Engine(SequenceEngine):
         if self.sequence.modifiers.hooks:
             self.reset()
             return 0
-        return self.rewind(min(common_prefix_length(self.sequence.tokens, tokens), max_tokens))
+        return self.rewind(min(self.sequence.common_prefix(tokens), max_tokens))
 
     def settle(self) -> bool:
         return True

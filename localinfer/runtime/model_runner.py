@@ -7,15 +7,17 @@ import os
 import threading
 import time
 from collections import abc, deque
+from itertools import compress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError, UsageError
 from localinfer.graph.cache.page_pool import OutOfPagesError
 from localinfer.kernels.layout import UNLIMITED_WINDOW
 from localinfer.runtime.activations.hooked_batch import HookedBatch, HookedGraphs
 from localinfer.runtime.activations.hooks import SequenceHooks
-from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, concatenate
+from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, concatenate, without_segments
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats, float_rows
 from localinfer.runtime.media.media_table import MediaTable
 from localinfer.runtime.modifiers import Modifiers
@@ -88,12 +90,16 @@ class ModelRunner:
             self.require_open()
             if len(rows):
                 self.compiled_graph.require_next_tokens()
+            of_encoder = [self._is_of_encoder(each) for each in segments]
+            if any(of_encoder) and not all(of_encoder):
+                self.evaluate_segments([*compress(segments, of_encoder)], on_op=on_op)
+                return self.evaluate_segments(*without_segments(segments, of_encoder, rows), on_op)
             self.prepare(segments)
             self.n_batches, self.n_batched = self.n_batches + 1, self.n_batched + len(segments)
             logits = self._batch.select_output_rows(rows)
             tokens, begin = sum(len(each.ids) for each in segments), time.perf_counter()
             try:
-                for first, end in self._batch.graph.op_ranges(logits=len(rows) > 0):
+                for first, end in self._batch.graph.op_ranges(logits=len(rows) > 0, encoder=any(of_encoder)):
                     self.run(first, end, tokens, on_op)
             except BaseException:
                 with self.page_table_lock:
@@ -197,12 +203,26 @@ class ModelRunner:
         ids = concatenate([each.ids for each in segments])
         rows = ((each.sequence.modifiers.hooks, each.ids, at) for each, at in zip(segments, positions, strict=True))
         self._batch = self._hooked_graphs.batch(rows)
-        self._batch.graph.set_inputs(ids, concatenate(positions), media=media)
+        lengths = np.concatenate([self._encoder_lengths(each) for each in segments]) if self._has_encoder else None
+        self._batch.graph.set_inputs(ids, concatenate(positions), media=media, encoder_lengths=lengths)
         row = 0
         for each, each_media in zip(segments, medias, strict=True):
             each.sequence.set_inputs(len(each.ids), row, each_media)
             self._batch.graph.model_graph.set_adapter_scales(row, len(each.ids), each.sequence.modifiers.scales)
             row += len(each.ids)
+
+    @property
+    def _has_encoder(self) -> bool:
+        return self.compiled_graph.is_encoder_decoder
+
+    def _is_of_encoder(self, segment: Segment) -> bool:
+        """Return whether the tokens of a segment are those of an encoder."""
+        return self._has_encoder and bool(segment.ids[0] < 0)
+
+    def _encoder_lengths(self, segment: Segment) -> NDArray[np.int64]:
+        """Return for each token of a segment how many tokens its sequence has of an encoder."""
+        length = len(segment.ids) if self._is_of_encoder(segment) else segment.sequence.encoder_length
+        return np.full(len(segment.ids), length)
 
     def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:
         """Run the ops `first` to `end - 1` for a batch of `tokens` tokens. `on_op` receives the current op's number

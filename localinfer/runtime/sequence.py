@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
+from localinfer.runtime.encoder_tokens import encoder_length
 from localinfer.runtime.media.media_table import MediaTable
 from localinfer.runtime.media.sequence_media import SequenceMedia
 from localinfer.runtime.modifiers import NO_MODIFIERS, Modifiers
@@ -41,12 +42,25 @@ class Sequence:
         for cache in self.caches:
             cache.reserve(len(self), count)
 
+    @property
+    def encoder_length(self) -> int:
+        """The number of tokens of an encoder, which come first."""
+        return 0 if self.media.table else encoder_length(self.tokens)
+
+    def common_prefix(self, tokens: abc.Sequence[int]) -> int:
+        """Return the length of the common prefix with `tokens`: 0 if these have other tokens of an encoder."""
+        n = common_prefix_length(self.tokens, tokens)
+        return 0 if self.encoder_length and n < len(tokens) and tokens[n] < 0 else n
+
     def set_inputs(self, count: int, row: int = 0, media: SequenceMedia | None = None) -> None:
         """Point the kernels to this sequence's cache for its next `count` tokens, which begin at `row` of the batch.
         `media` includes that of these tokens."""
         first = len(self)
         for cache in self.caches:
             cache.set_inputs(first, count, row)
+        if length := self.encoder_length:
+            for cache in self.caches:
+                cache.hide_before(length, count, row)
         for placed in media.bidirectional(first, first + count) if media else ():
             for cache in self.caches:
                 cache.set_bidirectional(placed.start, placed.end, row + placed.start - first)
@@ -109,10 +123,15 @@ class Sequence:
     def rewind_target(self, n: int) -> int:
         """Return the largest number of tokens, at most `n`, to which all caches can rewind, and which does not end
         within a bidirectional span."""
-        n = self.media.border(n)
-        while (nearest := self.media.border(min((cache.rewind_target(n) for cache in self.caches), default=n))) < n:
+        n = self._border(n)
+        while (nearest := self._border(min((cache.rewind_target(n) for cache in self.caches), default=n))) < n:
             n = nearest
         return n
+
+    def _border(self, n: int) -> int:
+        """Return the largest number of tokens, at most `n`, that does not end within a bidirectional span, or within
+        the tokens of an encoder."""
+        return 0 if n < self.encoder_length else self.media.border(n)
 
     def checkpoint(self) -> None:
         """Keep the current length as a rewind target for some time."""

@@ -6,13 +6,16 @@ from collections import abc
 
 import numpy as np
 
-from localinfer.errors import UsageError
+from localinfer.errors import UnsupportedError, UsageError
+from localinfer.graph.properties.model_properties import DECODER_START
 from localinfer.runtime.activations.hooks import SequenceHooks
 from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
 from localinfer.runtime.batch_division import batch_end
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
+from localinfer.runtime.encoder_tokens import encoder_length, encoder_tokens
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
+from localinfer.runtime.media.media_table import MAX_ROWS
 from localinfer.runtime.media.prompt_media import WITHOUT_MEDIA, PromptMedia
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.modifiers import Modifiers
@@ -101,14 +104,16 @@ class SequenceEngine(ABC):
         decode_loop.process_logits(self.evaluate_draft(*decode_loop.next_tokens()))
 
     def logits(self, tokens: Tokens) -> Logits:
-        """Append `tokens` and return the logits after each, float32 (len(tokens), n_vocab). For a diffusion language
-        model, see `bidirectional_logits`."""
+        """Append `tokens` and return the logits after each, float32 (len(tokens), n_vocab). Tokens of an encoder have
+        none. For a diffusion language model, see `bidirectional_logits`."""
         with self.lock:
             ids = self.validate_tokens(tokens)
-            result = np.empty((len(ids), self.n_vocab), np.float32)
+            skip = encoder_length(ids) if self.is_encoder_decoder else 0
+            result = np.empty((len(ids) - skip, self.n_vocab), np.float32)
             is_diffusion = self.compiled_graph.model_graph.context.diffusion
             n_done, positions = 0, np.arange(len(ids), dtype=np.int32)
-            for rows in self.bidirectional_logits(ids, positions) if is_diffusion else self.logits_in_batches(ids):
+            batches = self.bidirectional_logits(ids, positions) if is_diffusion else self.logits_in_batches(ids, skip)
+            for rows in batches:
                 result[n_done : n_done + len(rows)] = rows
                 n_done += len(rows)
             return result
@@ -169,11 +174,39 @@ class SequenceEngine(ABC):
         """
         self.require_open()
         table, sequence = self.runner.media_table, self.sequence
-        ids = token_ids(tokens, self.n_vocab, media=table is not None)
+        lowest = -self.n_vocab if self.is_encoder_decoder else -MAX_ROWS if table else 0
+        ids = token_ids(tokens, self.n_vocab, lowest=lowest)
+        if self.is_encoder_decoder:
+            self._check_encoder_tokens(ids)
         if table and (sequence.media or ids.min() < 0):
             sequence.media.check_appended(ids.tolist(), len(sequence), self.graph.batch)
         self.runner.require_context_space(self.sequence, len(ids))
         return ids
+
+    # --- encoder-decoder models ---
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the sequence has the tokens of an encoder, and then those of a decoder: see
+        `localinfer.runtime.encoder_tokens`."""
+        return self.compiled_graph.is_encoder_decoder
+
+    def prompt_tokens(self, ids: abc.Sequence[int]) -> list[int]:
+        """Return the tokens with which a sequence begins for a prompt. For an encoder-decoder model, the prompt's
+        tokens are the encoder's, and the decoder begins with its start token."""
+        if not self.is_encoder_decoder or not ids or min(ids) < 0:
+            return list(ids)
+        hparams = self.compiled_graph.model_graph.hparams
+        return [*encoder_tokens(ids), hparams.count(DECODER_START, 0, minimum=0, maximum=self.n_vocab - 1)]
+
+    def _check_encoder_tokens(self, ids: Ids) -> None:
+        """Raise UnsupportedError unless a sequence begins with the encoder's tokens, UsageError for others later."""
+        length = encoder_length(ids)
+        if not len(self.sequence) and not length:
+            what = f"{self.file.architecture} is an encoder-decoder model, which answers prompts; this is not possible"
+            raise self.file.error("", f"{what} with it", UnsupportedError)
+        if (length and len(self.sequence)) or (ids[length:] < 0).any():
+            raise UsageError("tokens: those of an encoder must be the first ones")
 
     # --- adapters and hooks ---
 

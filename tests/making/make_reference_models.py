@@ -39,7 +39,7 @@ import smallthinker_model
 from reference_spec import SPECIAL_IDS, WINDOW, Shapes, Spec, Tensors, layer_types, longrope, rope, sizes
 
 TEXT = "Attention is all you need: 3.14159 of it, naïve or not, over 日本語 and back, for ever and ever and ever!?"
-N_TOKENS = 96
+N_TOKENS, N_ENCODER = 96, 40
 # Positions whose logits are stored: in every part of the text, on both sides of the ends of windows and chunks.
 POSITIONS = np.array([8, 23, 26, 47, 50, 71, 83, 95])
 COLUMNS = np.arange(2, reference_models.N_VOCAB, 3)  # of the vocabulary, likewise
@@ -1940,13 +1940,20 @@ def main() -> None:
 def make(name: str, spec: Spec) -> Any:
     """Write both files of a reference model, and return the computed logits."""
     model = write_and_load(name, spec)
+    ids, positions = IDS, POSITIONS
+    if spec.encoder_decoder:
+        ids = [*(~id for id in IDS[:N_ENCODER]), *IDS[N_ENCODER:]]
+        positions = POSITIONS[POSITIONS < N_TOKENS - N_ENCODER]
+        inputs = {"input_ids": torch.tensor([IDS[:N_ENCODER]]), "decoder_input_ids": torch.tensor([IDS[N_ENCODER:]])}
+    else:
+        inputs = {"input_ids": torch.tensor([IDS])}
     with torch.no_grad():
-        actual = model(torch.tensor([IDS])) if spec.encoder else model(torch.tensor([IDS]), use_cache=False)
+        actual = model(**inputs, **({} if spec.encoder else {"use_cache": False}))
         logits = (actual.last_hidden_state if spec.encoder else actual.logits)[0].numpy()
     columns = np.arange(logits.shape[1]) if spec.encoder else COLUMNS
     np.savez_compressed(
-        reference_models.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS.astype(np.int16),
-        columns=columns.astype(np.int16), logits=logits[np.ix_(POSITIONS, columns)],
+        reference_models.DATA / f"{name}.npz", ids=np.array(ids, np.int16), positions=positions.astype(np.int16),
+        columns=columns.astype(np.int16), logits=logits[np.ix_(positions, columns)],
     )  # fmt: skip
     return logits
 
@@ -1963,7 +1970,7 @@ def write_and_load(name: str, spec: Spec) -> Any:
     shapes = spec.shapes({key: shape for key, shape in own.items() if key not in vision})
     described = {
         "architecture": spec.architecture,
-        **({"encoder": True} if spec.encoder else {}),
+        **{kind: True for kind in ("encoder", "encoder_decoder") if getattr(spec, kind)},
         "norm": spec.norm,
         "n_layer": text.num_hidden_layers,
         "config": config_of(spec),

@@ -26,6 +26,7 @@ class Spec:
     config: Any
     model: Any = None  # the class, if transformers cannot infer it from the configuration
     encoder: bool = False  # no output layer: hidden states are stored
+    encoder_decoder: bool = False  # the first tokens of the text are the encoder's, the others the decoder's
     norm: float = 1.0
     saved: bool = False
     written: Callable[[dict[str, Any]], dict[str, Any]] = dict

@@ -30,7 +30,10 @@ from safetensors.numpy import save_file
 
 DATA = Path(__file__).parents[1] / "data" / "reference_models"
 ENCODERS = sorted(path.stem for path in DATA.glob("*.json") if '"encoder": true' in path.read_text(encoding="utf-8"))
-NAMES = sorted({path.stem for path in DATA.glob("*.json")} - {*ENCODERS})  # of models with an output layer
+ENCODER_DECODERS = sorted(
+    path.stem for path in DATA.glob("*.json") if '"encoder_decoder": true' in path.read_text(encoding="utf-8")
+)
+NAMES = sorted({path.stem for path in DATA.glob("*.json")} - {*ENCODERS, *ENCODER_DECODERS})  # of decoders
 BIDIRECTIONAL = ENCODERS + [name for name in NAMES if name.startswith(("dream", "llada", "rnd1"))]
 N_VOCAB = 264  # bytes, and a few that never occur in texts
 Floats = NDArray[np.float32]
@@ -39,7 +42,8 @@ Floats = NDArray[np.float32]
 @dataclass(frozen=True, eq=False)
 class ReferenceOutput:
     """The expected logits of the tokens `columns` after those at `positions` of `ids`, float32 (len(positions),
-    len(columns)); for an encoder the hidden states.
+    len(columns)); for an encoder the hidden states. The ids of an encoder-decoder model are ~id for the encoder's
+    tokens; positions are those of the decoder.
     """
 
     ids: list[int]

@@ -1,4 +1,6 @@
-"""T5 and its relatives: an encoder whose scores have a bias for each distance of a key."""
+"""T5 and its relatives: an encoder whose scores have a bias for each distance of a key, with a decoder or alone."""
+
+from dataclasses import replace
 
 from localinfer.conversion import architecture_metadata
 from localinfer.conversion.architecture import Architecture
@@ -31,7 +33,24 @@ T5_ENCODER = Architecture(
         "relative_attention_num_buckets": 32,
     },
 )  # fmt: skip
+T5 = replace(
+    T5_ENCODER,
+    name="t5",
+    decoder_tensors=(*LAYER, "cross_attn_norm", *(f"cross_{name}" for name in SELF_ATTENTION)),
+    model_tensors=("enc.output_norm", "dec.output_norm"),
+    is_encoder=False,
+    ignored_tensors=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",  # never used
+    fused_sources={"output": "token_embd"},
+    metadata=architecture_metadata.t5,
+    defaults={**T5_ENCODER.defaults, "decoder_start_token_id": 0},
+)
+MT5 = replace(T5, defaults={**T5.defaults, "scale_decoder_outputs": False})
 BY_CLASS = {
+    "T5WithLMHeadModel": T5,
+    "T5ForConditionalGeneration": T5,
+    "MT5ForConditionalGeneration": MT5,
+    "UMT5ForConditionalGeneration": T5,
+    "UMT5Model": T5,
     "T5EncoderModel": T5_ENCODER,
     "MT5EncoderModel": T5_ENCODER,
     "UMT5EncoderModel": T5_ENCODER,

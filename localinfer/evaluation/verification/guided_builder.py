@@ -101,19 +101,20 @@ class GuidedBuilder(NumpyBuilder):
         state[:] = self.run.points[name][len(self.own[name]) - 1]
 
     def store_in_cache(
-        self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float
+        self, blk: Block, k: Floats, v: Floats | None, anchors: Floats | float, kind: str = ""
     ) -> tuple[Floats, Floats]:
-        cached = self.run.keys[str(blk)]
+        prefix = f"{blk}{kind}"
+        cached = self.run.keys[prefix]
         keys = cached.heads().astype(k.dtype)
         if cached.anchors is not None:
             padded = np.zeros(cached.anchors.shape, k.dtype)
             padded[..., : cached.size] = anchors
-            self.own[f"{blk}attn_k_anchor"] = transform(padded)
-        self.own[f"{blk}attn_k_cache"] = cached.as_stored(k)
+            self.own[f"{prefix}attn_k_anchor"] = transform(padded)
+        self.own[f"{prefix}attn_k_cache"] = cached.as_stored(k)
         if v is None:
             return keys, keys[..., -blk.heads.value :]
-        cached = self.run.values[str(blk)]
-        self.own[f"{blk}attn_v_cache"] = cached.as_stored(split_heads(v, blk.heads.count_kv))
+        cached = self.run.values[prefix]
+        self.own[f"{prefix}attn_v_cache"] = cached.as_stored(split_heads(v, blk.heads.count_kv))
         return keys, cached.heads().astype(k.dtype)
 
     def _choose(self, scores: Floats, blk: Block, router: Router) -> tuple[NDArray[np.int64], Floats]:

@@ -8,6 +8,7 @@ reference (`rounded_weights`), that of cached keys and values is checked, and ti
 are allowed for.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -160,7 +161,7 @@ class Verifier:
             if name.endswith("ffn_expert_ids"):
                 self._add(name, "route", values, self._exact.chosen[name], tolerance(values, single, flipped))
             elif name.endswith(("_k_cache", "_v_cache", "_k_anchor")):
-                prefix = name.removesuffix(name.rpartition(".")[2])
+                prefix = re.sub(r"attn_\w+$", "", name)
                 cached = (run.values if name.endswith("_v_cache") else run.keys)[prefix]
                 is_anchor = name.endswith("_k_anchor")
                 rounding = HALF[0] * np.abs(values) + HALF[1] if is_anchor else cached.rounding(values)

@@ -51,6 +51,9 @@ class KVCache(SequenceCache):
         if not self._ring.visible.causal_media:
             self._ring.newest.view(np.int32)[row : row + end - start] = end - 1
 
+    def hide_before(self, first: int, count: int, row: int) -> None:
+        self._ring.oldest.view(np.int32)[row : row + count] = first
+
     def set_draft_inputs(self, position: int, row: int) -> None:
         """Set the inputs of a single token, a draft or not: faster than `set_inputs`, for decoding many sequences."""
         ring, (_, _, entry) = self._ring, next(self._contiguous_runs(position, 1))

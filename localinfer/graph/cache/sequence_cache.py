@@ -50,6 +50,9 @@ class SequenceCache(ABC):
         """Let the positions `start` .. `end` - 1, whose tokens begin at `row` of the next batch, attend to each other.
         """
 
+    def hide_before(self, first: int, count: int, row: int) -> None:  # noqa: B027 (only KV caches implement it)
+        """Let the `count` tokens from `row` on of the next batch attend to no position before `first`."""
+
     def set_draft_inputs(self, position: int, row: int) -> None:  # noqa: B027 (only KV caches implement it)
         """Map an uncommitted position to the token `row` of the next batch. Raises OutOfPagesError."""
 

@@ -12,6 +12,10 @@ from localinfer.graph.properties.tensors import Tensors
 RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
+ENCODER, DECODER = "enc.blk", "dec.blk"  # the groups of the layers of encoder-decoder models
+DECODER_START = "decoder_start_token_id"
+
+
 class Block(NamedTuple):
     """A layer. As text, it is the prefix of the layer's tensor names. `group` is that of all layers of a model, or of
     its encoder or decoder."""
@@ -50,6 +54,17 @@ class ModelProperties:
         self.eps = read_epsilon(self.hparams, LAYER_EPSILON, RMS_EPSILON)
 
     @property
+    def has_decoder(self) -> bool:
+        """Whether the model has a decoder beside an encoder."""
+        return has_decoder(self.f)
+
+    def heads_of(self, group: str) -> Sequence[AttentionHeads]:
+        """Return the heads of each layer of a group. Those of a decoder beside an encoder are the encoder's."""
+        if group != DECODER:
+            return self.attention_heads
+        return [self.attention_heads[0]] * self.hparams.count("decoder_block_count", self.block_count)
+
+    @property
     def n_deepstack(self) -> int:
         """The number of layers after which rows of images are added to the residual stream (DeepStack)."""
         return self.hparams.count("n_deepstack_layers", 0, minimum=0, maximum=self.block_count)
@@ -58,6 +73,11 @@ class ModelProperties:
         """Return the key size of the layers with or without a sliding window."""
         kinds = zip(self.attention_heads, sliding_window_layers(self.hparams, self.block_count, 0), strict=True)
         return next((heads.key for heads, kind in kinds if kind == sliding), self.attention_heads[0].key)
+
+
+def has_decoder(f: GGUF) -> bool:
+    """Return whether the model has a decoder beside an encoder."""
+    return f"{DECODER}.0.attn_norm.weight" in f.tensors
 
 
 def read_epsilon(hparams: Hyperparameters, key: str, other: str) -> float:

@@ -49,7 +49,9 @@ class LayerAttention(NamedTuple):
     """The attention of one layer, with its tensors.
 
     `name` is the prefix of its ops, and identifies its cache. `kv_source` is the name of the layer whose keys and
-    values it uses, if these are not its own. `sink_scores` are the learned scores of attention sinks. `k_bias` is the
+    values it uses, if these are not its own. `cache` is the name of the layer whose cache it uses, if it has none.
+    With `of_encoder`, tokens attend to all tokens of an encoder (`localinfer.graph.recording.cross_attention`).
+    `sink_scores` are the learned scores of attention sinks. `k_bias` is the
     bias that all keys contain, if any, before RoPE. No token attends to the first `n_masked` positions. `v_weight` is
     the matrix whose product the values are, if no other operation changes them. `biases` are those of `bias_table`.
     """
@@ -64,6 +66,13 @@ class LayerAttention(NamedTuple):
     n_masked: int = 0
     v_weight: Tensor | None = None
     biases: Tensor | None = None
+    cache: str = ""
+    of_encoder: bool = False
+
+    @property
+    def cache_name(self) -> str:
+        """The name of the layer whose cache it uses."""
+        return self.kv_source or self.cache or self.name
 
     @property
     def scale(self) -> float:
@@ -94,6 +103,10 @@ class AttentionRecorder:
         self.rings: dict[tuple[int, bool, bool, int, bool], RingBuffer] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = graph.region(0)
+        # int32 [batch]: the first and last position of the encoder's tokens, for each token of the batch.
+        self.encoder_begin, self.encoder_last = (
+            graph.region(4 * graph.batch if context.encoder_decoder else 0) for _ in range(2)
+        )
 
     def share_caches(self, other: "AttentionRecorder") -> None:
         """Use the caches of another graph of the same model."""
@@ -108,17 +121,11 @@ class AttentionRecorder:
         layer = layer._replace(v_weight=self.graph.weight_of(v) if v else None)
         heads, rope = layer.heads, layer.spec.rope or NO_ROPE
         table, query_table = self._rope_table(rope), self._rope_table(rope, with_temperature=True)
-        if layer.kv_source is None and layer.name not in self.caches:
-            anchored = layer.k_bias is not None and self.context.k_type in ANCHORED_TYPES
-            ring = self._ring(layer, anchored=anchored)
-            self.caches[layer.name] = ring.add_layer(
-                self.graph, heads, self.context.k_type, self.context.v_type, values=v is not None
-            )
         if v is None and k is not None:
             self._require_transformable(heads)
-        cache = self.caches[layer.kv_source or layer.name]
+        cache = self._cache(layer, values=v is not None)
         ring = self._ring(layer, anchored=cache.anchored)
-        self.layers[layer.name] = layer, ring.visible
+        self.layers[layer.name] = layer, ring.visible._replace(causal=ring.visible.causal and not layer.of_encoder)
         q_sink = q
         if query_table.sinks and ring.sinks:
             q_sink = self.graph.buffer(heads.count * heads.key_dim, q.rows)
@@ -134,6 +141,23 @@ class AttentionRecorder:
                 layer, table = self._rope_keys(layer, k, table)
             self._append(layer, k, v, table, ring, cache)
         return self._attend_op(layer, rotated, q_sink if q_sink is not q else rotated, ring, cache)
+
+    def store(self, layer: LayerAttention, k: Buffer, v: Buffer) -> None:
+        """Write keys and values to the cache of a layer, without attention to them and without RoPE."""
+        layer = layer._replace(v_weight=self.graph.weight_of(v))
+        cache = self._cache(layer)
+        self._append(layer, k, v, self._rope_table(NO_ROPE), self._ring(layer, anchored=cache.anchored), cache)
+
+    def _cache(self, layer: LayerAttention, *, values: bool = True) -> LayerCache:
+        """Return the cache that a layer uses. It is created if it does not exist yet."""
+        name = layer.cache_name
+        if name not in self.caches:
+            anchored = layer.k_bias is not None and self.context.k_type in ANCHORED_TYPES
+            ring = self._ring(layer, anchored=anchored)
+            self.caches[name] = ring.add_layer(
+                self.graph, layer.heads, self.context.k_type, self.context.v_type, values=values
+            )
+        return self.caches[name]
 
     def _require_transformable(self, heads: AttentionHeads) -> None:
         """Raise UnsupportedError for a quantized cache of keys whose last dimensions are the values, unless these are
@@ -243,8 +267,8 @@ class AttentionRecorder:
             capacity=ring.total_entries,
             entry_positions=ring.positions,
             query_positions=ring.query_positions,
-            oldest=ring.oldest,
-            newest=ring.newest,
+            oldest=self.encoder_begin if layer.of_encoder else ring.oldest,
+            newest=self.encoder_last if layer.of_encoder else ring.newest,
             segments=ring.segments,
             sink_pages=ring.sink_entries // PAGE_SIZE,
             group=heads.group,

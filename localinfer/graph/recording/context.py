@@ -15,5 +15,6 @@ class Context(NamedTuple):
     causal: bool = True
     draft_head: bool = False  # build the MTP head, too
     media: bool = False  # rows of images and sounds may take the place of token embeddings
+    encoder_decoder: bool = False  # sequences have the tokens of an encoder, and then those of a decoder
     predicts_experts: bool = False  # each layer predicts which experts the next one will choose
     diffusion: bool = False  # the output layer predicts masked tokens, with attention in both directions

@@ -15,6 +15,7 @@ from localinfer.gguf.dequantize import dequantize
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import (
     Builder,
+    CrossAttentionOperations,
     CrossLayerOperations,
     ExpertOperations,
     ModalityFunction,
@@ -23,7 +24,7 @@ from localinfer.graph.builder import (
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec, bias_rows
 from localinfer.graph.properties.hyperparameters import Hyperparameters
-from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block
 from localinfer.graph.properties.rope import Rope, read_rope
 from localinfer.graph.properties.tensors import constant_tensor, row_slice
 from localinfer.graph.recording import matrix_products
@@ -76,13 +77,19 @@ class GraphBuilder(Builder[Buffer]):
         return ExpertRecorder(self, self.model)
 
     @cached_property
+    def cross_attention(self) -> CrossAttentionOperations[Buffer]:
+        from localinfer.graph.recording.cross_attention import CrossAttentionRecorder
+
+        return CrossAttentionRecorder(self, self.model)
+
+    @cached_property
     def cross_layer(self) -> CrossLayerOperations[Buffer]:
         from localinfer.graph.recording.cross_layer import CrossLayerRecorder
 
         return CrossLayerRecorder(self, self.model)
 
     def blocks(self, group: str = "blk") -> Iterator[Block]:
-        for number, heads in enumerate(self.attention_heads):
+        for number, heads in enumerate(self.model.heads_of(group)):
             self.model.start_block(number)
             with self._graph.reuse_buffers():
                 blk, x = Block(number, heads, group), self.model.residual
@@ -91,7 +98,8 @@ class GraphBuilder(Builder[Buffer]):
                     self.point(x, f"{blk}resid_pre")
                 yield blk
                 if x:
-                    self._add_control_vector(x, number)
+                    if group != ENCODER or not self.model.has_decoder:
+                        self._add_control_vector(x, number)
                     self.point(x, f"{blk}resid_post")
 
     def _add_control_vector(self, x: Buffer, number: int) -> None:
@@ -289,6 +297,8 @@ class GraphBuilder(Builder[Buffer]):
             tensors.vector(f"{blk}attn_sinks.weight", heads.count) if spec.sinks else None,
             key_bias(self.model, blk) if k is not None and spec.head_norm == "none" else None,
             biases=distance_biases(self.model, spec.bias, heads.count) if spec.bias else None,
+            cache=f"{DECODER}.0." if self.model.is_encoding else "",
+            of_encoder=self.model.is_encoding,
         )
         y = self.model.attention.attend(layer, q, k, v)
         self.point(y, f"{blk}attn_heads")
@@ -311,7 +321,7 @@ def distance_biases(model: ModelGraph, name: str, heads: int) -> Tensor:
         raise model.f.error("", "relative position biases with ctx_policy ring are not supported", UnsupportedError)
     count = model.hparams.count("attention.relative_buckets_count", minimum=4)
     weights = dequantize(model.tensors.tensor(f"{name}.weight", count, heads))
-    return constant_tensor(name, bias_rows(weights, causal=model.context.causal))
+    return constant_tensor(name, bias_rows(weights, causal=model.context.causal and not model.is_encoding))
 
 
 def norm_heads(model: ModelGraph, x: Buffer, name: str, heads: int, size: int) -> None:

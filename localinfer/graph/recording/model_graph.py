@@ -78,6 +78,7 @@ class ModelGraph(ModelProperties):
         self.block_starts: list[int] = []  # the first op of each layer
         self.expert_layers: list[ExpertLayer] = []
         self.output_start = 0
+        self.decoder_start = 0  # the first op of the decoder of an encoder-decoder model
         # int32 [batch]: the segment of a text pair that each token belongs to, 0 or 1.
         self.token_types = graph.region(4 * graph.batch)
         self.type_count = 1
@@ -102,6 +103,11 @@ class ModelGraph(ModelProperties):
         kv_caches = [KVCache(ring) for ring in self.attention.rings.values()]
         states = [RecurrentState(self.states)] if self.states.layers else []
         return [*kv_caches, *states, *([DraftHeadStates(self.draft_head)] if self.draft_head else [])]
+
+    @property
+    def is_encoding(self) -> bool:
+        """Whether the next op belongs to the encoder of an encoder-decoder model."""
+        return self.context.encoder_decoder and not self.decoder_start
 
     @property
     def cache_bytes(self) -> int:

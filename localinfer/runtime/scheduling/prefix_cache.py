@@ -3,7 +3,7 @@
 from collections import abc
 
 from localinfer.runtime.scheduling.request import RequestOwner
-from localinfer.runtime.sequence import Sequence, common_prefix_length
+from localinfer.runtime.sequence import Sequence
 
 MIN_SHARED_TOKENS = 32  # shorter prefixes are evaluated again rather than waited for or cached
 MAX_CACHED_SEQUENCES = 64  # sequences that no engine uses, with at most `n_ctx` tokens in total
@@ -35,7 +35,7 @@ class PrefixCache:
         sequences = [
             each for each in (engine.sequence, *others, *self._unused) if each.modifiers.can_share(modifiers)
         ]
-        lengths = [each.rewind_target(min(common_prefix_length(each.tokens, tokens), max_tokens)) for each in sequences]
+        lengths = [each.rewind_target(min(each.common_prefix(tokens), max_tokens)) for each in sequences]
         best = max(range(len(lengths)), key=lengths.__getitem__)
         return sequences[best], lengths[best]
 

@@ -1,8 +1,11 @@
-"""T5's encoder alone: version 1.0 with ReLU, and version 1.1 with gated GELU and another number of buckets."""
+"""T5 and its encoder alone: version 1.0 with ReLU, and version 1.1 with gated GELU and another number of buckets; umT5,
+whose layers have biases of their own."""
+
+from typing import Any
 
 from reference_models import N_VOCAB
-from reference_spec import SPECIAL_IDS, Spec
-from transformers import T5Config, T5EncoderModel
+from reference_spec import SPECIAL_IDS, Shapes, Spec
+from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration, UMT5Config, UMT5ForConditionalGeneration
 
 SIZES = {"vocab_size": N_VOCAB, **SPECIAL_IDS}
 RELU = {
@@ -13,7 +16,35 @@ GATED = {
     "relative_attention_num_buckets": 20,
 }  # fmt: skip
 
+UNTIED = {"tie_word_embeddings": False, "num_decoder_layers": 2}
+DEEP = {"tie_word_embeddings": False, "num_layers": 2, "num_decoder_layers": 3}
+
+
+
+def published(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration as that of published checkpoints."""
+    given = {key: value for key, value in config.items() if key != "scale_decoder_outputs"}
+    return given | {"decoder_start_token_id": 5, "tie_word_embeddings": config["scale_decoder_outputs"]}
+
+
+def untied(shapes: Shapes) -> Shapes:
+    """Add an output layer of its own, which the class of transformers has if it is in the checkpoint."""
+    return shapes | {"lm_head.weight": shapes["shared.weight"]}
+
+
 MODELS = {
+    "t5": Spec(
+        architecture="t5", model=T5ForConditionalGeneration, encoder_decoder=True, saved=True,
+        config=T5Config(**SIZES | RELU), written=published,
+    ),
+    "t5-gated": Spec(
+        architecture="t5", model=T5ForConditionalGeneration, encoder_decoder=True, saved=True,
+        config=T5Config(**SIZES | GATED | UNTIED), written=published, shapes=untied,
+    ),
+    "umt5": Spec(
+        architecture="t5", model=UMT5ForConditionalGeneration, encoder_decoder=True, saved=True,
+        config=UMT5Config(**SIZES | GATED | DEEP), written=published, shapes=untied,
+    ),
     "t5encoder": Spec(
         architecture="t5encoder", model=T5EncoderModel, encoder=True, saved=True, config=T5Config(**SIZES | RELU),
     ),

@@ -1,0 +1,40 @@
+"""Records the cross-attention of a decoder to the output of an encoder.
+
+The graph has the encoder's ops first, which evaluate all tokens of the encoder in one batch, and then the decoder's. A
+sequence has both kinds of tokens, one after the other, and one KV cache: at the positions of the encoder's tokens, the
+cache of a decoder layer has the keys and values of its cross-attention, then those of its self-attention. Until then,
+all layers of the encoder use the cache of the first decoder layer.
+"""
+
+from localinfer.graph.builder import Builder, CrossAttentionOperations
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.attention import AttentionSpec
+from localinfer.graph.properties.model_properties import DECODER, Block
+from localinfer.graph.recording.attention import LayerAttention
+from localinfer.graph.recording.model_graph import ModelGraph
+
+
+class CrossAttentionRecorder(CrossAttentionOperations[Buffer]):
+    """Records cross-attention."""
+
+    def __init__(self, g: Builder[Buffer], model: ModelGraph) -> None:
+        self._g, self._model = g, model
+
+    def begin_decoder(self, encoded: Buffer) -> None:
+        for number, heads in enumerate(self._model.heads_of(DECODER)):
+            blk = Block(number, heads, DECODER)
+            with self._model.graph.reuse_buffers():
+                k = self._g.matmul(encoded, f"{blk}cross_attn_k", heads.count_kv * heads.key, barrier=False)
+                v = self._g.matmul(encoded, f"{blk}cross_attn_v", heads.count_kv * heads.value)
+                self._model.attention.store(cross_attention(blk), k, v)
+        self._model.decoder_start = len(self._model.graph.ops)
+
+    def attend(self, blk: Block, q: Buffer) -> Buffer:
+        y = self._model.attention.attend(cross_attention(blk), q, None, None)
+        self._g.point(y, f"{blk}cross_attn_heads")
+        return y
+
+
+def cross_attention(blk: Block) -> LayerAttention:
+    """Return the cross-attention of a layer of the decoder."""
+    return LayerAttention(f"{blk}cross_", blk.heads, AttentionSpec(scale=1.0), cache=str(blk), of_encoder=True)
