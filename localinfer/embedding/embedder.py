@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from localinfer.embedding.classifier import Classifier
 from localinfer.embedding.pooling import pool_texts, token_states
-from localinfer.errors import ContextOverflowError, UsageError
+from localinfer.errors import ContextOverflowError, UnsupportedError, UsageError
 from localinfer.graph.properties.pooling import POOLINGS
 from localinfer.runtime.batch import token_ids
 from localinfer.runtime.engine import Engine
@@ -27,6 +27,9 @@ class Embedder:
     """Computes embeddings. `pooling` is the default: that of the file, or else "mean"."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        if engine.is_encoder_decoder:
+            what = f"{engine.file.architecture} is an encoder-decoder model; embeddings are those of an encoder alone"
+            raise engine.file.error("", f"{what} (t5encoder)", UnsupportedError)
         self._engine, self._tokenizer = engine, tokenizer
         keys = engine.compiled_graph.model_graph.hparams
         self.file_pooling = POOLINGS[keys.count("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)]

@@ -93,6 +93,7 @@ POINTS: Mapping[str, str] = {
     "channel_mix_shift_state": "norm of the last token of a batch, which the channel mixing of the next token reads",
     "channel_mix_key": "keys (neurons) of a channel mixing, before the activation function",
     "channel_mix_value": "output of a channel mixing, which is added to the residual stream",
+    "enc.token_embd": "rows of the embedding for the tokens of an encoder",
     "enc.output_norm": "output of an encoder-decoder model's encoder",
     "output_norm": "hidden states after the output norm, of the tokens whose logits are computed",
     "logits": "logits, of the tokens whose logits are computed",

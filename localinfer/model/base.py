@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from localinfer.errors import UsageError
 from localinfer.generation.session import GenerationSession
 from localinfer.gguf.reader import GGUF, Tensor, Value
+from localinfer.graph.properties.model_properties import trained_context
 from localinfer.model.shared_resources import SharedResources
 from localinfer.options import FLAGS, Options, from_keywords, merge
 from localinfer.runtime.sequence_engine import SequenceEngine
@@ -68,7 +69,7 @@ class ModelBase:
     @property
     def n_ctx_train(self) -> int:
         """The context length in tokens that the model was trained with."""
-        return self.engine.compiled_graph.model_graph.hparams.count("context_length", self.n_ctx)
+        return trained_context(self.engine.compiled_graph.model_graph.hparams, self.n_ctx)
 
     @property
     def n_vocab(self) -> int:
@@ -181,12 +182,13 @@ class ModelBase:
 
     def _check_ids(self, ids: Sequence[int], *, media: bool = False) -> list[int]:
         """Return token ids as a list of int. Raises UsageError if one is not in the vocabulary, nor, with `media`, the
-        id of a row that the engine was given."""
+        id of a row that the engine was given, or of a token of an encoder."""
         try:
             tokens = [index(id) for id in ids]
         except TypeError:
             raise UsageError("tokens: must be a flat list of integers") from None
-        wrong = next((id for id in tokens if not 0 <= id < self.n_vocab), None)
+        lowest = -self.n_vocab if media and self.engine.is_encoder_decoder else 0
+        wrong = next((id for id in tokens if not lowest <= id < self.n_vocab), None)
         if media and wrong is not None and (table := self.engine.runner.media_table):
             outside = (id for id in tokens if not 0 <= id < self.n_vocab)
             wrong = next((id for id in outside if id >= 0 or table.span_of(id) is None), None)

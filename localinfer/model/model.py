@@ -56,7 +56,8 @@ class Model(TextGeneration, ChatPrompts, AdapterScales, CacheFiles, Views):
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after each of these tokens: float32 (len(ids), n_vocab). Those of a diffusion language
-        model are computed from the whole text."""
+        model are computed from the whole text. For an encoder-decoder model, the encoder's tokens come first, as ~id,
+        and have no logits."""
         return self._session.logits(self._check_ids(ids, media=True))
 
     def stream(

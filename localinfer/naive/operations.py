@@ -68,6 +68,7 @@ class NumpyBuilder(PointBuilder):
         encoder_decoder, self.decoder_tokens = has_decoder(model.file), [id for id in tokens if id >= 0]
         tokens = [~id for id in tokens if id < 0] if encoder_decoder else tokens
         super().__init__(model, len(tokens))
+        self.is_encoding = encoder_decoder
         self.set_tokens(tokens, causal=is_causal(self.hparams) and not encoder_decoder)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
         self.per_head = NumpyHeads(model)
@@ -282,6 +283,7 @@ class NumpyCrossAttention(CrossAttentionOperations[Floats]):
             v = self.g.matmul(encoded, f"{blk}cross_attn_v", heads.count_kv * heads.value)
             keys = split_heads(k, heads.count_kv)
             self.kv_cache[number] = self.g.store_in_cache(blk, keys, v, 0.0, kind="cross_")
+        self.g.is_encoding = False
         self.g.set_tokens(self.g.decoder_tokens, causal=True)
 
     def attend(self, blk: Block, q: Floats) -> Floats:
@@ -330,7 +332,7 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
         rows: Floats = self.model.rows("token_embd", self.g.token_ids).astype(self.model.dtype)
         x = (rows + self.model.changed_embeddings(self.g.token_ids)) * rows.dtype.type(np.float32(factor))
         x[self.g.media.rows] = self.g.media.slice(x.shape[1], 0) if self.g.media.rows else 0
-        self.g.point(x, "token_embd")
+        self.g.point(x, "enc.token_embd" if self.g.is_encoding else "token_embd")
         self.g.residual = x
         return x
 

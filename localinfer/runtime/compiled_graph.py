@@ -22,7 +22,7 @@ from localinfer.graph.ops.op import set_large_batch_kernels
 from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.properties.direction import is_causal, is_diffusion
 from localinfer.graph.properties.hyperparameters import Hyperparameters
-from localinfer.graph.properties.model_properties import has_decoder
+from localinfer.graph.properties.model_properties import has_decoder, trained_context
 from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.graph_builder import GraphBuilder
@@ -367,9 +367,7 @@ def build_graph(
     """
     build_model = architectures.find_build_function(f, options.architecture)
     keys = Hyperparameters(f)
-    encoder_decoder = has_decoder(f)  # whose context holds the prompt of the encoder and the text of the decoder
-    trained = keys.count("context_length") * (2 if encoder_decoder else 1)
-    n_ctx = options.ctx_size or min(trained, LARGEST_DEFAULT_CONTEXT)
+    n_ctx, encoder_decoder = options.ctx_size or min(trained_context(keys), LARGEST_DEFAULT_CONTEXT), has_decoder(f)
     causal, diffusion = is_causal(keys), is_diffusion(keys)
     wraps = options.ctx_policy == "ring" and causal
     sinks = attention_sinks(options.keep, n_ctx) if wraps else 0

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.graph.properties.model_properties import DECODER_START, ModelProperties
 
-def encoder_tokens(ids: Sequence[int]) -> list[int]:
-    """Return token ids as tokens of the encoder."""
-    return [~id for id in ids]
+
+def tokens_of_prompt(ids: Sequence[int], properties: ModelProperties) -> list[int]:
+    """Return the tokens with which a sequence begins: those of the encoder, and the first one of the decoder."""
+    n_vocab = properties.f.tensors["token_embd.weight"].shape[0]
+    return [*(~id for id in ids), properties.hparams.count(DECODER_START, 0, minimum=0, maximum=n_vocab - 1)]
 
 
 def encoder_length(tokens: Sequence[int] | NDArray[np.int32]) -> int:

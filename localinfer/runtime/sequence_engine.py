@@ -7,13 +7,12 @@ from collections import abc
 import numpy as np
 
 from localinfer.errors import UnsupportedError, UsageError
-from localinfer.graph.properties.model_properties import DECODER_START
 from localinfer.runtime.activations.hooks import SequenceHooks
 from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
 from localinfer.runtime.batch_division import batch_end
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
-from localinfer.runtime.encoder_tokens import encoder_length, encoder_tokens
+from localinfer.runtime.encoder_tokens import encoder_length, tokens_of_prompt
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 from localinfer.runtime.media.media_table import MAX_ROWS
 from localinfer.runtime.media.prompt_media import WITHOUT_MEDIA, PromptMedia
@@ -196,15 +195,14 @@ class SequenceEngine(ABC):
         tokens are the encoder's, and the decoder begins with its start token."""
         if not self.is_encoder_decoder or not ids or min(ids) < 0:
             return list(ids)
-        hparams = self.compiled_graph.model_graph.hparams
-        return [*encoder_tokens(ids), hparams.count(DECODER_START, 0, minimum=0, maximum=self.n_vocab - 1)]
+        return tokens_of_prompt(ids, self.compiled_graph.model_graph)
 
     def _check_encoder_tokens(self, ids: Ids) -> None:
         """Raise UnsupportedError unless a sequence begins with the encoder's tokens, UsageError for others later."""
         length = encoder_length(ids)
         if not len(self.sequence) and not length:
-            what = f"{self.file.architecture} is an encoder-decoder model, which answers prompts; this is not possible"
-            raise self.file.error("", f"{what} with it", UnsupportedError)
+            what = f"{self.file.architecture} is an encoder-decoder model: it answers prompts (`localinfer generate`)"
+            raise self.file.error("", f"{what}, and does not evaluate texts", UnsupportedError)
         if (length and len(self.sequence)) or (ids[length:] < 0).any():
             raise UsageError("tokens: those of an encoder must be the first ones")
 

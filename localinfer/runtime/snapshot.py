@@ -32,6 +32,7 @@ from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.cache.sequence_cache import Bytes
 from localinfer.options import Options
+from localinfer.runtime.encoder_tokens import encoder_length
 from localinfer.runtime.media.media_table import MAX_POSITIONS, MediaSpan, MediaTable
 from localinfer.runtime.media.sequence_media import SequenceMedia
 from localinfer.runtime.sequence import Sequence
@@ -219,7 +220,8 @@ def load_sequence(engine: SequenceEngine, tokens: list[int], arrays: CacheArrays
     then as before."""
     table, spans = engine.runner.media_table, spans_of_file(media, engine, len(tokens))
     if table is None:
-        if min(tokens, default=0) < 0:
+        first = encoder_length(tokens) if engine.is_encoder_decoder else 0
+        if min(tokens[first:], default=0) < 0 or min(tokens, default=0) < -engine.n_vocab:
             raise ValueError("media rows without media")
         engine.sequence.load(tokens, arrays)
         return

@@ -33,8 +33,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     names = sys.argv[2:]
     remaining = recorded.read("conversion") if names else {}
-    of_text = [*reference_models.NAMES, *reference_models.ENCODERS]
-    known = [*of_text, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
+    known = [*reference_models.ALL, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
     actual = remaining | {name: converted(name) for name in names or known}
     recorded.write("conversion", dict(sorted(actual.items())))
 

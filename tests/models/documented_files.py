@@ -120,6 +120,14 @@ def diffusion_model(path: Path) -> Path:
     return as_type(diffusion_checkpoint(path.parent / "checkpoint"), path, "Q8_0")
 
 
+def encoder_decoder_checkpoint(path: Path) -> Path:
+    return reference_models.checkpoint("t5-gated", path.parent).rename(path)
+
+
+def encoder_decoder(path: Path) -> Path:
+    return as_type(encoder_decoder_checkpoint(path.parent / "t5-checkpoint"), path, "Q8_0")
+
+
 def importance_matrix(path: Path) -> None:
     import localinfer
 
@@ -193,6 +201,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
     "plm-checkpoint/": lambda path: reference_models.checkpoint("plm", path.parent).rename(path),
+    "flan-t5-checkpoint/": encoder_decoder_checkpoint, "flan-t5-q8_0.gguf": encoder_decoder,
     "llada-checkpoint/": diffusion_checkpoint, "llada-q8_0.gguf": diffusion_model,
     "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
     "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,

@@ -34,6 +34,7 @@ ENCODER_DECODERS = sorted(
     path.stem for path in DATA.glob("*.json") if '"encoder_decoder": true' in path.read_text(encoding="utf-8")
 )
 NAMES = sorted({path.stem for path in DATA.glob("*.json")} - {*ENCODERS, *ENCODER_DECODERS})  # of decoders
+ALL = [*NAMES, *ENCODERS, *ENCODER_DECODERS]
 BIDIRECTIONAL = ENCODERS + [name for name in NAMES if name.startswith(("dream", "llada", "rnd1"))]
 N_VOCAB = 264  # bytes, and a few that never occur in texts
 Floats = NDArray[np.float32]

@@ -26,6 +26,7 @@ from localinfer.options import Options
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.compiled_graph import CompiledGraph
 from localinfer.runtime.cuts import run_in_parts
+from localinfer.runtime.encoder_tokens import encoder_length, tokens_of_prompt
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.tuning import tune
 from quant.jit.loader import Progress
@@ -54,6 +55,7 @@ class CapturedOperation:
     streams: list[Floats] = field(default_factory=list)
     rounded: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     inner: "list[CapturedOperation]" = field(default_factory=list)
+    was_run: bool = False  # in this batch: those of an encoder and of a decoder are not
 
 
 @dataclass(eq=False)
@@ -106,18 +108,27 @@ class CaptureGraph:
         """The memory of what is recorded for a batch, however many tokens it has: recurrent states."""
         return sum(self.compiled.model_graph.states.sizes)
 
-    def batches(self, count: int) -> list[int]:
-        """Return the sizes of the batches in which `count` tokens are evaluated."""
+    def as_sequence(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return tokens as a sequence has them: for an encoder-decoder model, the first half is the encoder's."""
+        if not self.compiled.is_encoder_decoder:
+            return ids
+        half = -(-len(ids) // 2)
+        return [*tokens_of_prompt(ids[:half], self.compiled.model_graph), *ids[half:]]
+
+    def batches(self, tokens: Sequence[int]) -> list[int]:
+        """Return the sizes of the batches in which tokens are evaluated."""
         if not self.is_causal:
-            return [count]
+            return [len(tokens)]
+        encoder = encoder_length(tokens)
+        count = len(tokens) - encoder
         steps = [size for size in STEPS if count > sum(STEPS)]
         rest, most = count - sum(steps), self.compiled.graph.outputs
-        return [most] * (rest // most) + ([rest % most] if rest % most else []) + steps
+        return [encoder] * bool(encoder) + [most] * (rest // most) + ([rest % most] if rest % most else []) + steps
 
     def run(self, tokens: Sequence[int]) -> CapturedRun:
         """Evaluate tokens from position 0 on."""
         sequence, first, parts = self._runner.new_sequence(), 0, []
-        for count in self.batches(len(tokens)):
+        for count in self.batches(tokens):
             ids = np.array(tokens[first : first + count], np.int32)
             if self.is_causal:
                 self._runner.prepare([Segment(sequence, ids)])
@@ -125,16 +136,18 @@ class CaptureGraph:
                 sequence.pack([count])
                 self.compiled.set_inputs(ids, np.arange(count))
                 self.compiled.model_graph.set_adapter_scales(0, count, self._runner.default_scales)
-            self.compiled.select_output_rows(np.arange(count, dtype=np.int32))
-            parts.append(self._run_batch(count))
+            of_encoder = self.compiled.is_encoder_decoder and not first
+            self.compiled.select_output_rows(np.arange(0 if of_encoder else count, dtype=np.int32))
+            parts.append(self._run_batch(count, of_encoder=of_encoder))
             if self.is_causal:
                 sequence.commit(ids.tolist())
             first += count
         sequence.reset()
         return join(tokens, parts)
 
-    def _run_batch(self, count: int) -> CapturedRun:
-        """Run a batch of `count` tokens, whose inputs are set."""
+    def _run_batch(self, count: int, *, of_encoder: bool = False) -> CapturedRun:
+        """Run a batch of `count` tokens, whose inputs are set: those of an encoder, or of the decoder or any other
+        model."""
         run = CapturedRun((), [], {}, {}, {}, self.compiled.graph.passes, self.compiled.n_ctx, [count])
         captured = {operation: CapturedOperation(operation.path, self.work(operation)) for operation in self.walk()}
         for operation, result in captured.items():
@@ -149,8 +162,10 @@ class CaptureGraph:
             if layer.kv_source is None:
                 end = next(n for n, op in enumerate(self.compiled.graph.ops) if op.name == f"{layer.name}append") + 1
                 at.setdefault(end, []).append(partial(self._capture_cache, layer, run, count))
-        cuts, end = sorted(at), max(each.end_op for each in self.log.operations)
-        for cut in run_in_parts(lambda start, stop: self.compiled.run(start, stop, count), cuts, 0, end):
+        border = self.compiled.model_graph.decoder_start
+        first, last = (0, border) if of_encoder else (border, max(each.end_op for each in self.log.operations))
+        cuts = [cut for cut in sorted(at) if first < cut <= last]
+        for cut in run_in_parts(lambda start, stop: self.compiled.run(start, stop, count), cuts, first, last):
             for capture in at[cut]:
                 capture()
         return run
@@ -170,6 +185,7 @@ class CaptureGraph:
 
     def _capture(self, operation: LoggedOperation, result: CapturedOperation, count: int) -> None:
         """Record the results of an operation, which has just run."""
+        result.was_run = True
         result.results = [rows(x, count) for x in operation.results]
         result.changed = {number: rows(x, count) for number, x in operation.changed.items()}
         result.streams = [rows(x, count) for x in operation.streams]
@@ -179,7 +195,7 @@ class CaptureGraph:
     def _capture_cache(self, layer: LayerAttention, run: CapturedRun, count: int) -> None:
         """Record the keys and values of the batch, as the cache holds them."""
         attention, heads = self.compiled.model_graph.attention, layer.heads
-        cache = attention.caches[layer.name]
+        cache = attention.caches[layer.cache_name]
         ring = next(ring for ring in attention.rings.values() if any(each is cache for each in ring.layers))
         run.keys[layer.name] = read_keys(cache, ring, count, heads.key_dim, heads.key)
         if cache.v.nbytes:
@@ -215,7 +231,8 @@ def rows(x: Buffer, count: int) -> Floats:
 def join(tokens: Sequence[int], parts: Sequence[CapturedRun]) -> CapturedRun:
     """Return the runs of batches that follow each other as one."""
 
-    def joined(operations: Sequence[CapturedOperation]) -> CapturedOperation:
+    def joined(of_batches: Sequence[CapturedOperation]) -> CapturedOperation:
+        operations = [each for each in of_batches if each.was_run]
         first = operations[0]
         return CapturedOperation(
             first.path,
@@ -227,14 +244,21 @@ def join(tokens: Sequence[int], parts: Sequence[CapturedRun]) -> CapturedRun:
             [joined(each) for each in zip(*(one.inner for one in operations), strict=True)],
         )
 
-    first = parts[0]
+    def joined_heads(kind: str) -> dict[str, CachedHeads]:
+        of_parts: list[dict[str, CachedHeads]] = [getattr(part, kind) for part in parts]
+        return {
+            layer: CachedHeads.joined([heads[layer] for heads in of_parts if layer in heads])
+            for layer in dict.fromkeys(layer for heads in of_parts for layer in heads)
+        }
+
+    names = dict.fromkeys(name for part in parts for name in part.points)
     return CapturedRun(
         tokens,
         [joined(each) for each in zip(*(part.operations for part in parts), strict=True)],
-        {name: np.concatenate([part.points[name] for part in parts]) for name in first.points},
-        {layer: CachedHeads.joined([part.keys[layer] for part in parts]) for layer in first.keys},
-        {layer: CachedHeads.joined([part.values[layer] for part in parts]) for layer in first.values},
-        first.passes,
-        first.n_ctx,
+        {name: np.concatenate([part.points[name] for part in parts if name in part.points]) for name in names},
+        joined_heads("keys"),
+        joined_heads("values"),
+        parts[0].passes,
+        parts[0].n_ctx,
         [count for part in parts for count in part.batches],
     )

@@ -7,8 +7,8 @@ from localinfer.graph.builder import Block
 from localinfer.graph.points import LAYER
 
 KINDS = {  # of the operations whose kind is not the last part of their path
-    "add_norm": "norm", "add_vector": "add", "attend": "attention", "gate": "activation", "matmul": "product",
-    "norm_groups": "norm", "slices": "product", "soft_cap": "soft cap",
+    "add_norm": "norm", "add_vector": "add", "attend": "attention", "cross_attention.attend": "attention",
+    "gate": "activation", "matmul": "product", "norm_groups": "norm", "slices": "product", "soft_cap": "soft cap",
     "embeddings.add_positions": "embedding", "embeddings.add_token_types": "embedding",
     "embeddings.per_layer": "embedding", "embeddings.tokens": "embedding",
     "per_head.gate": "activation", "per_head.join": "copy", "per_head.matmul": "product",
@@ -22,7 +22,8 @@ KINDS = {  # of the operations whose kind is not the last part of their path
 }  # fmt: skip
 NAMED_BY_TENSOR = {"norm", "add_norm", "matmul", "slices", "per_head.matmul", "recurrent.convolve", "recurrent.lerps"}
 POINTS = {  # the names of results that no tensor names, as points have them
-    "attend": "attn_heads", "embeddings.tokens": "token_embd", "experts.apply": "ffn_experts",
+    "attend": "attn_heads", "cross_attention.attend": "cross_attn_heads",
+    "embeddings.tokens": "token_embd", "experts.apply": "ffn_experts",
     "recurrent.recur": "ssm_heads", "recurrent.selective_scan": "ssm_heads", "recurrent.time_mix": "time_mix_heads",
 }  # fmt: skip
 

@@ -67,8 +67,8 @@ def verify(
     loading a model."""
     build = find_build_function(f, options.architecture)
     with capture_graph(f, options, progress, adapters) as graph:
-        tokens = first_tokens(f, text, min(n_tokens, graph.compiled.n_ctx))
-        require_memory(f, graph, len(tokens))
+        tokens = graph.as_sequence(first_tokens(f, text, min(n_tokens, graph.compiled.n_ctx)))
+        require_memory(f, graph, tokens)
         texts = [tokens] if graph.is_causal else [tokens, tokens[:N_SHORT]]
         checks, not_finite, done = list[OperationCheck](), dict[str, None](), 0
         total = len(texts) * sum(map(graph.work, graph.walk()))
@@ -83,7 +83,7 @@ def verify(
             verifier = Verifier(f, graph.run(each), count, adapters)
             checks += verifier.verify(build)
             not_finite.update(dict.fromkeys(verifier.weights_not_finite))
-        batches = [size for each in texts for size in graph.batches(len(each))]
+        batches = [size for each in texts for size in graph.batches(each)]
         return Verification(checks, [*not_finite], batches, graph.compiled.precision)
 
 
@@ -95,9 +95,10 @@ def first_tokens(f: GGUF, text: str | None, count: int) -> Sequence[int]:
     return tokens
 
 
-def require_memory(f: GGUF, graph: CaptureGraph, count: int) -> None:
-    """Raise NotEnoughMemoryError if what is recorded of `count` tokens does not fit into memory."""
-    recorded = graph.nbytes_per_token * count + graph.nbytes_per_batch * len(graph.batches(count))
+def require_memory(f: GGUF, graph: CaptureGraph, tokens: Sequence[int]) -> None:
+    """Raise NotEnoughMemoryError if what is recorded of tokens does not fit into memory."""
+    count = len(tokens)
+    recorded = graph.nbytes_per_token * count + graph.nbytes_per_batch * len(graph.batches(tokens))
     needed, available = CAPTURED_COPIES * recorded, resources.available_memory()
     if needed > available:
         what = f"{needed / 2**30:.1f} GiB for the results of {count} tokens, {available / 2**30:.1f} GiB are available"

@@ -6,6 +6,7 @@ from localinfer.architectures import EAGLE3
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
+from localinfer.graph.properties.model_properties import has_decoder
 from localinfer.options import Options, parse_speculation_types
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer.segmenters import MODEL
@@ -19,6 +20,9 @@ DRAFT_MODEL = "a draft model", "draft", "draft-simple", "head"
 
 def load_draft_engine(f: GGUF, target: Engine, options: Options, progress: Progress | None = None) -> Engine:
     """Return an engine for the draft model in `f`, with the draft options. Raises what `Engine.load` raises."""
+    if has_decoder(f) != target.is_encoder_decoder:
+        is_one = "it is no" if target.is_encoder_decoder else "it is an"
+        raise UsageError(f"draft model: {printable(str(f.path))}: {is_one} encoder-decoder model, unlike the model")
     draft_options = replace(
         options,
         ctx_size=options.ctx_size_draft or target.n_ctx,

@@ -80,6 +80,12 @@ def has_decoder(f: GGUF) -> bool:
     return f"{DECODER}.0.attn_norm.weight" in f.tensors
 
 
+def trained_context(hparams: Hyperparameters, default: int | None = None) -> int:
+    """Return the number of tokens that the model was trained on. With an encoder and a decoder, a sequence has as many
+    of each."""
+    return hparams.count("context_length", default) * (2 if has_decoder(hparams.f) else 1)
+
+
 def read_epsilon(hparams: Hyperparameters, key: str, other: str) -> float:
     """Return the epsilon of the norms. Some files have it under the `other` key, and some have both keys."""
     return hparams.positive(other if hparams.has(other) and not hparams.has(key) else key, maximum=1.0)

@@ -29,7 +29,7 @@ class EmbeddingRecorder(EmbeddingOperations[Buffer]):
         self._model.residual = x = look_up_tokens(self._model, "token_embd", factor)
         if self._model.media_input:
             self._model.media_input.replace(x)
-        self._g.point(x, "token_embd")
+        self._g.point(x, "enc.token_embd" if self._model.is_encoding else "token_embd")
         return x
 
     def add_deepstack(self, x: Buffer, layer: int) -> None:

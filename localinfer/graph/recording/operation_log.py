@@ -11,6 +11,7 @@ from typing import Any
 from localinfer.graph.builder import (
     AltUpStreams,
     Builder,
+    CrossAttentionOperations,
     CrossLayerOperations,
     EmbeddingOperations,
     ExpertOperations,
@@ -27,9 +28,12 @@ Wrap = Callable[[str, Operation], Operation]  # of a path such as "recurrent.rec
 GROUPS: dict[str, type] = {
     "": Builder, "embeddings": EmbeddingOperations, "per_head": HeadOperations, "output": OutputOperations,
     "recurrent": RecurrentOperations, "experts": ExpertOperations, "cross_layer": CrossLayerOperations,
+    "cross_attention": CrossAttentionOperations,
 }  # fmt: skip
 # What records no ops itself, is a group, or is a draft head, which is no part of the forward pass.
-NOT_LOGGED = {"blocks", "rope", "by_modality", "recurrent", "experts", "cross_layer", "buffer", "add_mtp_head"}
+NOT_LOGGED = {
+    "blocks", "rope", "by_modality", "recurrent", "experts", "cross_layer", "cross_attention", "buffer", "add_mtp_head",
+}  # fmt: skip
 
 
 def intercept(builder: Builder[Any], wrap: Wrap) -> None:

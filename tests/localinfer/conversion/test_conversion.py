@@ -127,7 +127,7 @@ def text(field: Field) -> str:
     return field.value.decode()
 
 
-@pytest.mark.parametrize("name", [*reference_models.NAMES, *reference_models.ENCODERS])
+@pytest.mark.parametrize("name", reference_models.ALL)
 def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     converted = CONVERSION.get(name, "it has no class for it")
     if isinstance(converted, str):
@@ -207,7 +207,7 @@ def test_reference_model_of_each_architecture() -> None:
     candidates = (each for kin in architectures.FAMILIES for each in vars(kin).values())
     known = {each.name for each in candidates if isinstance(each, Architecture)}
     assert known == {
-        reference_models.architecture(name) for name in [*reference_models.NAMES, *reference_models.ENCODERS]
+        reference_models.architecture(name) for name in reference_models.ALL
     }
 
 
