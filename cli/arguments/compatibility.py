@@ -295,10 +295,7 @@ REFUSED_BY_COMMAND = {  # command: rows as in REFUSED
         (
             "the converter of llama.cpp has this option, and localinfer has not",
             "--metadata",
-            (
-                "--vocab-only --mtp --no-mtp --no-nextn --dspark --mistral-format "
-                "--sentence-transformers-dense-modules --fp8-as-q8"
-            ),
+            "--vocab-only --mtp --no-mtp --no-nextn --dspark --mistral-format --fp8-as-q8",
         ),
     ),
     "serve": (
@@ -363,6 +360,7 @@ NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
     "embed": (("the output is always JSON Lines, or the format of --output", "--embd-output-format", ""),),
     "quantize": (
         ("tensors are always read when they are needed", "", "--no-lazy --use-temp-file"),
+        ("dense layers after pooling are always converted", "", "--sentence-transformers-dense-modules"),
     ),
     "generate": (
         (

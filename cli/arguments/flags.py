@@ -20,6 +20,7 @@ from cli.files.text_input import read_optional_prompt, read_prompt
 from cli.terminal.token_coloring import COLOR_BY_HELP, ColorBy
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
+from localinfer.graph.properties.pooling import POOLINGS
 from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
 PANELS: dict[Section, str] = {
@@ -47,8 +48,8 @@ PromptOption = Annotated[
 PoolingOption = Annotated[
     str | None,
     typer.Option(
-        "--pooling", metavar="mean|cls|last|rank",
-        help="Pooling of token embeddings. [default: from the model file, or mean]",
+        "--pooling", metavar="|".join(POOLINGS),
+        help="Pooling of token embeddings; none: a vector for each token. [default: from the model file, or mean]",
     ),
 ]  # fmt: skip
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Do not print statistics.")]

@@ -38,6 +38,24 @@ class EmbeddingOptions:
             help="Normalization: 2 Euclidean, 1 taxicab, 0 max absolute / 32760, -1 none. [default: 2]",
         ),
     ] = 2  # fmt: skip
+    dimensions: Annotated[
+        int,
+        typer.Option(
+            "--dimensions", metavar="N", min=0, show_default=False,
+            help="Cut embeddings to N values before normalization (Matryoshka embeddings). [default: 0, all]",
+        ),
+    ] = 0  # fmt: skip
+    prompt_name: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-name", metavar="NAME",
+            help="Put the prompt of the model file with this name before each text, such as query or document.",
+        ),
+    ] = None  # fmt: skip
+    prompt_prefix: Annotated[
+        str | None,
+        typer.Option("--prompt-prefix", metavar="TEXT", help="Put this text before each text, without a space."),
+    ] = None
     separator: Annotated[
         str | None,
         typer.Option("--embd-separator", metavar="TEXT", help="Split the values of -p into several texts by this."),
@@ -52,6 +70,11 @@ class EmbeddingOptions:
         if not self.separator or texts is None:
             return texts
         return [part for text in texts for part in text.split(self.separator)]
+
+    def select_prompt(self, model: "Model") -> str:
+        """Return the text that is put before each text. Raises UsageError if the model file has no such prompt."""
+        prefix = None if self.prompt_prefix is None else decode_argument(self.prompt_prefix)
+        return model.prompts.select(self.prompt_name, prefix)
 
     def check_attention(self, model: "Model") -> None:
         """Raise UnsupportedError if another attention than the model's is wanted."""
@@ -79,13 +102,14 @@ def embed_command(
     """Compute text embeddings.
 
     The texts are the values of -p, then the lines of -f and of stdin. The output has one JSON object per line, in
-    the same order: {"index": 0, "embedding": [...]}.
+    the same order: {"index": 0, "embedding": [...]}. With --pooling none, "embedding" is a list of vectors.
 
     \b
     Examples:
       localinfer embed minilm.gguf -p "A dog runs." -p "An animal moves."
       localinfer embed minilm.gguf -f sentences.txt -o sentences.npy
       cat sentences.txt | localinfer embed bge-m3.gguf --pooling cls > vectors.jsonl
+      localinfer embed embeddinggemma.gguf -p "What is a panda?" --prompt-name query --dimensions 256
     """
     path = writable_path("--output", out, EXTENSIONS) if out else None
     prompts, status = embedding.split(prompt), screen.Status()
@@ -93,20 +117,37 @@ def embed_command(
     if not texts:
         require_known_model(model)
         raise UsageError("no text: use -p TEXT or -f FILE, or pipe texts into stdin, one per line")
+    is_array = path is not None and path.suffix.lower() == ".npy"
+    if is_array and embedding.pooling == "none" and len(texts) > 1:
+        raise UsageError("--pooling none: a .npy file has the vectors of one text; use --output FILE.jsonl")
     with closing(open_model(model, given, status)) as opened:
         embedding.check_attention(opened)
-        note_default_pooling(opened, embedding.pooling)
-        vectors = opened.embed(
-            texts, pooling=embedding.pooling or "", normalize=embedding.normalize, truncate=truncate, progress=status
-        )
+        vectors = compute(opened, texts, embedding, truncate=truncate, progress=status)
     if path is None:
         for line in json_lines(vectors):
             screen.write(line)
-    else:
-        write_atomically(
-            path, as_npy(vectors) if path.suffix.lower() == ".npy" else "".join(json_lines(vectors)).encode()
-        )
-        screen.note(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} values")
+        return
+    rows = vectors[0] if embedding.pooling == "none" else vectors
+    write_atomically(path, as_npy(rows) if is_array else "".join(json_lines(vectors)).encode())
+    count = sum(map(len, vectors)) if embedding.pooling == "none" else len(vectors)
+    screen.note(f"{out}: {count:,} vectors of {rows.shape[1]} values")
+
+
+def compute(
+    model: "Model", texts: list[str], embedding: EmbeddingOptions, *, truncate: bool, progress: screen.Status
+) -> Any:
+    """Return the vectors of texts, float32 (n_texts, n), or with pooling none a list of those of their tokens."""
+    note_default_pooling(model, embedding.pooling)
+    prompt = embedding.select_prompt(model)
+    if prompt and embedding.prompt_name is None and embedding.prompt_prefix is None:
+        screen.note_dim(f"prompt before each text: {screen.one_line(repr(prompt))} (see --prompt-name)")
+    if embedding.pooling == "none":
+        return model.embed_tokens(
+            texts, normalize=embedding.normalize, dimensions=embedding.dimensions, prompt=prompt, truncate=truncate,
+            progress=progress)  # fmt: skip
+    return model.embed(
+        texts, pooling=embedding.pooling or "", normalize=embedding.normalize, dimensions=embedding.dimensions,
+        prompt=prompt, truncate=truncate, progress=progress)  # fmt: skip
 
 
 @with_options("model", "adapters", without=UNUSED_OPTIONS)
@@ -125,6 +166,12 @@ def rerank_command(
     top: Annotated[
         int, typer.Option("--top-n", metavar="N", min=0, help="Print only the best N documents (0: all).")
     ] = 0,
+    instruction: Annotated[
+        str, typer.Option("--instruction", metavar="TEXT", help="What makes a document relevant, to models that ask.")
+    ] = "",
+    sigmoid: Annotated[
+        bool, typer.Option("--sigmoid", help="Map scores to 0..1 by 1 / (1 + e^-score).")
+    ] = False,
     truncate: TruncateOption = False,
 ) -> None:
     """Rank documents by relevance to a query.
@@ -134,6 +181,7 @@ def rerank_command(
     \b
     Examples:
       localinfer rerank bge-reranker-v2-m3.gguf "What is a panda?" "It is a bear." "It is a fish."
+      localinfer rerank qwen3-reranker.gguf "panda" -f documents.txt --instruction "Find texts about animals"
       localinfer rerank reranker.gguf "capital of France" -f documents.txt --top-n 3
     """
     with_stdin = not (documents or source.no_stdin)
@@ -142,7 +190,9 @@ def rerank_command(
         require_known_model(model)
         raise UsageError("no documents: give them after the query, use -f FILE, or pipe them into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
-        ranked = opened.rerank(decode_argument(query), texts, truncate=truncate, progress=status)
+        ranked = opened.rerank(
+            decode_argument(query), texts, instruction=decode_argument(instruction), sigmoid=sigmoid, truncate=truncate,
+            progress=status)  # fmt: skip
     for each in ranked[: top or None]:
         found = {"index": each.index, "relevance_score": round(each.score, 6), "document": each.document}
         shown = f"{each.score:10.4f}  {screen.one_line(each.document)}"
@@ -174,10 +224,14 @@ def note_default_pooling(model: "Model", pooling: str | None) -> None:
 
 
 def json_lines(vectors: Any) -> Iterator[str]:
-    """Yield a JSON object per vector, with enough digits to represent float32 exactly."""
+    """Yield a JSON object per text, with enough digits to represent float32 exactly."""
     for index, vector in enumerate(vectors):
-        numbers = ", ".join(map(str, vector))
-        yield f'{{"index": {index}, "embedding": [{numbers}]}}\n'
+        yield f'{{"index": {index}, "embedding": {json_numbers(vector)}}}\n'
+
+
+def json_numbers(vector: Any) -> str:
+    """Return a vector, or a list of vectors, as JSON."""
+    return f"[{', '.join(map(str, vector) if vector.ndim == 1 else map(json_numbers, vector))}]"
 
 
 def as_npy(vectors: Any) -> bytes:

@@ -82,10 +82,15 @@ def retrieve_command(
     passages, status = options.read(), screen.Status()
     with closing(open_model(model, given, status)) as opened:
         note_default_pooling(opened, pooling)
+
+        from localinfer.embedding.prompts import DOCUMENT_NAMES, QUERY_NAMES
+
+        prompts = opened.prompts
         texts = [each.text for each in passages]
-        embeddings = opened.embed(texts, pooling=pooling or "", truncate=True, progress=status)
+        for_queries, for_passages = (prompts.select(prompts.named(names)) for names in (QUERY_NAMES, DOCUMENT_NAMES))
+        embeddings = opened.embed(texts, pooling=pooling or "", prompt=for_passages, truncate=True, progress=status)
         for query in queries(prompt):
-            [embedding] = opened.embed([query], pooling=pooling or "", truncate=True)
+            [embedding] = opened.embed([query], pooling=pooling or "", prompt=for_queries, truncate=True)
 
             from localinfer.embedding.passages import most_similar
 

@@ -5,12 +5,14 @@ Data flow:
     config.json                       ->  config_key_aliases.py, hyperparameters.py, rope.py  ->  fields
     generation_config.json, README    ->  general_metadata.py                                 ->  fields
     modules.json, 1_Pooling           ->  pooling.py                                          ->  fields
+    2_Dense, prompts                  ->  sentence_transformers.py                            ->  fields, tensors
     tokenizer.json, tokenizer.model   ->  vocabulary/                                         ->  fields
     tokenizer_config.json, templates  ->  vocabulary/special_tokens.py                        ->  fields
     *.safetensors  ->  tensor_formats/  ->  tensors.py: renamed, retyped and reordered  ->  tensors
                        quantization_config.py: quantized matrices are joined with their scales
                                         ->  layer_numbers.py: numbers of each layer become fields
                                         ->  mtp.py: multi-token prediction (MTP) layers
+                                        ->  rerankers.py: rows of the output layer become a classifier
 
 Speech recognition models have nothing in common with this: speech_recognition.py converts them.
 
@@ -29,6 +31,8 @@ from localinfer.conversion import (
     mtp,
     pooling,
     quantization_config,
+    rerankers,
+    sentence_transformers,
     speech_recognition,
     tensors,
     vocabulary,
@@ -68,16 +72,22 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
         stored = mtp.rename_mtp_layers(architecture, numbers.n_layer, stored)
         numbers = mtp.count_mtp_layers(architecture, numbers, stored)
         stored, of_layers = layer_numbers.split(folder, architecture, numbers.n_layer, stored)
-        converted = tensors.convert(folder, architecture, numbers, stored)
+        converted = tensors.convert(folder, architecture, numbers, stored) | sentence_transformers.dense_tensors(folder)
     tokens = vocabulary.read_vocabulary(tokenizer_folder, numbers.n_vocab, architecture.character_bpe_model)
+    reranker = rerankers.find_reranker(folder, architecture)
+    if reranker:
+        converted = rerankers.with_classifier(reranker, converted, tokens)
     fields = {
         "general.architecture": Field.text(architecture.name),
         **general_metadata.fields(folder, converted.values()),
         **config_hyperparameters.fields(architecture, config, numbers),
         **of_layers,
         **pooling.fields(folder, architecture, numbers),
+        **sentence_transformers.dense_fields(folder, architecture.name),
+        **sentence_transformers.prompt_fields(folder),
         **vocabulary.fields(tokens, numbers.n_vocab),
         **special_tokens.fields(tokenizer_folder, tokens, numbers.n_vocab),
         **architecture.own_fields,
+        **(rerankers.fields(reranker) if reranker else {}),
     }
     return Source(folder.path, fields, converted, tuple(dict.fromkeys((*folder.files, *tokenizer_folder.files))))

@@ -299,6 +299,8 @@ def fields(architecture: Architecture, config: JsonObject, hparams: HParams) -> 
     values |= {name: Field.float32(config.positive_float(key)) for key, name in scales.items()}
     values |= {name: Field.flag(config.get(key, bool)) for key, name in architecture.bool_keys.items()}
     values |= {name: Field.uint32(config.get(key, int)) for key, name in architecture.int_keys.items()}
+    if "cls.output" in architecture.model_tensors:
+        values["classifier.output_labels"] = Field.texts(read_labels(config))
     values |= architecture.metadata(config, hparams)
     return {f"{architecture.name}.{key}": field for key, field in values.items()}
 

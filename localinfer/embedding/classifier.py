@@ -12,12 +12,17 @@ from localinfer.gguf.reader import GGUF
 
 Floats = NDArray[np.float32]
 DENSE, OUTPUT = "cls", "cls.output"
+SOFTMAX_ARCHITECTURES = ("qwen3", "qwen3vl")  # their labels are the answers "yes" and "no", as in llama.cpp
 
 
 class Classifier:
-    """The classification head of a file. The constructor raises UnsupportedError if the file has none."""
+    """The classification head of a file. The constructor raises UnsupportedError if the file has none.
+
+    `gives_probabilities` says whether scores are probabilities: those of the labels, which sum to 1.
+    """
 
     def __init__(self, f: GGUF, n: int, eps: float) -> None:
+        self._file = f
         self._weights = {name: dequantize(f.tensors[name]) for name in f.tensors if name.startswith(DENSE)}
         if not self._weights:
             raise f.error(
@@ -29,7 +34,7 @@ class Classifier:
             raise f.error(f"tensor {DENSE}.weight", f"{problem}; convert the checkpoint with `localinfer quantize`",
                           UnsupportedError)  # fmt: skip
         self._activation = gelu if architecture == "modern-bert" else np.tanh
-        self._softmax = architecture == "qwen3"
+        self.gives_probabilities = architecture in SOFTMAX_ARCHITECTURES
         self._eps = eps
         for name in (DENSE, OUTPUT):
             self._check(f, name, n)
@@ -41,6 +46,19 @@ class Classifier:
         if bias is not None and (matrix is None or bias.shape != (len(matrix),)):
             raise LocalInferError(str(f.error(f"tensor {name}.bias", f"has shape {list(bias.shape)}")))
 
+    def rank_scores(self, x: Floats, *, sigmoid: bool) -> Floats:
+        """Return float32 scores (n_texts,) of pooled states (n_texts, n), mapped to 0..1 by `sigmoid`: probabilities
+        stay as they are.
+
+        Raises UnsupportedError if the labels are classes, none of which is relevance.
+        """
+        scores = self.scores(x)
+        if scores.shape[1] > 1 and not self.gives_probabilities:
+            what = f"has a classifier of {scores.shape[1]} labels: not a reranker; pooling rank returns all of them"
+            raise self._file.error("", what, UnsupportedError)
+        relevance = scores[:, 0]
+        return logistic(relevance) if sigmoid and not self.gives_probabilities else relevance
+
     def scores(self, x: Floats) -> Floats:
         """Return float32 scores (n_texts, n_labels) of pooled states (n_texts, n)."""
         if f"{DENSE}.weight" in self._weights:
@@ -50,7 +68,7 @@ class Classifier:
             x = x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + self._eps) * self._weights[f"{DENSE}.norm.weight"]
         if f"{OUTPUT}.weight" in self._weights:
             x = self._linear(OUTPUT, x)
-        if self._softmax:
+        if self.gives_probabilities:
             e = np.exp(x - x.max(axis=1, keepdims=True))
             x = e / e.sum(axis=1, keepdims=True)
         scores: Floats = x.astype(np.float32)
@@ -59,6 +77,12 @@ class Classifier:
     def _linear(self, name: str, x: Floats) -> Floats:
         y: Floats = x @ self._weights[f"{name}.weight"].T + self._weights.get(f"{name}.bias", np.float32(0))
         return y
+
+
+def logistic(x: Floats) -> Floats:
+    """Return 1 / (1 + e^-x), without overflow."""
+    y: Floats = (0.5 * (1 + np.tanh(0.5 * x.astype(np.float64)))).astype(np.float32)
+    return y
 
 
 def gelu(x: Floats) -> Floats:

@@ -2,12 +2,17 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.embedding.classifier import Classifier
+from localinfer.embedding.dense import DenseLayers
 from localinfer.embedding.pooling import pool_texts, token_states
+from localinfer.embedding.prompts import read_prompts
+from localinfer.embedding.rerank_template import FilledTemplate, RerankTemplate
+from localinfer.embedding.vectors import VectorOptions
 from localinfer.errors import ContextOverflowError, UnsupportedError, UsageError
 from localinfer.graph.properties.pooling import POOLINGS
 from localinfer.runtime.batch import token_ids
@@ -19,12 +24,10 @@ Ids = NDArray[np.int32]
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 
 STAGE = "texts"
-INT16_SCALE = 32_760  # norm 0 scales the largest absolute value to this, for storage as int16 (as in llama.cpp)
-RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
 
 
 class Embedder:
-    """Computes embeddings. `pooling` is the default: that of the file, or else "mean"."""
+    """Computes embeddings. `pooling` is the default: that of the file, or else "mean". `prompts` are the file's."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         if engine.is_encoder_decoder:
@@ -35,42 +38,65 @@ class Embedder:
         self.file_pooling = POOLINGS[keys.count("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)]
         self.pooling = "mean" if self.file_pooling == "none" else self.file_pooling
         self._classifier: Classifier | None = None
+        self._template = RerankTemplate.read(engine.file)
+        self._dense = DenseLayers(engine.file, engine.compiled_graph.model_graph.embedding_length)
+        self.prompts = read_prompts(engine.file)
 
     def embed(
-        self, texts: str | Sequence[str | Sequence[int]], pooling: str = "", *, normalize: bool | float = True,
-        truncate: bool = False, progress: Progress | None = None,
+        self, texts: str | Sequence[str | Sequence[int]], pooling: str = "", *, options: VectorOptions,
+        prompt: str = "", truncate: bool = False, progress: Progress | None = None,
     ) -> Floats:  # fmt: skip
-        """See `localinfer.Model.embed`."""
+        """See `localinfer.Model.embed`. The `prompt` is put before texts, but not before token ids."""
         kind = pooling or self.pooling
-        if kind not in POOLINGS[1:]:
-            raise UsageError(f"pooling: must be {', '.join(POOLINGS[1:])}, not {kind}")
+        if kind not in POOLINGS:
+            raise UsageError(f"pooling: must be {', '.join(POOLINGS)}, not {kind}")
+        if kind == "none":
+            raise UsageError("pooling none: has no embedding of a whole text, only those of its tokens (embed_tokens)")
+        if kind == "rank" and options.dimensions:
+            raise UsageError("dimensions (--dimensions): scores of a classifier (pooling rank) cannot be cut")
+        classifier = self._read_classifier() if kind == "rank" else None
+        options.check(self._dense.n_out)
         text_list = [texts] if isinstance(texts, str) else list(texts)
-        ids = [self._tokenize(number, text, truncate) for number, text in enumerate(text_list, 1)]
+        ids = self._tokenize_all(text_list, prompt, truncate)
         vectors = self._pool(ids, kind, (), progress)
-        return vectors if kind == "rank" else normalize_vectors(vectors, normalize)
+        return classifier.scores(vectors) if classifier else options.apply(self._dense.apply(vectors))
 
     def rerank(
-        self, query: str, documents: Sequence[str], *, truncate: bool = False, progress: Progress | None = None
-    ) -> Floats:
+        self, query: str, documents: Sequence[str], *, instruction: str = "", sigmoid: bool = False,
+        truncate: bool = False, progress: Progress | None = None,
+    ) -> Floats:  # fmt: skip
         """Return the score of each document, float32 (len(documents),): see `localinfer.Model.rerank`."""
-        pairs = [self._tokenize_pair(number, query, document, truncate) for number, document in enumerate(documents, 1)]
-        return self._pool([ids for ids, _ in pairs], "rank", [types for _, types in pairs], progress)[:, 0]
+        classifier = self._read_classifier()
+        pairs = self._tokenize_pairs(query, documents, instruction, truncate)
+        vectors = self._pool([ids for ids, _ in pairs], "rank", [types for _, types in pairs], progress)
+        return classifier.rank_scores(vectors, sigmoid=sigmoid)
 
-    def embed_tokens(self, texts: Sequence[str | Sequence[int]]) -> list[Floats]:
-        """Return the hidden states of the tokens of each text: see `localinfer.Model.embed_tokens`."""
-        ids = [self._tokenize(number, text, truncate=False) for number, text in enumerate(texts, 1)]
+    def embed_tokens(
+        self, texts: Sequence[str | Sequence[int]], *, options: VectorOptions, prompt: str = "", truncate: bool = False,
+        progress: Progress | None = None,
+    ) -> list[Floats]:  # fmt: skip
+        """Return the vectors of the tokens of each text: see `localinfer.Model.embed_tokens`."""
+        options.check(self._dense.n_out)
+        ids = self._tokenize_all(list(texts), prompt, truncate)
+        vectors = []
         with self._engine.lock:
             self._engine.file.check_unchanged()
-            states = [token_states(self._engine, each) for each in ids]
+            for done, each in enumerate(ids, 1):
+                vectors.append(options.apply(self._dense.apply(token_states(self._engine, each))))
+                if progress:
+                    progress(STAGE, done, len(ids))
             self._engine.reset()
-            return states
+        return vectors
 
-    def count_rerank_tokens(self, query: str, documents: Sequence[str]) -> int:
+    def count_rerank_tokens(self, query: str, documents: Sequence[str], instruction: str = "") -> int:
         """Return the number of tokens of all pairs of query and document, as far as they fit in the context."""
-        pairs = (self._tokenize_pair(number, query, document, True) for number, document in enumerate(documents, 1))
-        return sum(len(ids) for ids, _ in pairs)
+        return sum(len(ids) for ids, _ in self._tokenize_pairs(query, documents, instruction, truncate=True))
 
     # --- tokens ---
+
+    def _tokenize_all(self, texts: Sequence[str | Sequence[int]], prompt: str, truncate: bool) -> list[Ids]:
+        with_prompt = (prompt + text if isinstance(text, str) else text for text in texts)
+        return [self._tokenize(number, text, truncate) for number, text in enumerate(with_prompt, 1)]
 
     def _tokenize(self, number: int, text: str | Sequence[int], truncate: bool) -> Ids:
         ids = self._tokenizer.encode(text) if isinstance(text, str) else list(text)
@@ -92,18 +118,31 @@ class Embedder:
             hint = "truncate (--truncate) drops its end, ctx_size (--ctx-size) sets a larger context"
             raise ContextOverflowError(f"{message}; {hint}")
         warnings.warn(f"{message}; its end is dropped", stacklevel=4)
-        return [*ids[: n_ctx - len(ending)], *ending]
+        kept = ending if len(ending) < n_ctx else []
+        return [*ids[: n_ctx - len(kept)], *kept]
 
-    def _tokenize_pair(self, number: int, query: str, document: str, truncate: bool) -> tuple[Ids, Ids]:
+    def _tokenize_pairs(
+        self, query: str, documents: Sequence[str], instruction: str, truncate: bool
+    ) -> list[tuple[Ids, Ids]]:
+        """Tokenize a query with each document as one text: see `_tokenize_pair`."""
+        template = self._template.with_instruction(instruction)
+        return [
+            self._tokenize_pair(number, template, query, document, truncate)
+            for number, document in enumerate(documents, 1)
+        ]
+
+    def _tokenize_pair(
+        self, number: int, template: FilledTemplate | None, query: str, document: str, truncate: bool
+    ) -> tuple[Ids, Ids]:
         """Tokenize a query and a document as one text. Returns the token ids and token type ids.
 
         The type ids are 0 for the query and 1 for the document if the model has token types, else all 0.
         """
-        template = self._engine.file.get(RERANK_TEMPLATE, str, "")
         encode, ending = self._tokenizer.encode, self._tokenizer.eos_suffix
         if template:
+            encode_prompt = partial(encode, add_special=False, parse_special=True)
             first: list[int] = []
-            second = encode(template.replace("{query}", query).replace("{document}", document), parse_special=True)
+            second, ending = template.encode(encode_prompt, query, document), template.ending(encode_prompt)
         else:
             first, second = encode(query), [*encode(document, add_special=False), *ending]
             separator = self._tokenizer.pair_separator(default=self._is_roberta)
@@ -121,10 +160,15 @@ class Embedder:
 
     # --- vectors ---
 
-    def _pool(self, ids: Sequence[Ids], kind: str, types: Sequence[Ids], progress: Progress | None) -> Floats:
-        model_graph = self._engine.compiled_graph.model_graph
-        if kind == "rank" and self._classifier is None:
+    def _read_classifier(self) -> Classifier:
+        if self._classifier is None:
+            model_graph = self._engine.compiled_graph.model_graph
             self._classifier = Classifier(self._engine.file, model_graph.embedding_length, model_graph.eps)
+        return self._classifier
+
+    def _pool(self, ids: Sequence[Ids], kind: str, types: Sequence[Ids], progress: Progress | None) -> Floats:
+        """Return what `pool_texts` returns; for pooling "rank" what the classifier expects."""
+        model_graph = self._engine.compiled_graph.model_graph
         if not ids:
             return np.zeros((0, model_graph.embedding_length), np.float32)
 
@@ -134,8 +178,7 @@ class Embedder:
 
         with self._engine.lock:
             self._engine.file.check_unchanged()
-            vectors = pool_texts(self._engine, ids, self._classifier_pooling if kind == "rank" else kind, types, report)
-        return self._classifier.scores(vectors) if kind == "rank" and self._classifier else vectors
+            return pool_texts(self._engine, ids, self._classifier_pooling if kind == "rank" else kind, types, report)
 
     @property
     def _classifier_pooling(self) -> str:
@@ -146,19 +189,3 @@ class Embedder:
         default = "mean" if keys.architecture == "modern-bert" else "cls"
         number = keys.count("classifier.pooling_type", POOLINGS.index(default), minimum=1, maximum=3)
         return POOLINGS[number]
-
-
-def normalize_vectors(vectors: Floats, norm: bool | float) -> Floats:
-    """Divide vectors by their p-norm, with llama.cpp's numbering (`--embd-normalize`); zero vectors stay unchanged.
-
-    True means 2, False or a negative number no normalization, and 0 scaling by the largest absolute value.
-    """
-    number = {True: 2.0, False: -1.0}[norm] if isinstance(norm, bool) else float(norm)
-    if number < 0:
-        return vectors
-    sizes = np.abs(vectors.astype(np.float64))
-    if number == 0:
-        lengths = sizes.max(axis=1, keepdims=True) / INT16_SCALE
-    else:
-        lengths = (sizes**number).sum(axis=1, keepdims=True) ** (1 / number)
-    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -61,6 +61,12 @@ ROBERTA = replace(
     reorder={"position_embd": reorder.drop_position_offset},
 )
 ROBERTA_RERANKER = replace(ROBERTA, model_tensors=(*BERT.model_tensors, *CLASSIFIER))
+JINA_RERANKER = replace(  # jina-reranker-v2: an XLM-R whose queries, keys and values are one matrix
+    ROBERTA_RERANKER,
+    layer_tensors=(
+        *FUSED_QKV, *UNGATED_FFN, *BERT_NORMS, *biases(*FUSED_QKV, *UNGATED_FFN, *BERT_NORMS),
+    ),
+)  # fmt: skip
 NOMIC_BERT = Architecture(
     name="nomic-bert",
     layer_tensors=(*FUSED_QKV, *GATED_FFN, *BERT_NORMS, *biases(*BERT_NORMS)),
@@ -193,6 +199,11 @@ def roberta(config: JsonObject) -> Architecture:
     return JINA_BERT_V3 if "lora_adaptations" in config.values else ROBERTA
 
 
+def xlm_roberta_reranker(config: JsonObject) -> Architecture:
+    """Return the architecture: jina-reranker-v2, which has a class of its own of the same name, says how it attends."""
+    return JINA_RERANKER if "use_flash_attn" in config.values else ROBERTA_RERANKER
+
+
 BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "BertModel": BERT,
     "BertForMaskedLM": BERT,
@@ -200,6 +211,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "BertForSequenceClassification": BERT_RERANKER,
     "RobertaModel": ROBERTA,
     "RobertaForMaskedLM": ROBERTA,
+    "CamembertModel": ROBERTA,
+    "CamembertForMaskedLM": ROBERTA,
     "XLMRobertaModel": roberta,
     "JinaBertModel": JINA_BERT_V2,
     "JinaBertForMaskedLM": JINA_BERT_V2,
@@ -210,7 +223,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "LlamaBidirectionalModel": LLAMA_EMBED,
     "XLMRobertaForMaskedLM": ROBERTA,
     "RobertaForSequenceClassification": ROBERTA_RERANKER,
-    "XLMRobertaForSequenceClassification": ROBERTA_RERANKER,
+    "CamembertForSequenceClassification": ROBERTA_RERANKER,
+    "XLMRobertaForSequenceClassification": xlm_roberta_reranker,
     "NomicBertModel": nomic_bert,
     "ModernBertModel": MODERN_BERT,
     "ModernBertForMaskedLM": MODERN_BERT,

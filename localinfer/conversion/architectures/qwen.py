@@ -43,6 +43,15 @@ QWEN3 = Architecture(
     may_have_window=True,
     defaults=QWEN2.defaults,
 )
+QWEN3_RERANKER = replace(
+    QWEN3,
+    model_tensors=("cls.output",),
+    tensor_names={"score.weight": "cls.output.weight"},
+    shapes={"cls.output": ("one", "n_embd")},
+    final_shapes={"cls.output": ("n_answers", "n_embd")},
+    reorder={"cls.output": reorder.append_zero_row},
+    read_hparams=architecture_metadata.qwen3_reranker_hparams,
+)
 QWEN2MOE = Architecture(
     name="qwen2moe",
     layer_tensors=(
@@ -170,6 +179,7 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "Qwen2ForCausalLM": QWEN2,
     "DotsOCRForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
+    "Qwen3ForSequenceClassification": QWEN3_RERANKER,
     "Qwen2MoeForCausalLM": with_dense_layers(QWEN2MOE),
     "Qwen3MoeForCausalLM": with_dense_layers(QWEN3MOE),
     "Qwen2VLForConditionalGeneration": QWEN2VL,

@@ -33,6 +33,11 @@ def odd_columns(values: Values, hp: HParams) -> Values:  # noqa: ARG001
     return values[..., 1::2].swapaxes(1, 2) if values.ndim > 2 else values[..., 1::2]
 
 
+def append_zero_row(values: Values, hp: HParams) -> Values:  # noqa: ARG001
+    """Return the rows and one more, of zeros."""
+    return np.pad(values, ((0, 1), (0, 0)))
+
+
 def first_half(values: Values, hp: HParams) -> Values:  # noqa: ARG001
     """Return g1 g2 of the rows g1 g2 u1 u2 (gate before up), per expert if there are several."""
     return values[..., : values.shape[-2] // 2, :]

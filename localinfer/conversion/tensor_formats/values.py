@@ -19,8 +19,13 @@ def native_values(stored: StoredTensor | StackedTensor) -> Values:
 
 def to_float32(stored: StoredTensor | StackedTensor) -> Floats:
     """Return the values as float32, flat."""
-    values = native_values(stored)
-    return (values.astype(np.uint32) << 16).view(np.float32) if stored.dtype == "BF16" else values.astype(np.float32)
+    return decode_float32(stored.load(), stored.dtype)
+
+
+def decode_float32(raw: NDArray[np.uint8], dtype: str) -> Floats:
+    """Return the values in bytes as float32, flat; `dtype` is a name in FLOATS."""
+    values = raw.view(FLOATS[dtype])
+    return (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values.astype(np.float32)
 
 
 def to_bytes(values: Values) -> NDArray[np.uint8]:

@@ -2,11 +2,9 @@
 
 from localinfer.graph.builder import BlockFunction, Builder, OutputOperations
 from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.pooling import CLASSIFIER, DENSE_KEYS, DENSE_TENSORS
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import GATHER_ROWS
-
-# A classifier on top of the hidden states, which is not part of the graph: `localinfer.embedding.classifier`.
-CLASSIFIER = ("cls.weight", "cls.bias", "cls.norm.weight", "cls.output.weight", "cls.output.bias")
 
 OUTPUT_NORM = "output_norm"
 
@@ -27,8 +25,8 @@ class OutputRecorder(OutputOperations[Buffer]):
         if norm and norm != OUTPUT_NORM:
             g.point(states, OUTPUT_NORM)
         model.final_states_buffer, model.final_states_end = states, len(graph.ops)
-        g.tensors.accept(*CLASSIFIER)
-        g.hparams.accept("pooling_type", "classifier.output_labels", "classifier.pooling_type")
+        g.tensors.accept(*CLASSIFIER, *DENSE_TENSORS)
+        g.hparams.accept("pooling_type", "classifier.output_labels", "classifier.pooling_type", *DENSE_KEYS)
         return states
 
     def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:

@@ -14,7 +14,7 @@ from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.http.api_errors import field_error
 from localinfer.server.http.json_output import dump_list
 from localinfer.server.http.streaming import JSONResponse
-from localinfer.server.openai.embeddings import embed_inputs
+from localinfer.server.openai.embeddings import embed_inputs, prompt_ids
 from localinfer.server.requests.mixed_prompts import MixedPrompt, parse_prompts
 from localinfer.server.requests.request_fields import Fields, get, read_json_object
 
@@ -55,8 +55,7 @@ async def embed_tokens(fields: Fields, prompts: list[MixedPrompt], dispatcher: D
     """Return the vectors of the tokens of each text."""
 
     def embed(model: "Model") -> "Sequence[Vectors]":
-        ids = [prompt.ids(model, parse_special=False) for prompt in prompts]
-        return list(model.embed_tokens(ids))
+        return list(model.embed_tokens(prompt_ids(fields, prompts, model), prompt=""))
 
     async with dispatcher.lease(get(fields, "model", str, "") or None) as lease:
         return await lease.slot.call(lambda: embed(lease.model))

@@ -1,4 +1,7 @@
-"""`/rerank`: documents in the order of their relevance to a query, in the formats of Jina and of Hugging Face's TEI."""
+"""`/rerank`: documents in the order of their relevance to a query, in the formats of Jina and of Hugging Face's TEI.
+
+Scores are the model's own, as in llama.cpp, unless `raw_scores` (TEI's field) is false: then they are between 0 and 1.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +27,13 @@ async def rerank(request: Request) -> Response:
         raise field_error("query", "must be a text")
     top = get_int(fields, "top_n", len(documents), 1, 2**31 - 1)
     truncate = get(fields, "truncate", bool, False)
+    instruction, sigmoid = get(fields, "instruction", str, ""), not get(fields, "raw_scores", bool, True)
     dispatcher = request.app.state.dispatcher
     async with dispatcher.lease(get(fields, "model", str, "") or None) as lease:
         model = lease.model
-        ranked = await lease.slot.call(lambda: model.rerank(query, documents, truncate=truncate))
-        n_tokens = await lease.slot.call(lambda: model.count_rerank_tokens(query, documents))
+        ranked = await lease.slot.call(lambda: model.rerank(
+            query, documents, instruction=instruction, sigmoid=sigmoid, truncate=truncate))  # fmt: skip
+        n_tokens = await lease.slot.call(lambda: model.count_rerank_tokens(query, documents, instruction))
     with_text = get(fields, "return_text", bool, get(fields, "return_documents", bool, False))
     results = [result(each, is_tei=is_tei, with_text=with_text) for each in ranked[:top]]
     if is_tei:

@@ -16,10 +16,11 @@ from localinfer.server.requests.request_fields import get, read_json_object
 
 
 async def embed(request: Request) -> Response:
-    """`/api/embed`: the embeddings of one or several texts."""
+    """`/api/embed`: the embeddings of one or several texts, which are cut to the context unless `truncate` is false."""
     start, fields = perf_counter_ns(), await read_json_object(request)
     dispatcher, seconds = get_dispatcher(request), parse_keep_alive(fields)
-    name, vectors, n_tokens = await embed_inputs(fields, parse_prompts(fields.get("input"), "input"), dispatcher)
+    prompts = parse_prompts(fields.get("input"), "input")
+    name, vectors, n_tokens = await embed_inputs(fields, prompts, dispatcher, truncate=True)
     dispatcher.keep_alive(name, seconds)
     counts = {"total_duration": perf_counter_ns() - start, "load_duration": 0, "prompt_eval_count": n_tokens}
     encoded = await asyncio.to_thread(dump_list, (vector.tolist() for vector in vectors))
@@ -30,6 +31,7 @@ async def embed_legacy(request: Request) -> Response:
     """`/api/embeddings`: the embedding of one text."""
     fields = await read_json_object(request)
     dispatcher, seconds = get_dispatcher(request), parse_keep_alive(fields)
-    name, [vector], _ = await embed_inputs(fields, [MixedPrompt((get(fields, "prompt", str, ""),))], dispatcher)
+    prompts = [MixedPrompt((get(fields, "prompt", str, ""),))]
+    name, [vector], _ = await embed_inputs(fields, prompts, dispatcher, truncate=True)
     dispatcher.keep_alive(name, seconds)
     return JSONResponse({"embedding": vector.tolist()})

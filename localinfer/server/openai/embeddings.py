@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localinfer.embedding.embedder import normalize_vectors
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.http.api_errors import APIError, field_error
 from localinfer.server.http.json_output import dump_json, dump_list
@@ -48,26 +47,27 @@ async def compute(fields: Fields, dispatcher: Dispatcher) -> tuple[Iterator[dict
 
 
 async def embed_inputs(
-    fields: Fields, prompts: "Sequence[MixedPrompt]", dispatcher: Dispatcher, normalize: float = 2.0
-) -> "tuple[str, NDArray[np.float32], int]":
+    fields: Fields, prompts: "Sequence[MixedPrompt]", dispatcher: Dispatcher, normalize: float = 2.0, *,
+    truncate: bool = False,
+) -> "tuple[str, NDArray[np.float32], int]":  # fmt: skip
     """Return the model's name, the embeddings, float32 (len(prompts), n), and the number of tokens.
 
     With `dimensions`, each embedding is cut to so many values before it is normalized, which models that were trained
-    for it allow.
+    for it allow. `prompt_name` names a prompt of the model, which is put before each text; `truncate` cuts texts to
+    the context, by default as the argument says.
     """
     dimensions = get_int(fields, "dimensions", 0, 0, MAX_DIMENSIONS)
+    truncates = get(fields, "truncate", bool, truncate)
     pooling = dispatcher.settings.pooling
     if pooling == "none":
         raise APIError(400, "pooling none: has no embedding of a whole text; use /embeddings", code="pooling")
 
     def embed(model: "Model") -> "tuple[NDArray[np.float32], int]":
-        ids = [prompt.ids(model, parse_special=False) for prompt in prompts]
-        vectors = model.embed(ids, pooling=pooling, normalize=False if dimensions else normalize)
-        if dimensions:
-            if dimensions > vectors.shape[1]:
-                raise field_error("dimensions", f"must be at most {vectors.shape[1]}, the size of the embeddings")
-            vectors = normalize_vectors(vectors[:, :dimensions], normalize)
-        return vectors, sum(map(len, ids))
+        ids = prompt_ids(fields, prompts, model)
+        vectors = model.embed(
+            ids, pooling=pooling, normalize=normalize, dimensions=dimensions, prompt="", truncate=truncates
+        )
+        return vectors, sum(min(len(each), model.n_ctx) for each in ids)
 
     async with dispatcher.lease(get(fields, "model", str, "") or None) as lease:
         start = perf_counter()
@@ -75,6 +75,15 @@ async def embed_inputs(
         if dispatcher.observer:
             dispatcher.observer.on_prompts_embedded(n_tokens, perf_counter() - start)
     return lease.name, vectors, n_tokens
+
+
+def prompt_ids(fields: Fields, prompts: "Sequence[MixedPrompt]", model: "Model") -> list[list[int]]:
+    """Return the token ids of texts, each with the model's prompt before it that `prompt_name` names, or the default.
+
+    Raises UsageError for a name that the model does not have.
+    """
+    prefix = model.prompts.select(get(fields, "prompt_name", str, "") or None)
+    return [prompt.with_prefix(prefix).ids(model, parse_special=False) for prompt in prompts]
 
 
 def encode_base64(vector: "NDArray[np.float32]") -> str:

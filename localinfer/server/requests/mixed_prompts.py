@@ -1,7 +1,7 @@
 """Prompts in every form that llama.cpp's server accepts: texts, token ids, both mixed, and objects with a text."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from localinfer.errors import UsageError
@@ -24,6 +24,11 @@ class MixedPrompt:
     parts: tuple[str | int, ...]
     media: tuple[str, ...] = ()
     field: str = "prompt"  # which errors of the media name
+
+    def with_prefix(self, prefix: str) -> "MixedPrompt":
+        """Return the prompt with a text before its own; token ids at its beginning stay the first."""
+        first, *rest = self.parts
+        return replace(self, parts=(prefix + first, *rest)) if isinstance(first, str) else self
 
     def ids(self, model: "Model", *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Return the token ids. With `add_special`, they begin with BOS if the model expects it and the prompt begins

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference_models
+import sentence_transformers_files
 from checkpoints import as_f32
 from locations import DATA
 from server_process import ServerProcess
@@ -114,6 +115,38 @@ def test_rerank_in_the_format_of_text_embeddings_inference(reranking: ServerProc
 )
 def test_invalid_rerank_requests(reranking: ServerProcess, fields: dict[str, object]) -> None:
     assert reranking.post("/rerank", {"query": "panda", "documents": DOCUMENTS} | fields).status == 400
+
+
+def test_scores_between_0_and_1(reranking: ServerProcess) -> None:
+    def scores(**fields: Any) -> list[float]:
+        results = reranking.post("/rerank", {"query": "panda", "texts": DOCUMENTS, **fields}).body
+        return [each["score"] for each in results]
+
+    assert scores() == scores(raw_scores=True)
+    np.testing.assert_allclose(scores(raw_scores=False), 1 / (1 + np.exp(-np.array(scores()))), rtol=1e-5)
+
+
+def test_an_instruction_that_the_reranker_does_not_take(reranking: ServerProcess) -> None:
+    answer = reranking.post("/rerank", {"query": "panda", "documents": DOCUMENTS, "instruction": "Find animals"})
+    assert (answer.status, "takes none" in str(answer.body["error"])) == (400, True)
+
+
+def test_named_prompts(tmp_path: Path) -> None:
+    path = as_f32(sentence_transformers_files.encoder(tmp_path), tmp_path / "prompted.gguf")
+    with ServerProcess(path, "--parallel", "1") as served:
+        assert vectors(served, "a bear", prompt_name="query") == vectors(served, "query: a bear")
+        own = served.post("/embeddings", {"input": "a bear", "prompt_name": "query"}).body
+        assert own[0]["embedding"] == vectors(served, "query: a bear")
+        assert served.post("/v1/embeddings", {"input": "a bear", "prompt_name": "passage"}).status == 400
+
+
+def test_ollama_cuts_texts_to_the_context(encoder: Path) -> None:
+    with ServerProcess(encoder, "--parallel", "1", "--ctx-size", "32") as served:
+        answer = served.post("/api/embed", {"input": "long " * 50, "dimensions": 8})
+        assert (answer.status, len(answer.body["embeddings"][0])) == (200, 8)
+        assert answer.body["prompt_eval_count"] == 32
+        assert served.post("/api/embed", {"input": "long " * 50, "truncate": False}).status == 400
+        assert served.post("/v1/embeddings", {"input": "long " * 50}).status == 400
 
 
 def test_model_without_a_classifier(embedding: ServerProcess) -> None:
