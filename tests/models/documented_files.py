@@ -22,6 +22,8 @@ import parakeet_checkpoints
 import parakeet_files
 import projector_checkpoints
 import reference_models
+import reranker_checkpoints
+import sentence_transformers_files
 import sound_projectors
 from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
 from hearing_model import speech, wav, write_hearing_model
@@ -172,6 +174,15 @@ def eagle3_model(path: Path) -> Path:
     return as_type(head, path, "F32", target=eagle3_target(path.parent / "model"))
 
 
+def qwen3_reranker(path: Path) -> Path:
+    reference, tokens, control, _ = reranker_checkpoints.FAMILIES["Tiny-Qwen3-Reranker"]
+    return reranker_checkpoints.checkpoint(reference, path, tokens, control)
+
+
+def qwen3_reranker_model(path: Path) -> None:
+    as_f32(qwen3_reranker(path.parent / "Qwen3-Reranker"), path)
+
+
 def vision_checkpoint(path: Path) -> None:
     projector_checkpoints.write_checkpoint(path, projector_checkpoints.descriptions()["gemma3"])
 
@@ -199,6 +210,8 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "mixture.gguf": partial(tiny_qwen3moe, n_layer=4, n_ctx=N_CTX),
     "qwen.gguf": tool_model, "minilm.gguf": encoder, "bge-m3.gguf": encoder,
     "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
+    "embeddinggemma.gguf": lambda path: as_f32(sentence_transformers_files.encoder(path.parent / "prompts"), path),
+    "Qwen3-Reranker-0.6B/": qwen3_reranker, "qwen3-reranker.gguf": qwen3_reranker_model,
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
     "plm-checkpoint/": lambda path: reference_models.checkpoint("plm", path.parent).rename(path),
     "flan-t5-checkpoint/": encoder_decoder_checkpoint, "flan-t5-q8_0.gguf": encoder_decoder,

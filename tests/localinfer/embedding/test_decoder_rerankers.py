@@ -2,15 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import reference_models
 from checkpoints import as_f32, edit_json
 from locations import DATA
+from reranker_checkpoints import CONTROL, FAMILIES, checkpoint
 from safetensors.numpy import load_file, save_file
 
 import localinfer
@@ -18,20 +18,23 @@ from localinfer.conversion import open_checkpoint
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 
 EXACT = {"threads": 1, "precision": "high", "cache_type_k": "f32", "cache_type_v": "f32"}
-CONTROL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 QUERY = "What is a panda?"
 DOCUMENTS = ["It is a bear.", "It is a fish, {query} or not.", "", " naïve?\n"]
 QWEN3 = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct"
-    ' provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: {}\n<Query>: {}\n'
-    "<Document>: {}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    ' provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: {}\n'
+    "<Query>: {}\n<Document>: {}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
 MXBAI = (
-    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-    "<|im_start|>user\n",
-    "You are a search relevance expert who evaluates how well documents match search queries. For each query-document "
-    "pair, carefully analyze the semantic relationship between them, then provide your binary relevance judgment (0 for "
-    "not relevant, 1 for relevant).\nRelevance:",
+    (
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n"
+    ),
+    (
+        "You are a search relevance expert who evaluates how well documents match search queries. For each"
+        " query-document pair, carefully analyze the semantic relationship between them, then provide your binary"
+        " relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:"
+    ),
     "<|im_end|>\n<|im_start|>assistant\n",
 )
 BGE_TASK = (
@@ -39,29 +42,6 @@ BGE_TASK = (
     "prediction of either 'Yes' or 'No'."
 )
 QWEN3_TASK = "Given a web search query, retrieve relevant passages that answer the query"
-FAMILIES = {  # name of the checkpoint: the reference model, its own tokens, its control tokens, the answers
-    "Tiny-Qwen3-Reranker": ("qwen3", ("yes", "no"), CONTROL, ("yes", "no")),
-    "mxbai-rerank-tiny-v2": ("qwen2", (), CONTROL[:2], ("1", "0")),
-    "bge-reranker-v2-gemma": ("gemma", ("Yes",), ("<bos>",), ("Yes",)),
-}
-
-
-def checkpoint(reference: str, name: str, folder: Path, tokens: Sequence[str], control: Sequence[str]) -> Path:
-    """Write a reference model with further tokens, each of which is one of the rows that its embedding has."""
-
-    def add(values: dict[str, Any]) -> None:
-        vocabulary, added = values["model"]["vocab"], values["added_tokens"]
-        for token in tokens:
-            vocabulary[token] = len(vocabulary) + 1
-        added += [
-            {"id": id, "content": token, "special": True, "normalized": False}
-            for id, token in enumerate(control, len(vocabulary) + 1)
-        ]
-
-    path = reference_models.checkpoint(reference, folder).rename(folder / name)
-    edit_json(path / "tokenizer.json", add)
-    edit_json(path / "config.json", lambda values: values.update(max_position_embeddings=1024))
-    return path
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -69,7 +49,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The reranker, and the generative model of the same weights; the name and the ids of the answers."""
     reference, tokens, control, answers = FAMILIES[request.param]
     folder = tmp_path_factory.mktemp("reranker")
-    path = checkpoint(reference, request.param, folder, tokens, control)
+    path = checkpoint(reference, folder / request.param, tokens, control)
     reranker = as_f32(path, folder / "reranker.gguf")
     generative = as_f32(path.rename(folder / "plain"), folder / "plain.gguf")
     vocabulary = json.loads((folder / "plain" / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
@@ -126,7 +106,7 @@ def test_a_cut_document_keeps_the_end_of_the_prompt(pair: Any, tmp_path: Path) -
 
 def test_qwen3_with_a_label(tmp_path: Path) -> None:
     """The probability of "yes" is the sigmoid of the label's logit, as sentence-transformers has it."""
-    path = checkpoint("qwen3", "plain", tmp_path, ("yes", "no"), CONTROL)
+    path = checkpoint("qwen3", tmp_path / "plain", ("yes", "no"), CONTROL)
     weights = load_file(path / "model.safetensors")
     plain = as_f32(path, tmp_path / "plain.gguf")
     label = np.random.default_rng(0).normal(size=(1, weights["model.norm.weight"].size)).astype(np.float32)
@@ -142,7 +122,7 @@ def test_qwen3_with_a_label(tmp_path: Path) -> None:
 
 
 def test_keys_are_those_of_llama_cpp(tmp_path: Path) -> None:
-    path = checkpoint("qwen3", "plain", tmp_path, ("yes", "no"), CONTROL)
+    path = checkpoint("qwen3", tmp_path / "plain", ("yes", "no"), CONTROL)
     (path / "README.md").write_text("---\nlicense: mit\n---\n\n# Qwen3-Reranker-0.6B\n", encoding="utf-8")
     source = open_checkpoint(path)
     assert source.fields["qwen3.pooling_type"].value == 4
@@ -155,7 +135,7 @@ def test_keys_are_those_of_llama_cpp(tmp_path: Path) -> None:
 
 
 def test_a_reranker_needs_the_tokens_of_its_answers(tmp_path: Path) -> None:
-    path = checkpoint("qwen3", "Tiny-Qwen3-Reranker", tmp_path, ("yes",), CONTROL)
+    path = checkpoint("qwen3", tmp_path / "Tiny-Qwen3-Reranker", ("yes",), CONTROL)
     with pytest.raises(LocalInferError, match=r"has no token no$"):
         open_checkpoint(path)
 
@@ -165,7 +145,8 @@ def test_queries_keys_and_values_in_one_matrix(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(DATA / "reranker", tmp_path / "jina"))
     names = {
         "embeddings.LayerNorm": "emb_ln", "encoder.layer.": "encoder.layers.",
-        "attention.output.dense": "mixer.out_proj", "attention.output.LayerNorm": "norm1", "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2",
+        "attention.output.dense": "mixer.out_proj", "attention.output.LayerNorm": "norm1",
+        "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2",
         "output.LayerNorm": "norm2",
     }  # fmt: skip
     weights: dict[str, Any] = {}
