@@ -14,6 +14,7 @@ from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer.runtime.row_access.row_access_timing import Timings
+    from quant.matmul.row_access import RowAccess
 
 STATUS = "measuring how this machine reads weights fastest"
 BUSY = "another program disturbed the measurement; the next run of the model measures again"
@@ -91,12 +92,17 @@ def as_object(timings: "Timings", threads: int) -> dict[str, object]:
                 "type": TYPES[shape.type].name,
                 "columns": shape.n_in,
                 "bytes": timing.nbytes,
-                "chosen": timing.best._asdict(),
+                "chosen": access_object(timing.best),
                 "bytes_per_second": [
-                    {**access._asdict(), "bytes_per_second": round(timing.bytes_per_second(access))}
+                    {**access_object(access), "bytes_per_second": round(timing.bytes_per_second(access))}
                     for access in timing.seconds
                 ],
             }
             for shape, timing in timings.shapes.items()
         ],
     }
+
+
+def access_object(access: "RowAccess") -> dict[str, int]:
+    """Return a way of reading rows as a JSON object: how many streams or neighbouring rows are read in turns."""
+    return {"neighbouring_rows" if access.neighbours else "streams": access.streams, "prefetch": access.prefetch}

@@ -39,7 +39,8 @@ def test_json(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> Non
     found = json.loads(out)
     assert (code, found["threads"], found["rounds_agree"]) == (0, 1, True)
     for shape in found["shapes"]:
-        assert len(shape["bytes_per_second"]) == len(CANDIDATES)
+        named = [each.keys() & {"streams", "neighbouring_rows"} for each in shape["bytes_per_second"]]
+        assert named == [{"neighbouring_rows" if each.neighbours else "streams"} for each in CANDIDATES]
         rates = [each["bytes_per_second"] for each in shape["bytes_per_second"]]
         first = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (1 + row_access_timing.NEGLIGIBLE))
         assert shape["bytes_per_second"][first] == shape["chosen"] | {"bytes_per_second": rates[first]}
