@@ -1,6 +1,6 @@
 """Directories in which localinfer stores its files.
 
-The functions only return paths; `private_directory` creates a directory.
+The functions only return paths; `private_directory` creates a directory, and `replace_file` writes a file.
 
     cache root   LOCALINFER_CACHE_DIR, else the platform's cache directory     models/  jit/  prefixes/  mcp/
     data dir     LOCALINFER_DATA_DIR, else the platform's data directory       sessions/  history  default-model
@@ -83,6 +83,19 @@ def private_directory(path: Path) -> Path:
         if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise LocalInferError(f"{path}: writable by other users; fix with `chmod 700`")
     return path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically: another process sees the old content or the new one, also if both write it.
+
+    Raises OSError, and leaves the old file, if that fails.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _from_environment(variable: str) -> Path | None:

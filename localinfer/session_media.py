@@ -94,9 +94,7 @@ def store(messages: Iterable[Message], contents: Mapping[str, bytes]) -> None:
             if digest in contents and not path.exists():
                 paths.private_directory(paths.sessions_dir())
                 paths.private_directory(path.parent)
-                unfinished = path.with_suffix(".part")
-                unfinished.write_bytes(contents[digest])
-                unfinished.replace(path)
+                paths.replace_file(path, contents[digest])
         except OSError as error:
             raise LocalInferError(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -1,11 +1,11 @@
 """Output files of commands: checked before the work begins, and written atomically."""
 
-import os
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
 from localinfer.errors import LocalInferError, UsageError
+from localinfer.paths import replace_file
 
 
 def writable_path(option: str, name: str, endings: Collection[str] = ()) -> Path:
@@ -30,11 +30,7 @@ def writable_path(option: str, name: str, endings: Collection[str] = ()) -> Path
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file atomically with `content`. Raises LocalInferError and leaves the old file if that fails."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
+        replace_file(path, content)
     except OSError as error:
         raise LocalInferError(f"{path}: {error.strerror}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)

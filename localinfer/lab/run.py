@@ -23,6 +23,7 @@ from localinfer.lab.measurement import (
     measurable_types,
 )
 from localinfer.lab.tensor_sensitivity import TensorSensitivity
+from localinfer.paths import replace_file
 from localinfer.quantization.budget import Target, unreachable_message
 from localinfer.quantization.plan import QuantizationPlan
 from localinfer.tokenizer.chunks import Chunks
@@ -180,10 +181,8 @@ class _Recording(LabObserver):
         self._found[found.name] = found
         content = {"format": FORMAT, "version": VERSION, "setting": dict(self._setting),
                    "tensors": tensors_to_dict(self._found, self._source)}  # fmt: skip
-        part = self._path.with_name(f"{self._path.name}.part")
         try:
-            part.write_text(json.dumps(content), encoding="utf-8")
-            part.replace(self._path)
+            replace_file(self._path, json.dumps(content).encode())
         except OSError as error:
             raise LocalInferError(f"{self._path}: {error.strerror}") from None
         self._observer.on_tensor(found)

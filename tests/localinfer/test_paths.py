@@ -1,6 +1,8 @@
 """Directories: their locations, and their permissions."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,23 @@ class TestPrivateDirectory:
         for path in (tmp_path / "file", tmp_path / "file" / "below"):
             with pytest.raises(LocalInferError, match="cannot create this directory"):
                 paths.private_directory(path)
+
+
+def test_two_processes_replace_a_file(tmp_path: Path) -> None:
+    """Each of them writes all of it, and leaves no other file."""
+    path, count = tmp_path / "file", 300
+    code = (
+        "import sys; from pathlib import Path; from localinfer.paths import replace_file\n"
+        f"for _ in range({count}): replace_file(Path(sys.argv[1]), sys.argv[2].encode() * 10_000)"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "ab"]
+    assert [each.wait() for each in writers] == [0, 0]
+    assert path.read_bytes() in (b"a" * 10_000, b"b" * 10_000)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        paths.replace_file(tmp_path / "folder", b"x")
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
