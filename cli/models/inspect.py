@@ -32,6 +32,7 @@ from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value
 from localinfer.hub.projectors import find_projector, kinds_text, media_kinds, projector_of
 from localinfer.options import Layer, Options, from_environment, merge, parse_memory
+from localinfer.runtime.memory_limit import NO_EFFECT
 
 if TYPE_CHECKING:
     from localinfer.runtime.expert_cache.plan import ExpertPlan
@@ -80,6 +81,8 @@ def inspect(path: Path, options: Options, as_json: bool, projector: Path | None 
     """
     f = open_overridden(path, options)
     memory = estimate_memory(f, options)
+    if options.memory and not memory.problem and memory.experts is None:
+        screen.warn(NO_EFFECT)
     if is_projector(f):
         projector = None  # another one that lies beside it
     if as_json:

@@ -7,6 +7,7 @@ from localinfer.gguf.reader import GGUF
 from localinfer.machine import resources
 from localinfer.options import Options, parse_memory
 
+NO_EFFECT = "memory: has no effect, because the model has no experts"
 USABLE = 0.9  # the part of the available memory that a model which does not fit uses by default
 EXPERT_TENSORS = "_exps."
 

@@ -18,7 +18,7 @@ from localinfer.machine import resources
 from localinfer.options import Options, parse_memory
 from localinfer.runtime.expert_cache.cache import ExpertCache
 from localinfer.runtime.expert_cache.slots import matrix_sizes, slot_bytes
-from localinfer.runtime.memory_limit import weight_bytes
+from localinfer.runtime.memory_limit import NO_EFFECT, weight_bytes
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def speed_warnings(f: GGUF, options: Options) -> list[str]:
     model is slow because it does not fit into memory."""
     if f.in_memory:
         return []
-    notes = ["memory: has no effect, because the model has no experts"] if options.memory else []
+    notes = [NO_EFFECT] if options.memory else []
     nbytes, available = weight_bytes(f), resources.available_memory()
     if nbytes > available:
         rate = measure_read_bandwidth(f.files) / active_parameters(f)[1]

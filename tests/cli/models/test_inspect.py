@@ -113,6 +113,13 @@ def test_experts_within_a_memory_limit(file: Path, capsys: Capture) -> None:
     assert "experts" not in json.loads(capsys.readouterr().out)["memory"]
 
 
+def test_a_memory_limit_of_a_dense_model(file: Path, capsys: Capture) -> None:
+    dispatch(["inspect", str(tiny_llama(file)), "--json", "-c", "64", "--memory", "12M"])
+    out, err = capsys.readouterr()
+    assert err == "warning: memory: has no effect, because the model has no experts\n"
+    assert "experts" not in json.loads(out)["memory"]
+
+
 def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) -> None:
     tensors = open_gguf(tiny_qwen3moe(file)).tensors.values()
     total, memory = sum(each.n_elements for each in tensors), memory_requirements(open_gguf(file), Options())
