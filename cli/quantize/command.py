@@ -105,8 +105,12 @@ def open_source(name: str, task: Task, status: screen.Status) -> "Source":
     """
     from localinfer import file_operations
 
-    for option, file in (("--conversion", task.conversion), ("--architecture", task.architecture_file)):
-        if file and not task.remote and not Path(name).is_dir():
+    for_checkpoints = {
+        "--conversion": task.conversion, "--architecture": task.architecture_file,
+        "--target-model-dir": task.target_model_dir,
+    }  # fmt: skip
+    for option, given in for_checkpoints.items():
+        if given and not task.remote and not Path(name).is_dir():
             raise UsageError(f"{option}: {name}: must be a checkpoint directory")
     if task.remote:
         path = fetch_checkpoint(name, status)
@@ -146,9 +150,11 @@ def fetch_checkpoint(repo: str, status: screen.Status) -> Path:
 def print_dry_run(name: str, task: Task) -> None:
     """Print the table of a dry run to stdout."""
     from cli.quantize.progress import dry_table
+    from localinfer.quantization.pipeline import check_architecture_file
 
     status = screen.Status()
     plan = make_plan(name, task, status)
+    check_architecture_file(plan, resolve_architecture_file(task.architecture_file))
     screen.write("\n".join(dry_table(plan)) + "\n")
     warn_missing_importance(plan)
     if problem := plan.problem:

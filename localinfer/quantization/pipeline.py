@@ -46,8 +46,7 @@ def write_plan(
     """
     if plan.problem:
         raise plan.problem
-    if options.architecture_file and plan.source.path.is_dir():  # used when all tensors are written
-        architectures.from_file(Path(options.architecture_file))
+    check_architecture_file(plan, options.architecture_file)
     search = "normal" if effort == "max" else effort
     compile_kernels(plan.old_types, plan.changed_types, search, compiling, low_rank=bool(plan.components))
     importance = with_tied_output_importance(plan.source, plan.importance, search)
@@ -60,3 +59,12 @@ def write_plan(
         replace(plan.source, fields=plan.fields), out, plan.types, encoder_factory=encoder_factory, threads=threads,
         options=options, progress=progress, observer=observer,
     )  # fmt: skip
+
+
+def check_architecture_file(plan: QuantizationPlan, name: str) -> None:
+    """Raise UsageError if the Python file that describes the compute graph of a checkpoint has no graph.
+
+    The graph is needed when all tensors are written, which takes long.
+    """
+    if name and plan.source.path.is_dir():
+        architectures.from_file(Path(name))

@@ -437,7 +437,14 @@ def test_checkpoint_has_to_be_quantized_before_it_runs(tmp_path: Path, capsys: p
     assert f"this is a checkpoint; `localinfer quantize {CHECKPOINTS / 'qwen2'} OUT.gguf" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--conversion", "--architecture"])
+def test_dry_run_checks_the_architecture_file(failure: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("x = 1\n", encoding="utf-8")
+    arguments = CHECKPOINTS / "qwen2", "out.gguf", "Q8_0", "--architecture", tmp_path / "own.py"
+    expected = f"architecture (--architecture): {tmp_path / 'own.py'}: has no function `build`"
+    assert failure(2, *arguments, "--dry-run") == failure(2, *arguments) == expected
+
+
+@pytest.mark.parametrize("option", ["--conversion", "--architecture", "--target-model-dir"])
 def test_options_of_checkpoints_need_one(option: str, failure: Callable[..., str], tmp_path: Path) -> None:
     model = tiny_llama(tmp_path / "model.gguf")
     (tmp_path / "own.py").touch()
