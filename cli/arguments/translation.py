@@ -161,14 +161,16 @@ class TranslatedLine:
         known = ignored_flags(self.command.name)
         if name not in known:
             from cli.arguments.suggestions import did_you_mean
+            from localinfer.options import FLAGS
 
             same = [flag for flag, words in compatibility.EQUIVALENTS.items() if words[0] in self.command.options]
             meant = [each for each in compatibility.MEANT.get(name, ()) if each.split()[0] in self.command.options]
-            near = (
-                f"; did you mean {' or '.join(meant)}?"
-                if meant
-                else did_you_mean(name, [*self.command.options, *same, *compatibility.MODEL_FLAGS, *known])
-            )
+            if meant:
+                near = f"; did you mean {' or '.join(meant)}?"
+            elif any(name in flag.names for flag in FLAGS.values()):  # not misspelt
+                near = "; other commands have it"
+            else:
+                near = did_you_mean(name, [*self.command.options, *same, *compatibility.MODEL_FLAGS, *known])
             raise UsageError(f"{name}: no such option of `localinfer {self.command.name}`{near}")
         values, messages, why = known[name]
         if values == OPTIONAL_VALUE:

@@ -26,6 +26,9 @@ def test_flags_of_no_program() -> None:
     chat = CommandSpec("chat", {"--continue": ("--continue", 0), "--session": ("--session", 1)}, models=1)
     with pytest.raises(UsageError, match=r"`localinfer chat`; did you mean --continue or --session NAME[?]$"):
         translate(["--resume"], chat)
+    verify = CommandSpec("verify", {"--cache-type-k": ("--cache-type-k", 1)}, models=1)
+    with pytest.raises(UsageError, match=r"--memory: no such option of `localinfer verify`; other commands have it$"):
+        translate(["--memory", "4G"], verify)
     with pytest.raises(UsageError, match=r"`localinfer generate`$"):
         translate(["--resume"], GENERATE)
 
@@ -129,7 +132,7 @@ def test_default_values_of_refused_flags_have_no_effect() -> None:
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
-        (["--typical", "1"], "--typical: no such option of `localinfer generate`"),
+        (["--typical", "1"], "--typical: no such option of `localinfer generate`; other commands have it"),
         (["--tmp", "1"], "--tmp: no such option of `localinfer generate`; did you mean --temp?"),
         (["--flash-atn"], "--flash-atn: no such option of `localinfer generate`; did you mean --flash-attn?"),
         (["-qp"], "-qp: no such option of `localinfer generate`"),
@@ -199,7 +202,8 @@ def test_own_flags_are_not_listed_as_ignored(name: str) -> None:
 
 
 MEANT_OTHERWISE = {  # flags of one command; the others ignore or refuse them
-    "--override-kv", "--display-prompt", "--truncate", "--lora", "--lora-scaled", "--lora-init-without-apply",
+    "--override-kv", "--display-prompt", "--truncate", "--dimensions",
+    "--lora", "--lora-scaled", "--lora-init-without-apply",
     "--control-vector", "--control-vector-scaled", "--control-vector-layer-range", "-v", "--check-tensors",
     "--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx", "--yarn-ext-factor",
     "--yarn-attn-factor", "--yarn-beta-slow", "--yarn-beta-fast",
