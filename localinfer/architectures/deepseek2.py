@@ -4,7 +4,7 @@ The large models also compress queries to a low rank. V3 adds a bias to the rout
 the sum of their two best experts; V2 ranks them by their best expert.
 """
 
-from localinfer.graph.attention import latent_queries
+from localinfer.graph.attention import latent_attention
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import has_experts, read_router
@@ -24,13 +24,7 @@ def latent_decoder(g: Builder[X], router: Router | None) -> None:
     shape = read_latent_shape(g.hparams)
     attention = AttentionSpec(g.rope("interleaved", amplified=False), scale=shape.scale)
 
-    def latent_attention(blk: Block, h: X) -> BranchOutput[X]:
-        n = blk.heads.count
-        q_nope, q_rope = latent_queries(g, h, blk, shape.nope_dim, shape.rope_dim)
-        q = g.per_head.join(n, q_rope, g.per_head.matmul(q_nope, f"{blk}attn_k_b", n, shape.rank))
-        latent, k_rope = g.slices(h, f"{blk}attn_kv_a_mqa", shape.rank, shape.rope_dim)
-        k = g.per_head.join(1, k_rope, g.norm(latent, f"{blk}attn_kv_a_norm"))
-        y = g.attend(blk, q, k, None, attention)  # the values are the latent part of the keys
-        return BranchOutput(g.per_head.matmul(y, f"{blk}attn_v_b", n, shape.value_dim), "attn_output")
+    def mixer(blk: Block, h: X) -> BranchOutput[X]:
+        return BranchOutput(latent_attention(g, h, blk, shape, attention), "attn_output")
 
-    build_decoder(g, DecoderSpec(attention=attention, router=router), latent_attention)
+    build_decoder(g, DecoderSpec(attention=attention, router=router), mixer)

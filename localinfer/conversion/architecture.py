@@ -75,6 +75,7 @@ class Architecture:
     ffn_multiplier: int | None = None  # feed-forward length / embedding length, if config.json does not specify it
     norm: str = "rms"  # or "layer"
     norm_offset: float = 0.0  # added to the norm weights of a checkpoint
+    decay_sign: float = -1.0  # of the decay rates, ssm_a, whose logarithms a checkpoint has
     norm_offsets: Mapping[str, float] = field(default_factory=dict)  # other offsets, by kind of norm
     activations: tuple[str, ...] = ("silu", "swish")
     has_attention: bool = True

@@ -8,14 +8,16 @@ from math import inf
 
 import numpy as np
 
+from localinfer.conversion.attention_metadata import mla, mla_hparams
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.expert_metadata import experts, sigmoid_experts
-from localinfer.conversion.hparams import HParams
+from localinfer.conversion.expert_metadata import dense_first_hparams, experts, sigmoid_experts
+from localinfer.conversion.hparams import HParams, LayerOverrides
 from localinfer.conversion.rope import mrope_sections
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
+from localinfer.graph.properties.recurrence import MAX_DECAY_BOUND
 from localinfer.graph.properties.rope import SECTIONS_KEY
 
 Fields = dict[str, Field]
@@ -217,6 +219,52 @@ def qwen3next(config: JsonObject, hp: HParams) -> Fields:
     """Return the metadata without multimodal rope sections."""
     fields = delta_net_moe(config, hp)
     return {key: field for key, field in fields.items() if key != SECTIONS_KEY}
+
+
+def kda_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the head size of Kimi Delta Attention, and the sizes of latent attention in the other layers. Raises
+    UnsupportedError unless both have the same number of heads."""
+    if config.get("linear_num_heads", int, hp.n_head) != hp.n_head:
+        raise config.error("linear_num_heads", f"other than {hp.n_head} is not supported", UnsupportedError)
+    size, width = (config.positive_int(f"linear_{name}", DEFAULT_MAXIMUM) for name in ("head_dim", "conv_kernel_dim"))
+    latent = mla_hparams(config, hp)
+    sizes = {key: number for key, number in latent.sizes.items() if key not in ("n_q", "n_values")}
+    kda = {"n_key": size, "n_keys": hp.n_head * size, "width": width, "n_heads": hp.n_head}
+    return dense_first_hparams(config, replace(latent, sizes={**sizes, **kda}))
+
+
+def kda_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:  # noqa: ARG001
+    """Return the sizes of heads in layers with Kimi Delta Attention and in those with latent attention."""
+    size, key = hp.sizes["n_key"], hp.sizes["n_qk_nope"] + hp.sizes["n_qk_rope"]
+    linear = LayerOverrides({"head_dim": size, "head_dim_value": size, "n_head_kv": hp.n_head})
+    full = LayerOverrides({"head_dim": key, "head_dim_value": hp.sizes["n_value"]})
+    return tuple(full if kind == "full_attention" else linear for kind in hp.layer_types)
+
+
+def kda_metadata(config: JsonObject, hp: HParams) -> Fields:
+    """Return the metadata of Kimi Delta Attention, of latent attention and of experts."""
+    heads = np.array([int(kind == "full_attention") for kind in hp.layer_types], np.int32)
+    return mla(config, hp) | {
+        "attention.head_count_kv": Field.numbers(heads),
+        "attention.value_length": Field.uint32(hp.head_dim),  # as llama.cpp writes it, which does not read it
+        "rope.dimension_count": Field.uint32(hp.sizes["n_qk_rope"]),
+        "ssm.conv_kernel": Field.uint32(hp.sizes["width"]),
+        "kda.head_dim": Field.uint32(hp.sizes["n_key"]),
+        "leading_dense_block_count": Field.uint32(hp.n_dense_layers),
+        "expert_shared_count": Field.uint32(hp.n_ff_shared // hp.n_ff_expert),
+    }
+
+
+def bounded_kda_metadata(config: JsonObject, hp: HParams) -> Fields:
+    """Return the metadata of Kimi Delta Attention with a limit of the logarithms of decays."""
+    bound = config.get("kda_lower_bound", float)
+    if not -MAX_DECAY_BOUND <= bound < 0:
+        raise config.error("kda_lower_bound", f"is {bound:g}; it must be below 0, and at least -{MAX_DECAY_BOUND}")
+    return kda_metadata(config, hp) | {
+        "kda.safe_gate": Field.flag(True),
+        "kda.gate_lower_bound": Field.float32(bound),
+        "expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared),
+    }
 
 
 def lfm2_hparams(config: JsonObject, hp: HParams) -> HParams:

@@ -34,7 +34,8 @@ ALWAYS_F32 = re.compile(  # also if they are matrices
     r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a"
     r"|time_mix_(lerp_fused|r_k|w[12])"
 )
-CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d")  # one filter per channel; checkpoints have an extra dimension of 1
+# One filter per channel; checkpoints have an extra dimension of 1.
+CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d(_[qkv])?")
 BLOCK = re.compile(r"((enc|dec)\.)?blk\.\d+\.")
 LAYER_NUMBER = re.compile(r"(?<=blk\.)\d+")
 DECODER = "dec.blk"
@@ -288,10 +289,11 @@ def reorder_rows(stored: StoredTensor | StackedTensor, reorder: Reorder | None, 
 def value_transform(kind: str, architecture: Architecture) -> Callable[[Floats], Floats]:
     """Return the transformation of an F32 tensor: ssm_a is stored as logarithms, norms without their offset."""
     usual = architecture.norm_offset if kind.endswith("norm") and kind != "ssm_norm" else 0.0
+    decay_sign = np.float32(architecture.decay_sign)
     offset = np.float32(architecture.norm_offsets.get(kind, usual))
 
     def transformed(values: Floats) -> Floats:
         with np.errstate(all="ignore"):  # values that are not finite stay so, without a warning of numpy
-            return -np.exp(values) if kind == "ssm_a" else values + offset
+            return decay_sign * np.exp(values) if kind == "ssm_a" else values + offset
 
     return transformed

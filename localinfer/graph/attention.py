@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
+from localinfer.graph.properties.latent_attention import LatentShape
 from localinfer.graph.properties.rope import (
     BASE,
     SECTIONS_KEY,
@@ -60,6 +61,18 @@ def latent_qkv(g: Builder[X], h: X, blk: Block) -> tuple[X, X, X]:
     g.point(k, f"{blk}attn_k")
     g.point(v, f"{blk}attn_v")
     return g.per_head.join(n, q_rope, q_nope), k, v
+
+
+def latent_attention(g: Builder[X], h: X, blk: Block, shape: LatentShape, spec: AttentionSpec) -> X:
+    """Return the output of the heads of multi-head latent attention, whose keys and values stay latent vectors, from a
+    matrix for each head, `attn_k_b` and `attn_v_b`."""
+    n = blk.heads.count
+    q_nope, q_rope = latent_queries(g, h, blk, shape.nope_dim, shape.rope_dim)
+    q = g.per_head.join(n, q_rope, g.per_head.matmul(q_nope, f"{blk}attn_k_b", n, shape.rank))
+    latent, k_rope = g.slices(h, f"{blk}attn_kv_a_mqa", shape.rank, shape.rope_dim)
+    k = g.per_head.join(1, k_rope, g.norm(latent, f"{blk}attn_kv_a_norm"))
+    y = g.attend(blk, q, k, None, spec)  # the values are the latent part of the keys
+    return g.per_head.matmul(y, f"{blk}attn_v_b", n, shape.value_dim)
 
 
 def latent_queries(g: Builder[X], h: X, blk: Block, nope: int, rope: int) -> Sequence[X]:

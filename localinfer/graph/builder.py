@@ -264,8 +264,9 @@ class RecurrentOperations(ABC, Generic[X]):
     def recur(self, blk: Block, x: X, step: X, rate: X | None, shape: Recurrence) -> X:
         """Update the states of the recurrent heads with each token and return their output, [token][head][value].
 
-        With the rule "delta", `x` is queries, keys and values; with "add", values, keys and queries. `step` and `rate`
-        have one number per head. See `localinfer.kernels.recurrent.state_matrix`.
+        With the rules "delta" and "kda", `x` is queries, keys and values; with "add", values, keys and queries. `rate`
+        has one number per head, and so has `step`, but one for each key value with "kda". See
+        `localinfer.kernels.recurrent.state_matrix`.
         """
 
     @abstractmethod

@@ -100,8 +100,11 @@ RECUR = {
         f"localinfer.kernels.recurrent.state_matrix:recur_{rule}",
         "tokens x stride heads groups step rate a bias skip segments state:out y:out",
     )
-    for rule in ("delta", "add")
+    for rule in ("delta", "kda", "add")
 }
+CHANNEL_DECAY = KernelSignature.parse(
+    "localinfer.kernels.recurrent.state_matrix:channel_decay", "tokens step:out a bias bound:float heads"
+)
 TOKEN_SHIFT = KernelSignature.parse(
     "localinfer.kernels.recurrent.wkv:token_shift", "tokens x n segments tail:out y:out"
 )

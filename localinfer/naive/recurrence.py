@@ -22,10 +22,11 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
 
     def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
         state, y = np.zeros((width - 1, x.shape[1]), x.dtype), np.zeros_like(x)
+        weights = self.model[name].reshape(x.shape[1], width)
         for batch in self.g.batches():
             before = np.concatenate([state, x[batch]])
             for age in range(width):
-                y[batch] += before[age : age + len(batch)] * self.model[name][:, age]
+                y[batch] += before[age : age + len(batch)] * weights[:, age]
             state = before[len(batch) :]
             if width > 1:
                 self.g.state_point(state, f"{name}_state")
@@ -34,27 +35,29 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         return y
 
     def recur(self, blk: Block, x: Floats, step: Floats, rate: Floats | None, shape: Recurrence) -> Floats:
-        delta, k_n, v_n = shape.rule == "delta", shape.groups * shape.key, shape.heads * shape.value
+        delta, k_n, v_n = shape.rule in ("delta", "kda"), shape.groups * shape.key, shape.heads * shape.value
         first, k, last = np.split(x, [k_n, 2 * k_n] if delta else [v_n, v_n + k_n], axis=1)
         q, v = (first, last) if delta else (last, first)
         q, k = (each.reshape(len(x), shape.groups, shape.key) for each in (q, k))
         repeats = shape.heads // shape.groups // shape.heads_per_key
         q, k = (np.tile(np.repeat(each, shape.heads_per_key, axis=1), (1, repeats, 1)) for each in (q, k))
         v = v.reshape(len(x), shape.heads, shape.value)
-        tensors = {name: self.model.numbers(f"{blk}{name}").ravel() for name in ("ssm_a", "ssm_dt.bias")}
-        dt = np.log1p(np.exp(step + tensors["ssm_dt.bias"]))
-        decay, states = np.exp(tensors["ssm_a"] * dt), np.zeros((shape.heads, shape.key, shape.value), x.dtype)
+        a, states = self.model.numbers(f"{blk}ssm_a"), np.zeros((shape.heads, shape.key, shape.value), x.dtype)
+        step = (step + self.model.numbers(f"{blk}ssm_dt.bias").ravel()).reshape(len(x), shape.heads, -1)
+        dt = np.logaddexp(0, step)
+        a = a.reshape(-1, 1)  # decays are one for each head, or one for each row of its state
+        decay = np.exp(shape.decay_bound * sigmoid(a * step) if shape.decay_bound else a * dt)
         if delta:
             q, k = (each / np.sqrt((each * each).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
             q = q * shape.key**-0.5
         y = np.zeros_like(v)
         for batch in self.g.batches():
             for t in batch:
-                states *= decay[t][:, None, None]
+                states *= decay[t][:, :, None]
                 if rate is not None:
                     learned = sigmoid(rate[t])[:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], states))
                 else:
-                    learned = dt[t][:, None] * v[t]
+                    learned = dt[t] * v[t]
                 states += np.einsum("hk,hv->hkv", k[t], learned)
                 y[t] = np.einsum("hk,hkv->hv", q[t], states)
             self.g.state_point(states, f"{blk}ssm_state")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.hyperparameters import MAXIMA, Hyperparameters
 from localinfer.graph.properties.rope import Rope
 from localinfer.graph.properties.sliding_window import sliding_window_layers
 from localinfer.kernels.layout import FIRST_BIAS, MAX_BIAS_DISTANCE
@@ -126,6 +126,8 @@ def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks
         raise hparams.error("attention.head_count", what)
     usual = max(1, embedding_length // most)
     key, value = hparams.count("attention.key_length", usual), hparams.count("attention.value_length", usual)
+    if hparams.has("attention.key_length_mla"):  # values are latent vectors, also where files have another length
+        value = hparams.count("attention.kv_lora_rank", maximum=MAXIMA["attention.value_length"])
     lengths = [(key, value)] * blocks
     if hparams.has("attention.key_length_swa") or hparams.has("attention.value_length_swa"):
         local = hparams.count("attention.key_length_swa", key), hparams.count("attention.value_length_swa", value)

@@ -44,9 +44,8 @@ def read_latent_shape(hparams: Hyperparameters) -> LatentShape:
     for name, n in {**lengths, "rope.dimension_count": rope_dim}.items():
         if n % VALUE_GROUP:
             raise hparams.unsupported(name, n)
-    for name, n in (("attention.key_length", rank + rope_dim), ("attention.value_length", rank)):
-        if hparams.count(name) != n:
-            raise hparams.error(name, f"is {hparams.count(name)}, not {n}")
+    if (length := hparams.count("attention.key_length")) != rank + rope_dim:
+        raise hparams.error("attention.key_length", f"is {length}, not {rank + rope_dim}")
     scaling_factor = hparams.positive("rope.scaling.factor", 1.0)
     amplitude = yarn_amplitude(scaling_factor, 10 * hparams.number("rope.scaling.yarn_log_multiplier", 0.0))
     return LatentShape(rank, rope_dim, key - rope_dim, value, key**-0.5 * amplitude**2)

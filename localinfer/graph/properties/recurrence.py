@@ -6,6 +6,7 @@ from typing import NamedTuple
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.kernels.layout import state_strip
 
+MAX_DECAY_BOUND = 80  # e^-80 is about the smallest float32
 RECURRENT_KEYS = ("ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
 
 
@@ -13,8 +14,9 @@ class Recurrence(NamedTuple):
     """`heads` value heads use `groups` key and query heads; the state of a head is key x value numbers.
 
     `heads_per_key` adjacent value heads share a key head, and the next ones use the next key head, cyclically. `rule`
-    is the state update, "delta" or "add": see `localinfer.kernels.recurrent.state_matrix`. `width` is the width of the
-    preceding convolution in tokens.
+    is the state update, "delta", "kda" or "add": see `localinfer.kernels.recurrent.state_matrix`. `width` is the width
+    of the preceding convolution in tokens. The logarithms of the decays of "kda" are at least `decay_bound` (0: they
+    have no limit).
     """
 
     rule: str
@@ -24,6 +26,7 @@ class Recurrence(NamedTuple):
     key: int
     value: int
     width: int
+    decay_bound: float = 0.0
 
     @property
     def n_keys(self) -> int:
@@ -56,6 +59,20 @@ def read_recurrence(hparams: Hyperparameters, rule: str, *, repeat_interleave: b
     return Recurrence(
         rule, heads, groups, heads_per_key, key, inner // heads, hparams.count("ssm.conv_kernel", maximum=64)
     )
+
+
+def read_kda(hparams: Hyperparameters, heads: int, *, bounded: bool) -> Recurrence:
+    """Return the shape of Kimi Delta Attention, whose heads have keys and values of equal length. If decays are
+    `bounded`, the file has the limit of their logarithms. Raises UnsupportedError as `read_recurrence`."""
+    size = hparams.count("kda.head_dim", maximum=1 << 12)
+    if size % state_strip(size):
+        raise hparams.unsupported("kda.head_dim", size)
+    bound = hparams.number("kda.gate_lower_bound", 0.0) if bounded else 0.0
+    if bounded and not -MAX_DECAY_BOUND <= bound < 0:
+        what = f"is {bound:g}; it must be below 0, and at least -{MAX_DECAY_BOUND}"
+        raise hparams.error("kda.gate_lower_bound", what)
+    width = hparams.count("ssm.conv_kernel", maximum=64)
+    return Recurrence("kda", heads, heads, 1, size, size, width, bound)
 
 
 def read_wkv_head_size(hparams: Hyperparameters, embedding_length: int) -> int:

@@ -55,10 +55,11 @@ class Tensors:
         """Return a float32 tensor of shape (n,)."""
         return self.floats(name, n)
 
-    def vector_or_single_row(self, name: str, n: int) -> Tensor:
-        """Return a float32 tensor of shape (n,) or (1, n)."""
-        is_row = name in self.f.tensors and self.f.tensors[name].shape == (1, n)
-        return self.floats(name, *((1, n) if is_row else (n,)))
+    def floats_beside_ones(self, name: str, *shape: int) -> Tensor:
+        """Return a float32 tensor of this shape, in which the file may have further dimensions of 1, or lack some."""
+        stored = self.f.tensors[name].shape if name in self.f.tensors else shape
+        same = [n for n in stored if n != 1] == [n for n in shape if n != 1]
+        return self.floats(name, *(stored if same else shape))
 
     def floats(self, name: str, *shape: int) -> Tensor:
         """Return a float32 tensor of this shape."""

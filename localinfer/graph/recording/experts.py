@@ -51,7 +51,7 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         n = multiple_of_32(model.hparams, expert_length_key(model.hparams), model.block_count, blk.number)
         logits = self._g.matmul(router_input or h, f"{blk}ffn_gate_inp", router.count)
         bias_name = router_bias(model.f, str(blk))
-        bias = self._tensors.vector_or_single_row(bias_name, router.count) if bias_name else None
+        bias = self._tensors.floats_beside_ones(bias_name, router.count) if bias_name else None
         if router not in self._routings:
             self._routings[router] = allocate_routing(self._graph, router)
         routing = self._routings[router]
@@ -83,7 +83,7 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         if not tensors.has(f"{name}.weight") or tensors.f.tensors[f"{name}.weight"].shape != (router.count, x.n):
             return None
         weight, bias_name = tensors.tensor(f"{name}.weight", router.count, x.n), router_bias(tensors.f, prefix)
-        bias = tensors.vector_or_single_row(bias_name, router.count) if bias_name else None
+        bias = tensors.floats_beside_ones(bias_name, router.count) if bias_name else None
         logits = matmul(graph, x, weight, bias=tensors.bias(name, router.count), is_part_of_model=False)
         if router not in self._predictions:
             pairs = graph.batch * router.used
@@ -109,7 +109,7 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         return self._tensors.vector(f"{name}.scale", count) if self._tensors.has(f"{name}.scale") else None
 
     def sigmoid_gate(self, y: Buffer, h: Buffer, name: str) -> None:
-        weight = self._tensors.vector_or_single_row(f"{name}.weight", h.n)
+        weight = self._tensors.floats_beside_ones(f"{name}.weight", h.n)
         self._graph.op(name, SIGMOID_GATE, y.rows, chunks=(0, 8), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
 
 

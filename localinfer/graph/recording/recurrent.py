@@ -12,6 +12,7 @@ from localinfer.graph.properties.tensors import row_slice
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.layout import SCAN_STRIP, convolution_scratch_bytes, scan_scratch_bytes, state_strip
 from localinfer.kernels.signatures import (
+    CHANNEL_DECAY,
     CONVOLVE,
     LERP,
     RECUR,
@@ -31,7 +32,7 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         self._model, self._graph, self._tensors, self._states = model, model.graph, model.tensors, model.states
 
     def convolve(self, x: Buffer, name: str, width: int, activation: str = "none") -> Buffer:
-        y, weight = self._graph.buffer(x.n), self._tensors.floats(f"{name}.weight", x.n, width)
+        y, weight = self._graph.buffer(x.n), self._tensors.floats_beside_ones(f"{name}.weight", x.n, width)
         tail = self._states.add_layer(4 * (width - 1) * x.n)
         self._graph.need_scratch(convolution_scratch_bytes(width))
         self._graph.op(
@@ -44,18 +45,27 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         return y
 
     def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
-        y, numbers = self._graph.buffer(shape.heads * shape.value), (shape.heads, *([1] if shape.rule == "add" else []))
-        bias = self._tensors.vector(f"{blk}ssm_dt.bias", shape.heads)
+        y, of_channels = self._graph.buffer(shape.heads * shape.value), shape.rule == "kda"
+        a = self._tensors.floats_beside_ones(f"{blk}ssm_a", shape.heads)
+        bias = self._tensors.vector(f"{blk}ssm_dt.bias", step.n)
+        if of_channels:
+            self._graph.op(
+                f"{blk}decay", CHANNEL_DECAY, x.rows, chunks=(1, 8), step=step, a=a, bias=bias, heads=shape.heads,
+                constants={"key": shape.key, "gate": "sigmoid" if shape.decay_bound else "softplus"},
+                bound=shape.decay_bound,
+            )  # fmt: skip
+            self._graph.need_scratch(4 * shape.key)
         state_bytes = 4 * shape.heads * shape.key * shape.value
         state = self._states.add_layer(state_bytes)
         self._graph.op(
             f"{blk}recur", RECUR[shape.rule], x.rows,
-            constants={"key": shape.key, "value": shape.value, "heads_per_key": shape.heads_per_key},
+            constants={"key": shape.key, "value": shape.value}
+            | ({} if of_channels else {"heads_per_key": shape.heads_per_key}),
             chunks=(1, 8), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
             cost=CostModel(Cost(state_bytes), Cost(fmas=3 * state_bytes // 4)),
-            a=self._tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, segments=self._states.segments,
+            a=0 if of_channels else a, bias=0 if of_channels else bias, segments=self._states.segments,
             state=state, y=y,
-            skip=self._tensors.floats(f"{blk}ssm_d", *numbers) if shape.rule == "add" else 0,
+            skip=self._tensors.floats_beside_ones(f"{blk}ssm_d", shape.heads) if shape.rule == "add" else 0,
         )  # fmt: skip
         self._model.points.add(f"{blk}ssm_heads", y)
         self._add_state_matrices(f"{blk}ssm_state", state, shape.heads, shape.key, shape.value)

