@@ -73,6 +73,7 @@ class Task(NamedTuple):
     layer_search: LayerSearch | None  # how the layers to remove are chosen
     conversion: str | None  # the Python file that describes the checkpoint
     architecture_file: str  # the Python file of the compute graph; "": a built-in one
+    scale_pairs: bool  # factors move between weights where this reduces the error
 
     @property
     def search(self) -> str:
@@ -95,6 +96,7 @@ def parse_task(
     effort = parse_effort(importance.effort, calibration)
     overrides, fields = parse_type_overrides(types), parse_metadata(source.override_kv or [])
     pruned, layer_search = parse_layers(source.prune_layers, source.prune_text)
+    check_scale_pairs(importance, effort, source.prune_layers is not None)
 
     from localinfer.quantization.plan import Request
 
@@ -113,7 +115,7 @@ def parse_task(
     return Task(
         positionals, request, target, recipe_file, parse_lab(types), effort, output.keep_split, output.force,
         report_path, calibration, source.target_model_dir, parse_adapters(source), source.remote, source.mmproj,
-        layer_search, source.conversion, source.architecture or "",
+        layer_search, source.conversion, source.architecture or "", importance.scale_pairs,
     )  # fmt: skip
 
 
@@ -124,12 +126,25 @@ def check_mmproj(types: TypeOptions, importance: ImportanceOptions, source: Sour
     given = {
         "--target-size": types.target_size, "--recipe": types.recipe,
         "--imatrix": importance.imatrix, "--calibrate": importance.calibrate,
+        "--scale-pairs": importance.scale_pairs or None,
         "--prune-layers": source.prune_layers, "--lora": source.lora, "--lora-scaled": source.lora_scaled,
         "--target-model-dir": source.target_model_dir, "--conversion": source.conversion,
         "--architecture": source.architecture,
     }  # fmt: skip
     if option := next((name for name, value in given.items() if value is not None), None):
         raise UsageError(f"{option}: cannot be combined with --mmproj, which converts the encoder only")
+
+
+def check_scale_pairs(options: ImportanceOptions, effort: str, prunes_layers: bool) -> None:
+    """Raise UsageError if --scale-pairs lacks the data that it needs, or is combined with what it cannot be."""
+    if not options.scale_pairs:
+        return
+    if options.calibrate is None and options.imatrix is None:
+        raise UsageError("--scale-pairs: requires --imatrix FILE or --calibrate FILE")
+    if effort == "fast":
+        raise UsageError("--scale-pairs: cannot be combined with --effort fast")
+    if prunes_layers:
+        raise UsageError("--scale-pairs: cannot be combined with --prune-layers; prune the model first with type COPY")
 
 
 def parse_positionals(words: Sequence[str]) -> Positionals:

@@ -169,11 +169,16 @@ def run(name: str, task: Task) -> None:
     from localinfer.quantization.report import Report
 
     status = screen.Status()
-    plan = make_plan(name, task, status)
+    if task.scale_pairs:
+        plan = choose_types(open_runnable_source(name, "--scale-pairs", task, status), task, status)
+    else:
+        plan = make_plan(name, task, status)
     sigbus_handler.install(screen.one_line(" or ".join(map(str, plan.source.files))))
     if plan.problem:
         raise plan.problem
     warn_missing_importance(plan)
+    if task.scale_pairs:
+        plan = search_scale_pairs(plan, task, status)
     if task.effort == "max" and not uses_feedback(plan, task.effort):
         screen.warn("--effort max: requires an imatrix with covariances or --calibrate; using --effort normal")
     out = output_path(plan.source, task)
@@ -193,6 +198,20 @@ def run(name: str, task: Task) -> None:
         screen.note(line)
     if task.report_path and report:
         write_report(task.report_path, report)
+
+
+def search_scale_pairs(plan: "QuantizationPlan", task: Task, status: screen.Status) -> "QuantizationPlan":
+    """Return the plan with the factors of its scale pairs."""
+    from localinfer.quantization.scale_pairs import with_scale_pairs
+
+    def show(done: int, count: int) -> None:
+        status.show(f"scale pairs: {done} of {count}")
+
+    plan = with_scale_pairs(
+        plan, effort=task.effort, threads=resolve_threads(task.positionals.threads), progress=show, compiling=status
+    )
+    status.erase()
+    return plan
 
 
 def warn_missing_importance(plan: "QuantizationPlan") -> None:
@@ -227,6 +246,7 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
             replace=task.replace,
             observer=progress,
             compiling=status,
+            scale_pairs=task.scale_pairs,
         )
     except (KeyboardInterrupt, SystemExit):
         status.erase()

@@ -104,6 +104,14 @@ class ImportanceOptions:
             "--calibrate-chunks", metavar="N", min=2, help="Maximum number of chunks of 512 tokens [default: 64]."
         ),
     ] = None
+    scale_pairs: Annotated[
+        bool,
+        typer.Option(
+            "--scale-pairs",
+            help="With --imatrix or --calibrate: move factors between weights where this reduces the error (AWQ). "
+            "LoRA adapters do not fit the result.",
+        ),
+    ] = False
     effort: Annotated[
         str | None,
         typer.Option(

@@ -32,8 +32,12 @@ LARGEST_EXPONENT = 15  # values below 2^15 are within the range of float16
 def open_lora(path: Path, target: Target) -> LoraFile:
     """Open a LoRA adapter for a model: a GGUF file, or PEFT's folder or safetensors file.
 
-    Raises LocalInferError for a damaged adapter or that of another model, UnsupportedError for other kinds of adapters.
+    Raises LocalInferError for a damaged adapter or that of another model, UnsupportedError for other kinds of adapters,
+    and for a model with scale pairs.
     """
+    if target.has_scale_pairs:
+        what = "the model was quantized with --scale-pairs, so adapters do not fit its matrices"
+        raise UnsupportedError(f"{printable(str(path))}: {what}")
     if path.is_dir() or path.suffix == ".safetensors":
         from localinfer.adapters.peft_adapter import open_peft_adapter
 

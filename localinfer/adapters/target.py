@@ -8,6 +8,7 @@ import numpy as np
 
 from localinfer.errors import LocalInferError
 from localinfer.escaping import printable
+from localinfer.gguf.file_types import SCALE_PAIRS
 from localinfer.gguf.reader import GGUF
 from localinfer.gguf.source import Source
 
@@ -22,11 +23,13 @@ class Shaped(Protocol):
 @dataclass(frozen=True, eq=False)
 class Target:
     """A model that an adapter is for. `numbers` are the metadata keys without the architecture whose values are
-    integers, or one integer per layer."""
+    integers, or one integer per layer. If it `has_scale_pairs`, its matrices have other inputs than those of the model
+    it was made from."""
 
     architecture: str
     tensors: Mapping[str, Shaped]
     numbers: Mapping[str, int | tuple[int, ...]]
+    has_scale_pairs: bool
 
     @classmethod
     def of_file(cls, f: GGUF) -> Self:
@@ -45,7 +48,8 @@ class Target:
     def _make(cls, architecture: str, tensors: Mapping[str, Shaped], metadata: Mapping[str, object]) -> Self:
         prefix = f"{architecture}."
         found = {key.removeprefix(prefix): integers(each) for key, each in metadata.items() if key.startswith(prefix)}
-        return cls(architecture, tensors, {key: value for key, value in found.items() if value is not None})
+        numbers = {key: value for key, value in found.items() if value is not None}
+        return cls(architecture, tensors, numbers, metadata.get(SCALE_PAIRS) is True)
 
     def number(self, key: str, layer: int = 0) -> int:
         """Return a number of the metadata, of one layer if they differ. Raises LocalInferError if it is missing."""

@@ -4,6 +4,7 @@ Source: llama.cpp's `enum llama_ftype`; numbers from 138 on are ik_llama.cpp's.
 """
 
 FILE_TYPE = "general.file_type"
+SCALE_PAIRS = "localinfer.scale_pairs"  # true: factors have moved between weights (`localinfer.graph.scale_pairs`)
 GUESSED = 1024  # LLAMA_FTYPE_GUESSED: a flag for a type that was not stated explicitly
 NUMBERS = {
     "F32": 0,

@@ -11,10 +11,11 @@ of the chunks and the covariances of one block. Finished blocks survive an inter
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +23,16 @@ from threadpoolctl import threadpool_limits
 
 from localinfer.errors import NotEnoughMemoryError
 from localinfer.gguf.atomic_file import require_writable_path
+from localinfer.gguf.file_types import SCALE_PAIRS
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.resumable_file import ResumableFile, resumable_file
-from localinfer.gguf.source import SourceTensor
+from localinfer.gguf.source import Field, SourceTensor
+from localinfer.graph.scale_pairs import ScalePair
 from localinfer.machine import resources
 from localinfer.options import Options
 from localinfer.quantization.feedback_encoders import (
     checked_factor,
     compile_feedback,
-    make_feedback_factory,
     make_parts_factory,
     supports_feedback,
 )
@@ -44,6 +46,10 @@ from localinfer.quantization.quantize import (
     plan_outputs,
     submit_tensor,
 )
+from localinfer.quantization.scale_pairs import pair_matrices, pairs_of_plan
+from localinfer.quantization.scale_search import search_factors
+from localinfer.quantization.shared_inputs import SharedInputs
+from localinfer.quantization.tensor_scales import TensorScales, tensor_scales
 from localinfer.quantization.tied_output_importance import TABLE, with_tied_output_importance
 from localinfer.quantization.worker_pool import WorkerPool
 from localinfer.runtime.engine import Engine
@@ -63,7 +69,8 @@ Chunks = NDArray[np.int32]  # (chunks, tokens)
 Names = tuple[str, ...]  # of matrices that share an input
 Statistics = InputStatistics | ExpertInputStatistics
 # By the names of matrices, and the rows of these; None: all rows, or those without statistics of their own.
-InputsByRows = dict[tuple[Names, range | None], Statistics]
+StatisticsByRows = dict[tuple[Names, range | None], Statistics]
+InputsByRows = dict[tuple[Names, range | None], SharedInputs]
 
 
 class CalibrationObserver:
@@ -94,13 +101,17 @@ def calibrate(
     replace: bool = False,
     observer: CalibrationObserver | None = None,
     compiling: Progress | None = None,
+    scale_pairs: bool = False,
 ) -> None:
     """Write the model of a plan, whose source is a GGUF file, calibrated on chunks of tokens of one text.
 
+    With `scale_pairs`, factors move between weights where this reduces the error (`localinfer.graph.scale_pairs`).
     A call with the same arguments resumes an interrupted run. Raises LocalInferError and then leaves no file behind;
     UnsupportedError for a model that cannot run; NotEnoughMemoryError.
     """
     source = plan.source
+    pairs = pairs_of_plan(plan) if scale_pairs else []
+    plan = dataclasses.replace(plan, fields={**plan.fields, SCALE_PAIRS: Field.flag(True)}) if pairs else plan
     out = out.resolve() if out.is_symlink() else out
     [output] = plan_outputs(dataclasses.replace(source, fields=plan.fields), out, plan.types, keep_split=False)
     source.require_not_input(out)
@@ -112,9 +123,8 @@ def calibrate(
         identity = run_identity(source.files, output, chunks)
         with resumable_file(out, output.layout.size, identity, replace=replace) as file:
             attention = AttentionObserver(exact, compiling)
-            _CalibrationRun(plan, output, attention, file, chunks, threads, observer or CalibrationObserver()).run(
-                compiling
-            )
+            job = CalibrationJob(plan, output, file, chunks, pairs, threads, observer or CalibrationObserver())
+            _CalibrationRun(job, attention).run(compiling)
 
 
 @contextmanager
@@ -142,6 +152,11 @@ def require_memory(engine: Engine, chunks: Chunks) -> None:
         raise engine.file.error("calibration", f"{what}; reduce --calibrate-chunks", NotEnoughMemoryError)
 
 
+def matrix_name(tensor: str) -> str:
+    """Return the name of a matrix in its block."""
+    return tensor.split(".")[-2]
+
+
 def run_identity(files: Iterable[Path], output: Output, chunks: Chunks) -> dict[str, str]:
     """Return what must be equal in two runs for one to resume the other."""
     states = [(file.resolve(), file.stat()) for file in files]
@@ -153,6 +168,18 @@ def run_identity(files: Iterable[Path], output: Output, chunks: Chunks) -> dict[
     }
 
 
+class CalibrationJob(NamedTuple):
+    """What a calibration writes, from which text, and between which tensors factors may move."""
+
+    plan: QuantizationPlan
+    output: Output
+    file: ResumableFile
+    chunks: Chunks
+    pairs: Sequence[ScalePair]
+    threads: int
+    observer: CalibrationObserver
+
+
 class _CalibrationRun:
     """One pass over all blocks that are not finished.
 
@@ -160,24 +187,16 @@ class _CalibrationRun:
     written again after the blocks, when their inputs as output matrix are known.
     """
 
-    def __init__(
-        self,
-        plan: QuantizationPlan,
-        output: Output,
-        attention: AttentionObserver,
-        file: ResumableFile,
-        chunks: Chunks,
-        threads: int,
-        observer: CalibrationObserver,
-    ) -> None:
-        self._source, self._types = plan.source, plan.types
-        self._output, self._file, self._chunks = output, file, chunks
+    def __init__(self, job: CalibrationJob, attention: AttentionObserver) -> None:
+        self._source, self._types, self._pairs = job.plan.source, job.plan.types, job.pairs
+        self._output, self._file, self._chunks = job.output, job.file, job.chunks
         self._source_engine, self._attention = attention.engine, attention
-        self._threads, self._observer = threads, observer
+        self._threads, self._observer = job.threads, job.observer
         self._blocks = attention.engine.compiled_graph.model_graph.block_count
         self._output_matrix = self._output_matrix_name()
         self._total_cost = self._cost_of_all()
         self._cost_so_far = 0.0
+        self._scales: dict[str, TensorScales] = {}  # of the tensors of the current block
 
     def run(self, compiling: Progress | None) -> None:
         """Write everything that an earlier run has not written."""
@@ -212,6 +231,7 @@ class _CalibrationRun:
         inputs_by_rows = self._collect_inputs(f"{where}: collecting inputs", number, states)
         measured = {name for names, _ in inputs_by_rows for name in names}
         others = [each for each in self._tensors_of(number) if each.name not in measured]
+        self._scales = self._search_scales(where, number, inputs_by_rows)
         self._write(others, make_encoder_factory("normal", {}))
         self._encode_all(where, inputs_by_rows)
 
@@ -219,51 +239,63 @@ class _CalibrationRun:
         """Write the output matrix, if there is one."""
         if self._output_matrix:
             inputs_by_rows = self._collect_inputs("output layer: collecting inputs", None, states)
+            self._scales = {}
             self._encode_all("output layer", inputs_by_rows)
 
+    def _search_scales(self, where: str, number: int, inputs: InputsByRows) -> dict[str, TensorScales]:
+        """Return the scales of the tensors of a block. The inputs are left divided by them."""
+        found = []
+        for pair in self._pairs:
+            if pair.block == number:
+                self._report(f"{where}: scales of the inputs of {', '.join(map(matrix_name, pair.products))}")
+                matrices = pair_matrices(self._source, self._types, pair, inputs)
+                factors = search_factors(pair, matrices, self._threads)
+                found += [(pair, factors)] if factors is not None else []
+        return tensor_scales(self._source.tensors, found)
+
     def _collect_inputs(self, what: str, number: int | None, states: Floats) -> InputsByRows:
-        """Return statistics of the inputs of a block's matrices, or of the output layer's if `number` is None."""
-        inputs_by_rows: InputsByRows = {}
+        """Return the inputs of a block's matrices, or of the output layer's if `number` is None."""
+        statistics: StatisticsByRows = {}
         cost = self._cost_of_reading(number)
         for x in states:
             self._report(what)
             probe = ActivationProbe(self._source_engine, self._attention)
             given = probe.output_layer_inputs(x) if number is None else probe.block_inputs(number, x)
-            self._add_inputs(inputs_by_rows, given, len(x))
+            self._add_inputs(statistics, given, len(x))
             self._cost_so_far += cost
-        for (names, _), inputs in inputs_by_rows.items():
+        for (names, _), inputs in statistics.items():
             if not np.isfinite(inputs.square_sums).all():
                 raise self._source_engine.file.error(f"tensor {names[0]}", "has inputs that are not finite")
-        return inputs_by_rows
+        return {key: self._shared_inputs(key[0], inputs) for key, inputs in statistics.items()}
 
-    def _add_inputs(self, inputs_by_rows: InputsByRows, given: Iterable[WeightInputs], tokens: int) -> None:
+    def _shared_inputs(self, names: Names, inputs: Statistics) -> SharedInputs:
+        """Return the inputs with these statistics, whose covariance is overwritten."""
+        factor = checked_factor(names[0], inputs.covariance, self._threads) if inputs.covariance else None
+        return SharedInputs(names, inputs.mean_squares, None, factor)
+
+    def _add_inputs(self, statistics: StatisticsByRows, given: Iterable[WeightInputs], tokens: int) -> None:
         for each in given:
             n, covariance, key = each.x.shape[1], any(map(self._gets_feedback, each.names)), (each.names, each.rows)
-            if key not in inputs_by_rows and each.expert is None:
-                inputs_by_rows[key] = InputStatistics.empty(n, covariance=covariance)
-            elif key not in inputs_by_rows:
-                inputs_by_rows[key] = ExpertInputStatistics.empty(each.weights[0].shape[0], n)
-            inputs = inputs_by_rows[key]
+            if key not in statistics and each.expert is None:
+                statistics[key] = InputStatistics.empty(n, covariance=covariance)
+            elif key not in statistics:
+                statistics[key] = ExpertInputStatistics.empty(each.weights[0].shape[0], n)
+            inputs = statistics[key]
             if isinstance(inputs, ExpertInputStatistics):
                 inputs.add(each.expert or 0, each.x)
             else:
                 inputs.add(each.x, tokens, self._threads)
 
     def _encode_all(self, where: str, inputs_by_rows: InputsByRows) -> None:
-        """Encode and write matrices, those that share an input together. Their statistics are freed one by one."""
+        """Encode and write matrices, those that share an input together. Their inputs are freed one by one."""
         for names in dict.fromkeys(names for names, _ in inputs_by_rows):
-            self._report(f"{where}: {', '.join(name.split('.')[-2] for name in names)}")
+            self._report(f"{where}: {', '.join(map(matrix_name, names))}")
             parts = [rows for others, rows in inputs_by_rows if others == names]
-            factories = {rows: self._make_factory(names, inputs_by_rows.pop((names, rows))) for rows in parts}
+            factories = {rows: inputs_by_rows.pop((names, rows)).encoder_factory for rows in parts}
             tensors = [self._source.tensors[name] for name in names]
             whole = factories.get(None) if len(parts) == 1 else None
             self._write(tensors, whole or make_parts_factory(factories, tensors[0].shape[0]))
             self._cost_so_far += sum(map(self._cost_of_encoding, tensors))
-
-    def _make_factory(self, names: Names, inputs: Statistics) -> EncoderFactory:
-        """Return the factory of encoders for inputs with these statistics, whose covariance is overwritten."""
-        factor = checked_factor(names[0], inputs.covariance, self._threads) if inputs.covariance else None
-        return make_feedback_factory(dict.fromkeys(names, inputs.mean_squares), lambda _: factor)
 
     def _write(
         self,
@@ -276,7 +308,8 @@ class _CalibrationRun:
         with WorkerPool(self._threads) as pool:
             for tensor in tensors:
                 number, offset = self._types[tensor.name], self._output.layout.offsets[tensor.name]
-                job = TensorJob(self._source, tensor, number, self._file.file, offset, None)
+                scales = self._scales.get(tensor.name)
+                job = TensorJob(self._source, tensor, number, self._file.file, offset, None, scales)
                 submit_tensor(pool, job, encoder_factory, on_tensor)
 
     def _run_block(self, rounded: Engine, number: int, states: Floats) -> None:

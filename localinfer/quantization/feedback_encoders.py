@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.escaping import printable
-from localinfer.quantization.quantize import EncoderFactory, RowEncoder, make_encoder_factory
+from localinfer.quantization.quantize import NO_SCALES, EncoderFactory, RowEncoder, make_encoder_factory
 from localinfer.quantization.rows import Matrix, get_decoder
+from localinfer.quantization.tensor_scales import TensorScales
 from quant.encoders.block_feedback import BlockFeedbackEncoder, is_codebook_type
 from quant.encoders.cholesky import CholeskyFactor, factorize
 from quant.encoders.covariance import Covariance
@@ -71,8 +72,12 @@ def make_parts_factory(factories: Mapping[range | None, EncoderFactory], n_rows:
     return EncoderFactory(make_encoder, n_rows)
 
 
-def make_factor_lookup(covariances: Mapping[str, Covariance], threads: int = 1) -> FactorLookup:
+def make_factor_lookup(
+    covariances: Mapping[str, Covariance], threads: int = 1, scales: Mapping[str, TensorScales] = NO_SCALES
+) -> FactorLookup:
     """Return a function that factorizes the covariance of a tensor, by name, or returns None if it is unknown.
+
+    The factor is that of inputs divided by the `scales` of the columns.
 
     It caches the last factor, because tensors next to each other in a file often share it. It raises LocalInferError
     for a covariance that is not positive definite.
@@ -86,6 +91,8 @@ def make_factor_lookup(covariances: Mapping[str, Covariance], threads: int = 1) 
         if covariance not in last:
             last.clear()
             last[covariance] = checked_factor(name, replace(covariance, products=covariance.products.copy()), threads)
+            if name in scales:
+                last[covariance].scale_inputs(np.reciprocal(scales[name].columns))
         return last[covariance]
 
     return triangle_for

@@ -53,11 +53,11 @@ def write_plan(
     encoder_factory = make_encoder_factory(search, importance, plan.components)
     if uses_feedback(plan, effort):
         compile_feedback(plan.changed_types, compiling)
-        factors = make_factor_lookup(plan.covariances, threads)
+        factors = make_factor_lookup(plan.covariances, threads, plan.scales)
         encoder_factory = make_feedback_factory(importance, factors, plan.components)
     return quantize(
-        replace(plan.source, fields=plan.fields), out, plan.types, encoder_factory=encoder_factory, threads=threads,
-        options=options, progress=progress, observer=observer,
+        replace(plan.source, fields=plan.fields), out, plan.types, encoder_factory=encoder_factory,
+        scales=plan.scales, threads=threads, options=options, progress=progress, observer=observer,
     )  # fmt: skip
 
 

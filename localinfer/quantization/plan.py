@@ -31,6 +31,7 @@ from localinfer.quantization.recipes import (
     layer_of,
     requires_imatrix,
 )
+from localinfer.quantization.tensor_scales import TensorScales
 from quant import FORMATS, ggml
 from quant.encoders.covariance import Covariance
 
@@ -66,7 +67,8 @@ class QuantizationPlan:
     """The types and metadata of the model to write. `problem` is the reason not to write it, if there is one.
 
     `importance` maps tensor names to the weights of the columns' errors, float32 (matrices, n). `components` maps names
-    to the principal components of the inputs, (n, r), and `covariances` to their covariance.
+    to the principal components of the inputs, (n, r), and `covariances` to their covariance, which is that of inputs
+    not yet divided by the factors in `scales` of the columns.
     """
 
     source: Source
@@ -76,6 +78,7 @@ class QuantizationPlan:
     components: Mapping[str, Floats]
     covariances: Mapping[str, Covariance]
     problem: LocalInferError | None
+    scales: Mapping[str, TensorScales] = field(default_factory=dict)
 
     @property
     def types(self) -> dict[str, int]:

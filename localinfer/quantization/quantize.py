@@ -36,6 +36,7 @@ from localinfer.quantization.rows import (
     Floats,
     Matrix,
     RowSlice,
+    check_values,
     get_decoder,
     load_bytes,
     matrices,
@@ -43,6 +44,7 @@ from localinfer.quantization.rows import (
     row_slices,
     tensor_error,
 )
+from localinfer.quantization.tensor_scales import TensorScales
 from localinfer.quantization.worker_pool import WorkerPool
 from quant import FORMATS, ggml
 from quant.encoders.block_feedback import BlockLowRankEncoder, compute_block_gains, is_codebook_type
@@ -53,6 +55,7 @@ from quant.jit import loader
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); thread-safe
 RowObserver = Callable[[Matrix, int, Floats, Bytes], None]  # matrix, first row, x, out; must be thread-safe
 T = TypeVar("T")
+NO_SCALES: Mapping[str, TensorScales] = {}
 InputFunction = Callable[[Floats, Floats], T]  # arguments: mean squares, (n,), and components, (n, r)
 CACHED_INPUTS = 8  # results of cached_per_tensor; the matrices of a layer have about four different inputs
 Progress = Callable[[SourceTensor, int], None]  # tensor, number of its weights that are done; called in order
@@ -101,6 +104,7 @@ def quantize(
     types: Mapping[str, int],
     *,
     encoder_factory: EncoderFactory,
+    scales: Mapping[str, TensorScales] = NO_SCALES,
     threads: int = 1,
     options: OutputOptions = NEW_FILE,
     progress: Progress | None = None,
@@ -108,9 +112,10 @@ def quantize(
 ) -> list[Path]:
     """Write the source's tensors, converted to `types`, and its metadata. Return the paths of the files.
 
-    `types` maps tensor names to ggml type numbers. Every value is checked to be finite. `encoder_factory` is called
-    once for each matrix that changes its type. The `observer` receives each slice before and after encoding. A
-    converted checkpoint must be a model that can be run. Raises LocalInferError and then leaves no file behind.
+    `types` maps tensor names to ggml type numbers, and `scales` to factors. Every value is checked to be finite.
+    `encoder_factory` is called once for each matrix that changes its type or has factors. The `observer` receives each
+    slice before and after encoding. A converted checkpoint must be a model that can be run. Raises LocalInferError and
+    then leaves no file behind.
     """
     out = resolve_symlink(out) if out.is_symlink() else out  # replace the target of the link, not the link
     outputs = plan_outputs(source, out, types, options.keep_split)
@@ -123,7 +128,9 @@ def quantize(
                 file.write_at(0, output.layout.header)
                 for tensor in output.tensors:
                     offset = output.layout.offsets[tensor.name]
-                    job = TensorJob(source, tensor, types[tensor.name], file, offset, observer)
+                    job = TensorJob(
+                        source, tensor, types[tensor.name], file, offset, observer, scales.get(tensor.name)
+                    )
                     submit_tensor(pool, job, encoder_factory, progress)
         if source.path.is_dir():  # a checkpoint, which has no other proof that its model can be run
             require_runnable(files[0].temporary, source.path, options.architecture_file)
@@ -162,7 +169,7 @@ def _output(path: Path, fields: Mapping[str, Field], types: Mapping[str, int], t
 
 @dataclass(frozen=True, slots=True)
 class TensorJob:
-    """A tensor, its type, and its position in the output file."""
+    """A tensor, its type, its position in the output file, and its factors, if any."""
 
     source: Source
     tensor: SourceTensor
@@ -170,6 +177,7 @@ class TensorJob:
     file: AtomicFile
     offset: int
     observer: RowObserver | None
+    scales: TensorScales | None = None
 
 
 def submit_tensor(
@@ -179,7 +187,7 @@ def submit_tensor(
     data = load_bytes(job.source, job.tensor)
     done = 0
     for matrix in matrices(job.tensor, job.type):
-        encode = encoder_factory(matrix) if job.type != job.tensor.type else None
+        encode = encoder_factory(matrix) if job.type != job.tensor.type or job.scales else None
         for row_slice in row_slices(matrix, data, encoder_factory.min_rows):
             done += math.prod(row_slice.shape)
             pool.submit(
@@ -213,6 +221,9 @@ def _encode_slice(job: TensorJob, row_slice: RowSlice, encode: RowEncoder | None
     x, out = _SCRATCH.buffers(row_slice.shape, job.type)
     offset = job.offset + row_slice.row * ggml.nbytes(job.type, [row_slice.matrix.n])
     large = read_rows(job.source, row_slice, x)
+    if job.scales:
+        job.scales.apply(x, row_slice.first)
+        large = check_values(job.source, row_slice.matrix, row_slice.numbers, x)
     if encode is None:
         job.file.write_at(offset, row_slice.data.data)
         return

@@ -59,6 +59,11 @@ class RowSlice:
         return self.matrix.number * self.matrix.rows + self.first
 
     @property
+    def numbers(self) -> range:
+        """The numbers of the rows in the matrix."""
+        return range(self.first, self.first + self.count)
+
+    @property
     def shape(self) -> tuple[int, int]:
         """The number of rows and of columns."""
         return self.count, self.matrix.n
@@ -97,7 +102,7 @@ def read_rows(source: Source, row_slice: RowSlice, x: Floats) -> bool:
     if row_slice.matrix.tensor.type not in FORMATS:
         return False
     get_decoder(row_slice.matrix.tensor.type).rows(row_slice.data, x)
-    return check_values(source, row_slice.matrix, range(row_slice.first, row_slice.first + row_slice.count), x)
+    return check_values(source, row_slice.matrix, row_slice.numbers, x)
 
 
 def read_selected_rows(source: Source, matrix: Matrix, data: Bytes, numbers: Sequence[int]) -> Floats:

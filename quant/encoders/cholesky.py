@@ -36,6 +36,25 @@ class CholeskyFactor(NamedTuple):
     costs: Floats
     diagonal_blocks: list[Floats]
 
+    def scale_inputs(self, scales: Floats) -> None:
+        """Make this the factor of inputs that are multiplied by `scales`, (n,), in place: R becomes diag(scales) R."""
+        self.unit_upper[:] *= scales[:, None]
+        self.unit_upper[:] /= scales
+        self.costs[:] *= np.square(scales)
+        for number, square in enumerate(self.diagonal_blocks):
+            part = scales[number * BLOCK_COLUMNS : (number + 1) * BLOCK_COLUMNS]
+            square *= part[:, None]
+            square *= part
+
+    def cost(self, errors: Floats) -> float:
+        """Return the sum of e H e^T over the rows e of `errors`, (rows, n)."""
+        total = 0.0
+        for first in range(0, len(self.costs), BLOCK_COLUMNS):
+            end = min(first + BLOCK_COLUMNS, len(self.costs))
+            carried = errors[:, :end] @ self.unit_upper[:end, first:end]
+            total += float((np.square(carried, dtype=np.float64) @ self.costs[first:end]).sum())
+        return total
+
 
 def factorize(
     covariance: Covariance, *, trust: float = TRUST, damping: float = DAMPING, threads: int = 1

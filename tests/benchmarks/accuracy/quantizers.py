@@ -80,6 +80,14 @@ def with_covariances(task: Task) -> None:
     quantize(task, "--calibrate", require_imatrix(task.text))
 
 
+def with_scale_pairs(task: Task) -> None:
+    quantize(task, "--imatrix", require_imatrix(task.imatrix), "--scale-pairs")
+
+
+def with_covariances_and_scale_pairs(task: Task) -> None:
+    quantize(task, "--calibrate", require_imatrix(task.text), "--scale-pairs")
+
+
 def llama_cpp_without_imatrix(task: Task) -> None:
     quantize_with_llama_cpp(task, None)
 
@@ -114,5 +122,7 @@ QUANTIZERS = {  # baselines first
     "localinfer": Quantizer(without_imatrix, uses_calibration=False),
     "llama.cpp+imatrix": Quantizer(llama_cpp_with_imatrix, uses_calibration=True),
     "localinfer+imatrix": Quantizer(with_imatrix, uses_calibration=True),
+    "localinfer+scale-pairs": Quantizer(with_scale_pairs, uses_calibration=True),
     "max+covariances": Quantizer(with_covariances, uses_calibration=True),
+    "max+scale-pairs": Quantizer(with_covariances_and_scale_pairs, uses_calibration=True),
 }

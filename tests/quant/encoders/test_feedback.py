@@ -60,6 +60,22 @@ def test_factor_reproduces_covariance(inputs: NDArray[np.float64]) -> None:
     assert abs(r @ r.T - h).max() < 1e-5 * abs(h).max()
 
 
+def test_scaled_inputs_have_the_scaled_covariance(inputs: NDArray[np.float64], weights: Floats) -> None:
+    """Errors that are divided by the scales of the inputs cost the same, in float64 and in blocks of the factor."""
+    covariance = inputs.T @ inputs
+    scales = np.exp(np.random.default_rng(3).normal(0, 0.5, N)).astype(np.float32)
+    factor, h = factor_of(covariance, trust=0.5, damping=0.0), (covariance + np.diag(covariance.diagonal())) / 2
+    errors = weights.astype(np.float64)
+    expected = np.einsum("ri,ij,rj->", errors, h, errors, optimize=True)
+    assert factor.cost(weights) == pytest.approx(expected, rel=1e-4)
+    factor.scale_inputs(scales)
+    assert factor.cost(weights / scales) == pytest.approx(expected, rel=1e-4)
+    scaled = factor_of(covariance * scales * scales[:, None], trust=0.5, damping=0.0)
+    np.testing.assert_allclose(factor.costs, scaled.costs, rtol=1e-4)
+    for actual, desired in zip(factor.diagonal_blocks, scaled.diagonal_blocks, strict=True):
+        np.testing.assert_allclose(np.triu(actual), np.triu(desired), rtol=1e-5)
+
+
 def test_shrunk_products_are_not_propagated(inputs: NDArray[np.float64]) -> None:
     products = (inputs.T @ inputs).astype(np.float32)
     actual = factorize(Covariance(products.copy(), 1e30, 2), damping=0.0)
