@@ -3,9 +3,8 @@ layer. The full-attention layers have no rotary embedding."""
 
 from localinfer.graph.attention import sliding_layers, sliding_window
 from localinfer.graph.builder import AttentionSpec, Builder, X
-from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.decoder import ONE_NORM, DecoderSpec, build_decoder
 
-ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 PATTERN = 4
 
 

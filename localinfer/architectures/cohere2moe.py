@@ -3,10 +3,10 @@ Dense first layers have rotary embeddings in any case."""
 
 from dataclasses import replace
 
-from localinfer.architectures.cohere2 import ONE_NORM, PATTERN
+from localinfer.architectures.cohere2 import PATTERN
 from localinfer.graph.attention import sliding_layers, sliding_window
 from localinfer.graph.builder import AttentionSpec, Builder, X
-from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.decoder import ONE_NORM, DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 
 

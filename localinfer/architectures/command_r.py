@@ -2,9 +2,7 @@
 normalizes each head of queries and keys."""
 
 from localinfer.graph.builder import AttentionSpec, Builder, X
-from localinfer.graph.decoder import DecoderSpec, build_decoder
-
-ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
+from localinfer.graph.decoder import ONE_NORM, DecoderSpec, build_decoder
 
 
 def build(g: Builder[X]) -> None:

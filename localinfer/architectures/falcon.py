@@ -1,9 +1,8 @@
 """Falcon (TII, 2023): parallel branches after one or two LayerNorms, and multi-query or grouped-query attention."""
 
 from localinfer.graph.builder import AttentionSpec, Builder, X
-from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.decoder import ONE_NORM, DecoderSpec, build_decoder
 
-ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 TWO_NORMS = {"attention": "attn_norm_2", "feed_forward": "attn_norm"}
 
 

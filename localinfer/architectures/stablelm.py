@@ -1,9 +1,7 @@
 """StableLM (Stability AI, 2023): LayerNorms. The 12B model has parallel branches and a norm per head."""
 
 from localinfer.graph.builder import AttentionSpec, Builder, X
-from localinfer.graph.decoder import PRE_NORMS, DecoderSpec, build_decoder
-
-ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
+from localinfer.graph.decoder import ONE_NORM, PRE_NORMS, DecoderSpec, build_decoder
 
 
 def build(g: Builder[X]) -> None:

@@ -82,6 +82,25 @@ def baichuan_hparams(config: JsonObject, hp: HParams) -> HParams:
     return hp
 
 
+def jais_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Set the factors of Jais's embedding and output layer, which are folded into them. Raises UnsupportedError if
+    scores are divided by the square root of the length of a head."""
+    prefix = "mup_" if "mup_embeddings_scale" in config.values else ""
+    if not config.get(f"{prefix}scale_qk_dot_by_d", bool, False):
+        raise config.error(f"{prefix}scale_qk_dot_by_d", "must be true", UnsupportedError)
+    output = config.positive_float(f"{prefix}width_scale")
+    if prefix:
+        output *= config.positive_float("mup_output_alpha")
+    factors = {"token_embd": config.positive_float(f"{prefix}embeddings_scale"), "output": output}
+    weight_factors = {kind: np.asarray(factor, np.float32) for kind, factor in factors.items()}
+    return replace(hp, tied_embeddings=False, weight_factors=weight_factors)
+
+
+def jais_alibi(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return how much scores decrease with the distance."""
+    return {"attention.max_alibi_bias": Field.float32(8.0)}
+
+
 def qwen_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001
     """Halve the feed-forward length of Qwen's first generation: config.json counts the rows of gate and up together."""
     return replace(hp, n_ff=hp.n_ff // 2)

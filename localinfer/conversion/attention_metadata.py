@@ -34,6 +34,14 @@ def mpt(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
     return fields | {"attention.clamp_kqv": Field.float32(attention.positive_float("clip_qkv"))}
 
 
+def plamo_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Set the number of PLaMo's heads of keys, each of which as many heads of queries share."""
+    shared = config.positive_int("n_shared_head", hp.n_head, 8)
+    if hp.n_head % shared:
+        raise config.error("n_shared_head", f"is {shared}; it must divide {hp.n_head}", UnsupportedError)
+    return replace(hp, n_head_kv=hp.n_head // shared)
+
+
 def require_no_rope_interval(config: JsonObject, hp: HParams) -> Fields:
     """Raise UnsupportedError unless rope is missing in every fourth layer only; GGUF has no key for another pattern."""
     uses_rope = [int((block + 1) % NO_ROPE_INTERVAL != 0) for block in range(hp.n_layer)]

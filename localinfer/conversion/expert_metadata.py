@@ -60,6 +60,18 @@ def bailing_experts(config: JsonObject, hp: HParams) -> Fields:
     return glm_experts(config, hp) | {"expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared)}
 
 
+def softmax_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return the expert metadata of models with shared experts that do not scale the experts' weights."""
+    return experts(config, hp) | {"expert_weights_scale": Field.float32(1.0)}
+
+
+def deepseek_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return the expert metadata of DeepSeek's first generation, with softmax gating (1 in GGUF); RoPE has no
+    scaling."""
+    more = {"expert_gating_func": Field.uint32(1), "rope.scaling.type": Field.text("none")}
+    return softmax_experts(config, hp) | more
+
+
 def exaone_experts(config: JsonObject, hp: HParams) -> Fields:
     """Return EXAONE's expert metadata, as Bailing's; RoPE has no scaling."""
     return bailing_experts(config, hp) | {"rope.scaling.type": Field.text("none")}

@@ -14,6 +14,7 @@ from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.mixture_of_experts import expert_feed_forward
 
 PRE_NORMS: Mapping[str, str] = {"attention": "attn_norm", "feed_forward": "ffn_norm"}
+ONE_NORM: Mapping[str, str] = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 POST_NORMS: Mapping[str, str] = {"attention": "post_attention_norm", "feed_forward": "post_ffw_norm"}
 NO_BRANCH_NORMS: Mapping[str, str] = {}
 

@@ -13,6 +13,7 @@ import json
 import logging
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def converted(name: str) -> dict[str, Any] | str:
         except NotImplementedError as error:
             return f"NotImplementedError: {error}"
         model_class.no_mtp = not head
+        gguf.TensorNameMap.block_mappings_cfg = dict(block_names())
         if hasattr(model_class, "_is_tokenizer_xlmroberta"):  # which must not be one of bytes
             model_class._is_tokenizer_xlmroberta = lambda self: False
         if hasattr(model_class, "_lora_files"):  # of the checkpoint before
@@ -92,6 +94,14 @@ def converted(name: str) -> dict[str, Any] | str:
                 {each.name: (each.shape.tolist()[::-1], each.data) for each in file.tensors}
             ),
         }
+
+
+@cache
+def block_names() -> dict[Any, Any]:
+    """Return the names of tensors of a layer. The conversion of Arctic replaces some for all that follow."""
+    from conversion.base import gguf
+
+    return dict(gguf.TensorNameMap.block_mappings_cfg)
 
 
 def with_further_blocks(init: Any, gguf: Any) -> Any:

@@ -1,6 +1,6 @@
 """The description of a reference model, which make_reference_models.py writes, and configurations that many have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,3 +63,21 @@ def layer_types(layers: int, period: int) -> dict[str, Any]:
     """Return layer types: the last of every `period` layers is global, the others have a window."""
     kinds = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(layers)]
     return {"sliding_window": WINDOW, "layer_types": kinds}
+
+
+def with_names(named: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return tensors or shapes with parts of their names replaced."""
+    result = {}
+    for name, value in named.items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        result[name] = value
+    return result
+
+
+def renaming(names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the functions of a Spec whose checkpoint has other names than the model: parts of its names -> others."""
+    return {
+        "shapes": lambda shapes: with_names(shapes, names),
+        "computed": lambda tensors: with_names(tensors, {new: old for old, new in names.items()}),
+    }

@@ -5,7 +5,14 @@ from functools import partial
 
 from localinfer.conversion import attention_metadata, expert_metadata
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, PRE_NORMS, SEPARATE_QKV, SHARED_EXPERTS
+from localinfer.conversion.architectures.common import (
+    EXPERTS,
+    GATED_FFN,
+    INTERLEAVED_ROPE,
+    PRE_NORMS,
+    SEPARATE_QKV,
+    SHARED_EXPERTS,
+)
 from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.tensor_formats import reorder
 
@@ -57,7 +64,18 @@ DEEPSEEK2_OCR = Architecture(
     required_values={"use_mla": False, "topk_method": "greedy", "moe_layer_freq": 1},
     defaults={"rms_norm_eps": 1e-6, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1},
 )
+DEEPSEEK = Architecture(
+    name="deepseek",
+    layer_tensors=DEEPSEEK2_OCR.layer_tensors,
+    moe_tensors=DEEPSEEK2_OCR.moe_tensors,
+    dense_tensors=DEEPSEEK2_OCR.dense_tensors,
+    reorder=INTERLEAVED_ROPE,
+    int_keys=DEEPSEEK2.int_keys,
+    metadata=expert_metadata.deepseek_experts,
+    required_values={"norm_topk_prob": False, "scoring_func": "softmax", "moe_layer_freq": 1, "attention_bias": False},
+)
 BY_CLASS = {
+    "DeepseekForCausalLM": DEEPSEEK,
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": DEEPSEEK3,
     "DeepseekOCRForCausalLM": DEEPSEEK2_OCR,

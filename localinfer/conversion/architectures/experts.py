@@ -151,6 +151,36 @@ BAILINGMOE2 = replace(
     },
     defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
 )  # fmt: skip
+BAILINGMOE = Architecture(
+    name="bailingmoe",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *EXPERTS, *SHARED_EXPERTS),
+    fused_sources=dict.fromkeys(("attn_q", "attn_k", "attn_v"), "attn_qkv"),
+    reorder={"attn_q": reorder.first_queries, "attn_k": reorder.middle_keys, "attn_v": reorder.last_values},
+    tensor_names={"attention.query_key_value": "attn_qkv", "attention.dense": "attn_output"},
+    key_aliases=BAILINGMOE2.key_aliases,
+    bool_keys={"norm_topk_prob": "expert_weights_norm"},
+    int_keys={
+        "first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count",
+    },
+    metadata=expert_metadata.softmax_experts,
+    required_values={
+        "first_k_dense_replace": 0, "use_qkv_bias": False, "use_bias": False, "norm_head": False, "norm_softmax": False,
+    },
+)  # fmt: skip
+ARCTIC = Architecture(
+    name="arctic",
+    layer_tensors=(*PRE_NORMS, "ffn_norm_exps", *SEPARATE_QKV, *GATED_FFN, *EXPERTS),
+    shapes={**dict.fromkeys(GATED_FFN, ("n_embd", "n_embd")), "ffn_norm_exps": ("n_embd",)},
+    reorder=INTERLEAVED_ROPE,
+    name_map_architecture="llama",  # the `gguf` package replaces names for all that follow once it made Arctic's map
+    tensor_names={
+        **MIXTRAL.tensor_names,
+        **{f"residual_mlp.{old}": new for old, new in zip(W123, GATED_FFN, strict=True)},
+        "residual_layernorm": "ffn_norm", "post_attention_layernorm": "ffn_norm_exps",
+    },
+    metadata=expert_metadata.experts,
+    required_values={"moe_layer_frequency": 1, "parallel_attn_mlp_res": True, "use_residual": True},
+)  # fmt: skip
 HY_V3 = replace(
     DOTS1,
     name="hy_v3",
@@ -365,6 +395,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "AfmoeForCausalLM": AFMOE,
     "BailingMoeV2ForCausalLM": BAILINGMOE2,
+    "BailingMoeForCausalLM": BAILINGMOE,
+    "ArcticForCausalLM": ARCTIC,
     "HYV3ForCausalLM": HY_V3,
     "LagunaForCausalLM": laguna,
     "MiMoV2FlashForCausalLM": MIMO2,

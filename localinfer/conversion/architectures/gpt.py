@@ -1,4 +1,5 @@
-"""GPT-2 and later models with LayerNorm: BLOOM, MPT, GPT-NeoX, StableLM, StarCoder, StarCoder2, CodeShell, Jais 2."""
+"""GPT-2 and later models with LayerNorm: BLOOM, MPT, GPT-NeoX, StableLM, StarCoder and StarCoder2, CodeShell, Jais and
+Jais 2."""
 
 from dataclasses import replace
 from functools import partial
@@ -60,6 +61,23 @@ CODESHELL = replace(
     required_values={**GPT2.required_values, "position_embedding_type": "rope", "group_query_attention": True},
     defaults={"hidden_act": "gelu_pytorch_tanh"},
 )
+JAIS = Architecture(
+    name="jais",
+    layer_tensors=(*PRE_NORMS, *FUSED_QKV, *GATED_FFN, *biases(*PRE_NORMS, *FUSED_QKV, *GATED_FFN)),
+    model_tensors=("output_norm.bias",),
+    fused_sources={"output": "token_embd"},  # whose factors differ
+    reorder=dict.fromkeys((*FUSED_QKV, *GATED_FFN), reorder.transpose),
+    ignored_tensors=r"transformer\.relative_pe\.slopes",
+    norm="layer",
+    activations=("swiglu",),
+    has_rope=False,
+    read_hparams=architecture_metadata.jais_hparams,
+    metadata=architecture_metadata.jais_alibi,
+    required_values={
+        "position_embedding_type": "alibi", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
+)  # fmt: skip
 BLOOM = Architecture(
     name="bloom",
     layer_tensors=GPT2.layer_tensors,
@@ -141,6 +159,7 @@ BY_CLASS = {
     "GPTBigCodeForCausalLM": STARCODER,
     "CodeShellForCausalLM": CODESHELL,
     "Jais2ForCausalLM": JAIS2,
+    "JAISLMHeadModel": JAIS,
     "BloomForCausalLM": BLOOM,
     "BloomModel": BLOOM,
     "MPTForCausalLM": MPT,

@@ -165,6 +165,12 @@ HUNYUAN_DENSE = Architecture(
 HUNYUAN_VL = replace(
     HUNYUAN_DENSE, name="hunyuan_vl", metadata=vision_metadata.mrope, ignored_tensors=r"vit\..*"
 )
+MAINCODER = Architecture(
+    name="maincoder",
+    layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS),
+    required_values={"attention_bias": False},
+)
+PANGU_EMBEDDED = Architecture(name="pangu-embedded", layer_tensors=(*LLAMA.layer_tensors, *biases(*SEPARATE_QKV)))
 SEED_OSS = Architecture(
     name="seed_oss",
     layer_tensors=("attn_norm", "post_attention_norm", *SEPARATE_QKV, *GATED_FFN),
@@ -196,5 +202,7 @@ BY_CLASS = {
     "PaddleOCRVLForConditionalGeneration": PADDLEOCR,
     "HunYuanDenseV1ForCausalLM": HUNYUAN_DENSE,
     "HunYuanVLForConditionalGeneration": HUNYUAN_VL,
+    "MaincoderForCausalLM": MAINCODER,
+    "PanguEmbeddedForCausalLM": PANGU_EMBEDDED,
     "SeedOssForCausalLM": SEED_OSS,
 }

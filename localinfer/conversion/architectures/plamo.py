@@ -1,12 +1,29 @@
-"""PLaMo 3, whose checkpoints have norms without an offset that differs between kinds."""
+"""PLaMo, whose heads of queries that share a key are not adjacent, and PLaMo 3, whose norms lack an offset that differs
+between kinds."""
 
 from dataclasses import replace
 
 from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.architectures.common import FUSED_QKV, HEAD_NORMS, POST_NORMS, PRE_NORMS, UNGATED_FFN
+from localinfer.conversion.architectures.common import (
+    FUSED_QKV,
+    GATED_FFN,
+    HEAD_NORMS,
+    POST_NORMS,
+    PRE_NORMS,
+    SEPARATE_QKV,
+    UNGATED_FFN,
+)
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.tensor_formats import reorder
 
+PLAMO = Architecture(
+    name="plamo",
+    layer_tensors=("attn_norm", *SEPARATE_QKV, *GATED_FFN),
+    reorder={"attn_q": reorder.group_tiled_heads, "attn_output": reorder.group_tiled_columns},
+    read_hparams=attention_metadata.plamo_hparams,
+    defaults={"max_position_embeddings": 4096},
+)
 PLAMO3 = Architecture(
     name="plamo3",
     layer_tensors=(*PRE_NORMS, *POST_NORMS, *FUSED_QKV, *HEAD_NORMS, *UNGATED_FFN),
@@ -36,4 +53,4 @@ def plamo3(config: JsonObject) -> Architecture:
     return replace(PLAMO3, defaults={**PLAMO3.defaults, "rope_scaling": scaling})
 
 
-BY_CLASS = {"Plamo3ForCausalLM": plamo3}
+BY_CLASS = {"PlamoForCausalLM": PLAMO, "Plamo3ForCausalLM": plamo3}

@@ -219,6 +219,17 @@ def group_gqa_qkv(values: Values, hp: HParams) -> Values:
     return np.concatenate([rows.reshape(-1, *values.shape[1:]) for rows in split_gqa_qkv(values, hp)])
 
 
+def group_tiled_heads(values: Values, hp: HParams) -> Values:
+    """Return query heads grouped by the key that they share: q1 q2 q1' q2' -> q1 q1' q2 q2'."""
+    heads = values.reshape(hp.heads_per_group, hp.n_head_kv, hp.head_dim, *values.shape[1:])
+    return heads.swapaxes(0, 1).reshape(values.shape)
+
+
+def group_tiled_columns(values: Values, hp: HParams) -> Values:
+    """Return the columns of query heads, in the order of `group_tiled_heads`."""
+    return group_tiled_heads(values.T, hp).T
+
+
 def split_gqa_qkv(values: Values, hp: HParams) -> tuple[Values, Values, Values]:
     """Return queries, keys and values, each (groups, heads per group, head_dim, ...)."""
     groups = values.reshape(hp.n_head_kv, hp.heads_per_group + 2, hp.head_dim, *values.shape[1:])
@@ -243,5 +254,5 @@ def gqa_values(values: Values, hp: HParams) -> Values:
 # Functions that also reorder columns, which is impossible for types whose columns are stored in blocks.
 COLUMN_REORDERS = (
     transpose, even_columns, odd_columns, first_columns, last_columns, latent_keys, latent_values, interleave_columns,
-    split_and_transpose_experts,
+    group_tiled_columns, split_and_transpose_experts,
 )  # fmt: skip

@@ -447,6 +447,8 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("mimo2", {"moe_layer_freq": [1, 0, 1, 1]}, "moe_layer_freq: must be 0 and then 1"),
         ("mimo2", {"swa_num_key_value_heads": 4}, "swa_num_key_value_heads: is 4; it must divide 6"),
         ("openelm", {"num_kv_heads": [1, 1]}, "num_kv_heads: must be 4 numbers from 0 to"),
+        ("plamo", {"n_shared_head": 4}, "n_shared_head: is 4; it must divide 6"),
+        ("jais", {"mup_scale_qk_dot_by_d": False}, "mup_scale_qk_dot_by_d: must be true"),
         ("openelm", {"ffn_multipliers": [1.0]}, "ffn_multipliers: must be 4 numbers"),
         ("openelm", {"ffn_multipliers": [-1.0]}, "ffn_multipliers: must be positive numbers"),
         ("deci", {"block_configs": [{}]}, "block_configs: must be 6 objects"),

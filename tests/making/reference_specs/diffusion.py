@@ -1,10 +1,10 @@
 """Diffusion language models, and their configurations as published checkpoints have them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from diffusion_model import RND1, DreamModel, LLaDAModelLM, LLaDAMoEModelLM
-from reference_spec import Spec, sizes
+from reference_spec import Spec, renaming, sizes
 from transformers import PreTrainedConfig
 
 PARTS = {  # of LLaDA's names -> the torch model's
@@ -26,16 +26,6 @@ MASK = {"mask_token_id": 257}
 MOE = {"num_experts": 12, "num_experts_per_tok": 4, "expert_size": 64, "rms_norm_eps": 1e-5}
 NARROW_MOE = {"num_experts": 8, "num_experts_per_tok": 3, "expert_size": 96, "rms_norm_eps": 1e-6}
 DENSE = {"num_experts": 0, "head_norms": False, "rms_norm_eps": 1e-6, **MASK}
-
-
-def with_names(named: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return tensors or shapes with parts of their names replaced."""
-    result = {}
-    for name, value in named.items():
-        for old, new in names.items():
-            name = name.replace(old, new)
-        result[name] = value
-    return result
 
 
 def without_own(config: dict[str, Any], model_type: str, **more: Any) -> dict[str, Any]:
@@ -75,8 +65,7 @@ def rnd1(config: dict[str, Any]) -> dict[str, Any]:
 def of_llada(config: PreTrainedConfig) -> Spec:
     return Spec(
         architecture="llada", model=LLaDAModelLM, config=config, written=llada,
-        shapes=lambda shapes: with_names(shapes, {new: old for old, new in PARTS.items()}),
-        computed=lambda tensors: with_names(tensors, PARTS),
+        **renaming({own: published for published, own in PARTS.items()}),
     )  # fmt: skip
 
 
