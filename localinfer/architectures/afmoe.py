@@ -3,9 +3,9 @@ experts with a biased router. Full-attention layers, one in four, have no rotary
 
 import math
 
-from localinfer.graph.attention import local_rope, qkv, sliding_window
-from localinfer.graph.builder import AttentionSpec, Block, Builder, X
-from localinfer.graph.decoder import POST_NORMS, BranchOutput, DecoderSpec, build_decoder
+from localinfer.graph.attention import local_rope, sliding_window
+from localinfer.graph.builder import AttentionSpec, Builder, X
+from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder, gated_attention
 from localinfer.graph.mixture_of_experts import read_router
 
 PATTERN = 4
@@ -17,12 +17,6 @@ def build(g: Builder[X]) -> None:
         raise g.hparams.unsupported("attention.sliding_window", 0)
     attention = local_rope(g, AttentionSpec(g.rope("halves"), head_norm="before_rope"), PATTERN)
 
-    def gated_attention(blk: Block, h: X) -> BranchOutput[X]:
-        q, k, v = qkv(g, h, blk)
-        y = g.attend(blk, q, k, v, attention[blk.number])
-        gate = g.matmul(h, f"{blk}attn_gate", blk.heads.count * blk.heads.value)
-        return BranchOutput(g.gate(gate, y, "sigmoid"), "attn_output")
-
     router, scale = read_router(g, "sigmoid", normed=True), math.sqrt(g.embedding_length)
     spec = DecoderSpec(attention=attention, post_norms=POST_NORMS, embedding_scale=scale, router=router)
-    build_decoder(g, spec, gated_attention)
+    build_decoder(g, spec, gated_attention(g, spec, "sigmoid"))

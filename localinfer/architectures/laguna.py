@@ -3,9 +3,9 @@ sliding-window layers with another rotary embedding, and many experts with a bia
 
 from dataclasses import replace
 
-from localinfer.graph.attention import qkv, rope_swa, sliding_layers, sliding_window
-from localinfer.graph.builder import AttentionSpec, Block, Builder, X
-from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
+from localinfer.graph.attention import rope_swa, sliding_layers, sliding_window
+from localinfer.graph.builder import AttentionSpec, Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder, gated_attention
 from localinfer.graph.mixture_of_experts import read_router
 
 PATTERN = 4  # the first of every four layers has full attention, unless the file specifies otherwise
@@ -17,13 +17,5 @@ def build(g: Builder[X]) -> None:
     local = replace(full, rope=rope_swa(g, "halves", "rope.freq_base"), window=sliding_window(g))
     specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN, first=True)]
 
-    def gated_attention(blk: Block, h: X) -> BranchOutput[X]:
-        q, k, v = qkv(g, h, blk)
-        y = g.attend(blk, q, k, v, specs[blk.number])
-        count, name = blk.heads.count, f"{blk}attn_gate"
-        if g.f.tensors[f"{name}.weight"].shape[0] != count:
-            return BranchOutput(g.gate(g.matmul(h, name, count * blk.heads.value), y, "softplus"), "attn_output")
-        g.per_head.gate(y, g.matmul(h, name, count), count, "softplus")
-        return BranchOutput(y, "attn_output")
-
-    build_decoder(g, DecoderSpec(attention=specs, router=read_router(g, "sigmoid", normed=True)), gated_attention)
+    spec = DecoderSpec(attention=specs, router=read_router(g, "sigmoid", normed=True))
+    build_decoder(g, spec, gated_attention(g, spec, "softplus"))

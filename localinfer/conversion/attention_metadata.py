@@ -34,6 +34,11 @@ def mpt(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
     return fields | {"attention.clamp_kqv": Field.float32(attention.positive_float("clip_qkv"))}
 
 
+def window_rope_size(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
+    """Return the number of rotated values of heads with a sliding window."""
+    return {"rope.dimension_count_swa": Field.uint32(hp.rope_swa.n_rot)} if hp.sliding_window else {}
+
+
 def plamo_hparams(config: JsonObject, hp: HParams) -> HParams:
     """Set the number of PLaMo's heads of keys, each of which as many heads of queries share."""
     shared = config.positive_int("n_shared_head", hp.n_head, 8)

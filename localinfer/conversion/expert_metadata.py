@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
@@ -75,6 +77,11 @@ def deepseek_experts(config: JsonObject, hp: HParams) -> Fields:
 def exaone_experts(config: JsonObject, hp: HParams) -> Fields:
     """Return EXAONE's expert metadata, as Bailing's; RoPE has no scaling."""
     return bailing_experts(config, hp) | {"rope.scaling.type": Field.text("none")}
+
+
+def maple_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return Maple's expert metadata, with the limit of gates that its code has."""
+    return experts(config, hp) | {"swiglu_clamp_exp": Field.numbers(np.full(hp.n_layer, 7.0, np.float32))}
 
 
 def smallthinker_experts(config: JsonObject, hp: HParams) -> Fields:

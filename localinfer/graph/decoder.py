@@ -34,12 +34,14 @@ Mixer = Callable[[Block, X], BranchOutput[X] | None]
 class DecoderSpec:
     """A decoder by what distinguishes it from others. Its defaults are Llama's.
 
-    `attention` is that of all layers, or a list with one entry per layer. The strings in `pre_norms` and `post_norms`
-    name the norms before and after each branch. The fields without a comment are arguments of a builder's operations.
+    `attention` and `activation` are those of all layers, or lists with one entry per layer. The strings in `pre_norms`
+    and `post_norms` name the norms before and after each branch. The fields without a comment are arguments of a
+    builder's operations.
     """
 
     attention: AttentionSpec | Sequence[AttentionSpec]
-    activation: str = "silu"
+    activation: str | Sequence[str] = "silu"
+    shared_activation: Sequence[str] = ()  # of the shared expert in each layer, if it is another one
     gated: bool = True
     length_counts_gate: bool = False
     row_norm: bool = False  # RMSNorm over whole rows of queries and keys
@@ -64,6 +66,10 @@ class DecoderSpec:
         if isinstance(self.attention, AttentionSpec):
             return self.attention
         return self.attention[min(blk.number, len(self.attention) - 1)]
+
+    def activation_of(self, blk: Block) -> str:
+        """Return the activation of a layer."""
+        return self.activation if isinstance(self.activation, str) else self.activation[blk.number]
 
 
 def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = None) -> None:
@@ -112,14 +118,31 @@ def attention_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> Bran
     return BranchOutput(a, "attn_output")
 
 
+def gated_attention(g: Builder[X], spec: DecoderSpec, activation: str) -> Mixer[X]:
+    """Return attention whose heads have gates: one for each head, or one for each of its values."""
+
+    def gated(blk: Block, h: X) -> BranchOutput[X]:
+        y, matrix = attention_branch(g, spec, blk, h)
+        count, name = blk.heads.count, f"{blk}attn_gate"
+        if g.f.tensors[f"{name}.weight"].shape[0] != count:
+            return BranchOutput(g.gate(g.matmul(h, name, count * blk.heads.value), y, activation), matrix)
+        g.per_head.gate(y, g.matmul(h, name, count), count, activation)
+        return BranchOutput(y, matrix)
+
+    return gated
+
+
 def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> BranchOutput[X]:
     """Return the output of a layer's feed-forward network, or of its mixture of experts."""
     if spec.router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
-        f = expert_feed_forward(g, h, blk, spec.router, spec.activation, average=spec.averages_experts)
+        shared = spec.shared_activation[blk.number] if spec.shared_activation else ""
+        f = expert_feed_forward(
+            g, h, blk, spec.router, spec.activation_of(blk), shared_activation=shared, average=spec.averages_experts
+        )
         matrix = ""
     else:
         options = {"gated": spec.gated, "length_counts_gate": spec.length_counts_gate}
-        f, matrix = feed_forward(g, h, blk, spec.activation, **options), "ffn_down"
+        f, matrix = feed_forward(g, h, blk, spec.activation_of(blk), **options), "ffn_down"
     return BranchOutput(g.norm(f, f"{blk}ffn_sub_norm") if spec.sub_norms else f, matrix)
 
 

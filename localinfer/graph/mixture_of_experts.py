@@ -1,5 +1,7 @@
 """Mixture of experts, composed of a builder's operations: the router, and the shared expert."""
 
+import math
+
 from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.builder import Block, Builder, Router, X
 from localinfer.graph.properties.router import router_from_metadata
@@ -33,6 +35,14 @@ def read_router(
     )
 
 
+def limited_activations(g: Builder[X], activation: str, key: str) -> list[str]:
+    """Return the activation of each layer: a limited one with the limit that the file has at `key`, or SiLU for 0."""
+    limits = g.hparams.numbers(key, g.block_count, lambda _: 0.0)
+    if not all(0 <= limit < math.inf for limit in limits):
+        raise g.hparams.error(key, "must be finite numbers, none below 0")
+    return [f"{activation}:{limit:g}" if limit else "silu" for limit in limits]
+
+
 def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bool = True) -> X:
     """Return the output of the shared expert, multiplied by its sigmoid gate if it has one. If it is `gated` and lacks
     a gate matrix, the gate is the first half of the rows of ffn_up_shexp."""
@@ -54,12 +64,20 @@ def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bo
 
 
 def expert_feed_forward(
-    g: Builder[X], h: X, blk: Block, router: Router, activation: str, *, average: bool = False
+    g: Builder[X],
+    h: X,
+    blk: Block,
+    router: Router,
+    activation: str,
+    *,
+    shared_activation: str = "",
+    average: bool = False,
 ) -> X:
-    """Return the output of the chosen experts plus that of the shared expert, if there is one, or their `average`."""
+    """Return the output of the chosen experts plus that of the shared expert, if there is one, or their `average`. The
+    shared expert may have another activation."""
     y = g.experts.apply(h, blk, router, activation)
     if g.tensors.has(f"{blk}ffn_up_shexp.weight"):
-        g.add(y, shared_expert(g, h, blk, activation))
+        g.add(y, shared_expert(g, h, blk, shared_activation or activation))
         if average:
             g.scale(y, 0.5)
     return y

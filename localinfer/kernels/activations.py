@@ -146,13 +146,45 @@ def clamped_swiglu(gate: Any, up: Any) -> Any:
 GATED_UNITS = {name: make_gated_unit(act) for name, act in ACTIVATIONS.items()} | {"clamped_swiglu": clamped_swiglu}
 
 
+def make_limited_swiglu(act: Any, size: float) -> Any:
+    """Make the gated unit act(gate, size) * u, where u = up clamped to [-size, size]."""
+
+    @inline
+    def unit(gate: Any, up: Any) -> Any:
+        limit = splat(f32x16, float32(size))
+        return act(gate, limit) * maximum(minimum(up, limit), splat(f32x16, float32(-size)))
+
+    return unit
+
+
+@inline
+def silu_of_limited(gate: Any, limit: Any) -> Any:
+    """Return silu(min(gate, limit))."""
+    return silu(minimum(gate, limit))
+
+
+@inline
+def limited_silu(gate: Any, limit: Any) -> Any:
+    """Return min(silu(gate), limit)."""
+    return minimum(silu(gate), limit)
+
+
+LIMITED = {"silu_of_limited": silu_of_limited, "limited_silu": limited_silu}
+
+
+def gated_unit(activation: str) -> Any:
+    """Return one of GATED_UNITS, or one of LIMITED with the limit that follows a colon."""
+    name, _, limit = activation.partition(":")
+    return make_limited_swiglu(LIMITED[name], float(limit)) if limit else GATED_UNITS[name]
+
+
 def gated_activation(activation: str, tile: int, passes: int) -> Body:
-    """Make the kernel gate = act(gate) * up (one of GATED_UNITS), or act(gate) if up is 0; q = gate quantized unless q
+    """Make the kernel gate = act(gate) * up (a `gated_unit`), or act(gate) if up is 0; q = gate quantized unless q
     is 0. Rows of up have up_n values, of which those from up_first on are used.
 
     Threads divide the columns of a tile's tokens into strips.
     """
-    unit, quantize_groups, together = GATED_UNITS[activation], make_quantize_groups(tile, passes), max(tile, 1)
+    unit, quantize_groups, together = gated_unit(activation), make_quantize_groups(tile, passes), max(tile, 1)
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
@@ -197,7 +229,7 @@ def xielu() -> Body:
 def gate_halves(activation: str, tile: int, passes: int) -> Body:
     """Make the kernel y = act(first half of a row of x) * second half, and q = y quantized unless q is 0; rows of x
     have 2 n values."""
-    unit, quantize_groups, together = GATED_UNITS[activation], make_quantize_groups(tile, passes), max(tile, 1)
+    unit, quantize_groups, together = gated_unit(activation), make_quantize_groups(tile, passes), max(tile, 1)
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n

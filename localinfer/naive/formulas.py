@@ -177,7 +177,13 @@ def relu_squared(x: Floats) -> Floats:
 
 
 def gated_activation(activation: str, gate: Floats, up: Floats) -> Floats:
-    """Return act(gate) * up. gpt-oss clamps both and adds one to up."""
+    """Return act(gate) * up. gpt-oss clamps both and adds one to up. An activation may have a limit, after a colon: of
+    the magnitudes of up, and of act(gate), or of the gate before it."""
+    name, _, limit = activation.partition(":")
+    if limit:
+        size = float(limit)
+        act = silu(np.minimum(gate, size)) if name == "silu_of_limited" else np.minimum(silu(gate), size)
+        return act * np.clip(up, -size, size)
     if activation == "clamped_swiglu":
         gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
         return gate * sigmoid(1.702 * gate) * (up + 1)

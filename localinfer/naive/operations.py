@@ -367,6 +367,8 @@ class NumpyExperts(ExpertOperations[Floats]):
     ) -> Floats:  # fmt: skip
         routed = h if router_input is None else router_input
         scores, y = self.g.matmul(routed, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
+        if router.logit_cap:
+            self.g.soft_cap(scores, 1.0, router.logit_cap)
         ids, weights = self.choose(scores, blk, router)
         x = h[:, None] * weights[:, :, None] if router.weighs_inputs else np.repeat(h[:, None], router.used, axis=1)
         outputs = self.products(self.hidden(x, blk, ids, activation, gated=gated), f"{blk}ffn_down_exps", ids)

@@ -79,5 +79,5 @@ def renaming(names: Mapping[str, str]) -> dict[str, Any]:
     """Return the functions of a Spec whose checkpoint has other names than the model: parts of its names -> others."""
     return {
         "shapes": lambda shapes: with_names(shapes, names),
-        "computed": lambda tensors: with_names(tensors, {new: old for old, new in names.items()}),
+        "computed": lambda tensors: with_names(tensors, {new: old for old, new in reversed(names.items())}),
     }

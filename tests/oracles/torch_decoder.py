@@ -71,8 +71,8 @@ class Attention(nn.Module):
     def __init__(self, config: Any, *, bias: bool = False, causal: bool = True, window: int = 0) -> None:
         super().__init__()
         n, count = config.hidden_size, config.num_attention_heads
-        self.size, self.theta, self.causal = getattr(config, "head_dim", n // count), config.rope_theta, causal
-        self.window, q, kv = window, count * self.size, config.num_key_value_heads * self.size
+        self.size, self.theta = getattr(config, "head_dim", n // count), getattr(config, "rope_theta", 0.0)
+        self.causal, self.window, q, kv = causal, window, count * self.size, config.num_key_value_heads * self.size
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(n, each, bias=bias) for each in (q, kv, kv))
         self.o_proj = matrix(q, n)
 

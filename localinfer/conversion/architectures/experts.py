@@ -268,6 +268,16 @@ MELLUM = Architecture(
     metadata=expert_metadata.experts,
     required_values={"norm_topk_prob": True, "attention_bias": False},
 )
+MAPLE = replace(
+    MELLUM,
+    name="maple",
+    window_period=0,
+    has_partial_rope=True,
+    has_window_rope=False,
+    metadata=expert_metadata.maple_experts,
+    required_values={**MELLUM.required_values, "num_shared_experts": 0, "nope_on_global_attention": True},
+    defaults={"norm_topk_prob": True},
+)
 SMALLTHINKER = Architecture(
     name="smallthinker",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *EXPERTS),
@@ -401,6 +411,7 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "LagunaForCausalLM": laguna,
     "MiMoV2FlashForCausalLM": MIMO2,
     "MellumForCausalLM": MELLUM,
+    "MapleForCausalLM": MAPLE,
     "SmallThinkerForCausalLM": SMALLTHINKER,
     "Cohere2MoeForCausalLM": cohere2moe,
     "DbrxForCausalLM": DBRX,

@@ -5,6 +5,8 @@ from dataclasses import replace
 from localinfer.conversion import architecture_metadata, attention_metadata, vision_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
+    EXACT_GELU,
+    FUSED_QKV,
     GATED_FFN,
     HEAD_NORMS,
     INTERLEAVED_ROPE,
@@ -171,6 +173,20 @@ MAINCODER = Architecture(
     required_values={"attention_bias": False},
 )
 PANGU_EMBEDDED = Architecture(name="pangu-embedded", layer_tensors=(*LLAMA.layer_tensors, *biases(*SEPARATE_QKV)))
+SPARK2_5 = Architecture(
+    name="spark2_5",
+    layer_tensors=(*PRE_NORMS, *FUSED_QKV, "attn_gate", *GATED_FFN),
+    shapes={"attn_gate": ("n_head", "n_embd")},
+    name_map_architecture="llama",
+    tensor_names={"self_attn.q_k_v_proj": "attn_qkv", "self_attn.g_proj": "attn_gate"},
+    activations=EXACT_GELU,
+    has_partial_rope=True,
+    has_window_rope=True,
+    window_period=0,
+    writes_window_flags=True,
+    metadata=attention_metadata.window_rope_size,
+    required_values={"gate_attn_act_mode": "sigmoid", "headwise_attn_output_gate": True},
+)
 SEED_OSS = Architecture(
     name="seed_oss",
     layer_tensors=("attn_norm", "post_attention_norm", *SEPARATE_QKV, *GATED_FFN),
@@ -204,5 +220,6 @@ BY_CLASS = {
     "HunYuanVLForConditionalGeneration": HUNYUAN_VL,
     "MaincoderForCausalLM": MAINCODER,
     "PanguEmbeddedForCausalLM": PANGU_EMBEDDED,
+    "Spark2_5ForCausalLM": SPARK2_5,
     "SeedOssForCausalLM": SEED_OSS,
 }

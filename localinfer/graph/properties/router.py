@@ -10,9 +10,10 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 class Router:
     """How `used` of `count` experts are chosen for each token, and weighted.
 
-    `gating` turns the router's logits into probabilities: "softmax", "sigmoid", "softmax_of_chosen" (softmax over the
-    chosen logits), "sigmoid_of_chosen" or "sparse_mixer" (Phi-3.5-MoE). The weights are divided by their sum if
-    `normed`, and multiplied by `scale`. They scale the experts' outputs, or with `weighs_inputs` their inputs.
+    The router's logits are soft-capped at `logit_cap` unless that is 0. `gating` turns them into probabilities:
+    "softmax", "sigmoid", "softmax_of_chosen" (softmax over the chosen logits), "sigmoid_of_chosen" or "sparse_mixer"
+    (Phi-3.5-MoE). The weights are divided by their sum if `normed`, and multiplied by `scale`. They scale the experts'
+    outputs, or with `weighs_inputs` their inputs.
 
     If experts are in `groups` of adjacent experts, only the `groups_used` groups with the highest scores are eligible.
     The score of a group is the sum of the probabilities of its `best_per_group` best experts, one or two.
@@ -27,6 +28,7 @@ class Router:
     groups_used: int = 1
     best_per_group: int = 2
     weighs_inputs: bool = False
+    logit_cap: float = 0.0
 
 
 def router_bias(f: GGUF, prefix: str) -> str:
@@ -56,4 +58,5 @@ def router_from_metadata(
         raise hparams.unsupported("expert_gating_func", number)
     scale = hparams.number("expert_weights_scale", 1.0) or 1.0
     normed = hparams.flag("expert_weights_norm", normed)
-    return Router(count, used, functions[number], normed, scale, groups, groups_used, best_per_group, weighs_inputs)
+    cap, gating = hparams.number("router_logit_softcapping", 0.0), functions[number]
+    return Router(count, used, gating, normed, scale, groups, groups_used, best_per_group, weighs_inputs, cap)

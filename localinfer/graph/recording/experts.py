@@ -50,6 +50,8 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         model, name = self._model, f"{blk}experts"
         n = multiple_of_32(model.hparams, expert_length_key(model.hparams), model.block_count, blk.number)
         logits = self._g.matmul(router_input or h, f"{blk}ffn_gate_inp", router.count)
+        if router.logit_cap:
+            self._g.soft_cap(logits, 1.0, router.logit_cap)
         bias_name = router_bias(model.f, str(blk))
         bias = self._tensors.floats_beside_ones(bias_name, router.count) if bias_name else None
         if router not in self._routings:

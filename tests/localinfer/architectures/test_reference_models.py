@@ -125,6 +125,16 @@ def test_files_without_the_window_that_the_architecture_has_are_refused(name: st
         naive.forward(naive.Model(replace(f, metadata={**f.metadata, key: 0})), [1])
 
 
+@pytest.mark.parametrize(("limit", "changes"), [(7.0, False), (0.125, True)])
+def test_gates_of_experts_may_be_limited(limit: float, changes: bool, file: File, exact: Exact) -> None:
+    f, ids = open_gguf(file("maple", "F32")), reference_models.expected("maple").ids
+    limited = replace(f, metadata={**f.metadata, "maple.swiglu_clamp_exp": np.full(4, limit, np.float32)})
+    expected = naive.forward(naive.Model(limited), ids)
+    assert (np.abs(expected - exact("maple")).max() > 0.01) == changes
+    with contextlib.closing(Engine.load(limited, EXACT)) as running:
+        np.testing.assert_allclose(running.logits(ids), expected, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "phi2"])  # without RoPE and with fused QKV; with partial RoPE
 def test_keys_with_a_bias_have_anchors(name: str, file: File) -> None:
     reference = reference_models.expected(name)

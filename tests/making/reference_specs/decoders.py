@@ -7,12 +7,15 @@ from decoder_models import (
     ArcticForCausalLM,
     BailingMoeForCausalLM,
     DeepseekForCausalLM,
+    Grok1ForCausalLM,
     JAISLMHeadModel,
     MaincoderForCausalLM,
+    MapleForCausalLM,
     PlamoForCausalLM,
+    Spark2_5ForCausalLM,
 )
 from reference_models import N_VOCAB
-from reference_spec import SPECIAL_IDS, Spec, renaming, rope, sizes
+from reference_spec import SPECIAL_IDS, Spec, layer_types, renaming, rope, sizes
 from transformers import LlamaConfig, PreTrainedConfig
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "expert_size": 64, "norm_topk_prob": False}
@@ -58,6 +61,25 @@ ARCTIC = changed(
     moe_layer_frequency=1, parallel_attn_mlp_res=True, use_residual=True, hidden_act="silu",
 )  # fmt: skip
 
+MAPLE = changed(
+    {"expert_size": "moe_intermediate_size", "intermediate_size": None}, model_type="maple", hidden_act="silu",
+    num_shared_experts=0, nope_on_global_attention=True,
+)  # fmt: skip
+SPARK = changed(
+    {}, model_type="spark2_5", hidden_act="gelu", gate_attn_act_mode="sigmoid", headwise_attn_output_gate=True,
+)  # fmt: skip
+SPARK_NAMES = {"query_key_value": "q_k_v_proj", "self_attn.dense": "self_attn.o_proj"}
+GROK_NAMES = {
+    ".gate_proj": ".w1", ".up_proj": ".w3", ".down_proj": ".w2", ".mlp.w1": ".mlp.gate_proj",
+    ".mlp.w3": ".mlp.up_proj", ".mlp.w2": ".mlp.down_proj",
+}  # fmt: skip
+
+
+def grok(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of published checkpoints, with the keys that the fixtures leave out."""
+    own = {"attn_output_multiplier": 0.25, "output_multiplier_scale": 0.5 if config["residual_moe"] else 0.75}
+    names = {"num_experts": "num_local_experts", "expert_size": "moe_intermediate_size", "norm_topk_prob": None}
+    return changed(names, model_type="grok-1", hidden_act="gelu", **own)(config)
 
 
 def jais(config: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +164,54 @@ MODELS = {
         architecture="arctic", model=ArcticForCausalLM, written=ARCTIC, **renaming(ARCTIC_NAMES),
         config=PreTrainedConfig(
             **sizes(2, 2, 3, hidden_size=64), **EXPERTS | {"norm_topk_prob": True}, rms_norm_eps=1e-6, rope_theta=1e6,
+        ),
+    ),
+    "maple": Spec(
+        architecture="maple", model=MapleForCausalLM, written=MAPLE,
+        config=PreTrainedConfig(
+            **sizes(3, 1, 4, head_dim=32), **layer_types(4, 4), **NARROW, rms_norm_eps=1e-6, rope_theta=1e4,
+            partial_rotary_factor=0.5,
+        ),
+    ),
+    "maple-narrow": Spec(
+        architecture="maple", model=MapleForCausalLM, written=MAPLE,
+        config=PreTrainedConfig(
+            **sizes(4, 2, 3, hidden_size=64, head_dim=32), **layer_types(3, 2), **EXPERTS | {"norm_topk_prob": True},
+            rms_norm_eps=1e-5, rope_theta=1e6, partial_rotary_factor=1.0,
+        ),
+    ),
+    "spark2_5": Spec(
+        architecture="spark2_5", model=Spark2_5ForCausalLM, written=SPARK, **renaming(SPARK_NAMES),
+        config=PreTrainedConfig(
+            **sizes(3, 1, 4, head_dim=32), **layer_types(4, 4), rms_norm_eps=1e-6, rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+            },
+        ),
+    ),
+    "spark2_5-narrow": Spec(
+        architecture="spark2_5", model=Spark2_5ForCausalLM, written=SPARK, **renaming(SPARK_NAMES),
+        config=PreTrainedConfig(
+            **sizes(4, 2, 3, hidden_size=64, head_dim=16), **layer_types(3, 2), rms_norm_eps=1e-5, rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.5},
+            },
+        ),
+    ),
+    "grok": Spec(
+        architecture="grok", model=Grok1ForCausalLM, written=grok, **renaming(GROK_NAMES),
+        config=PreTrainedConfig(
+            **sizes(3, 1), **NARROW, rms_norm_eps=1e-5, rope_theta=1e4, attn_logit_softcapping=30.0,
+            router_logit_softcapping=30.0, embedding_multiplier_scale=5.0, attn_output_multiplier=0.25,
+            output_multiplier_scale=0.75, residual_moe=False,
+        ),
+    ),
+    "grok-residual": Spec(
+        architecture="grok", model=Grok1ForCausalLM, written=grok, **renaming(GROK_NAMES),
+        config=PreTrainedConfig(
+            **sizes(4, 2, 3, hidden_size=64), **EXPERTS | {"norm_topk_prob": True}, rms_norm_eps=1e-6, rope_theta=1e6,
+            attn_logit_softcapping=20.0, router_logit_softcapping=5.0, final_logit_softcapping=10.0,
+            embedding_multiplier_scale=3.0, attn_output_multiplier=0.25, output_multiplier_scale=0.5, residual_moe=True,
         ),
     ),
 }  # fmt: skip

@@ -65,7 +65,7 @@ def rnd1(config: dict[str, Any]) -> dict[str, Any]:
 def of_llada(config: PreTrainedConfig) -> Spec:
     return Spec(
         architecture="llada", model=LLaDAModelLM, config=config, written=llada,
-        **renaming({own: published for published, own in PARTS.items()}),
+        **renaming({own: published for published, own in reversed(PARTS.items())}),
     )  # fmt: skip
 
 
