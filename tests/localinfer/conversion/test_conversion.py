@@ -230,7 +230,7 @@ def older_rope(config: dict[str, Any]) -> None:
 
 
 def architecture_is_younger(name: str) -> bool:
-    return name in ("ministral3", "mistral4") or reference_models.architecture(name) in ("gemma4", "laguna")
+    return name in ("ministral3", "mistral4") or reference_models.architecture(name) in ("gemma4", "laguna", "spark2_5")
 
 
 @each
