@@ -33,6 +33,7 @@ ALIASES = {
     "simple": "generate",
     "simple-chat": "chat",
     "mtmd-cli": "chat",
+    "diffusion-cli": "chat",
     "lookup": "generate",
     "speculative": "generate",
     "speculative-simple": "generate",

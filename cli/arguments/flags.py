@@ -24,7 +24,8 @@ from localinfer.graph.properties.pooling import POOLINGS
 from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
 PANELS: dict[Section, str] = {
-    "model": "Model", "sampling": "Sampling", "generation": "Generation", "structured": "Structured output",
+    "model": "Model", "sampling": "Sampling", "generation": "Generation", "diffusion": "Diffusion language models",
+    "structured": "Structured output",
     "speculative": "Speculative decoding", "draft": "Draft model", "media": "Images and audio",
     "adapters": "Adapters", "chat": "Chat",
 }  # fmt: skip

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from localinfer import Model
 
 
-@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters", "chat")
+@with_options(
+    "model", "sampling", "generation", "diffusion", "structured", "speculative", "draft", "media", "adapters", "chat",
+)  # fmt: skip
 def chat_command(
     given: Layer,
     *,

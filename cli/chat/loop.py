@@ -24,6 +24,7 @@ from cli.chat.tool_calls.tools import Toolbox, format_call
 from cli.files.media_input import MediaFile, read_media_file, split_paths
 from cli.generation.generate import statistics_line, warn_if_closed, with_control_tokens
 from cli.terminal import screen
+from cli.terminal.diffusion_screen import while_unmasked
 from cli.terminal.interrupts import deferred_interrupts
 from cli.terminal.pictures import show_picture
 from cli.terminal.token_coloring import create_painter
@@ -270,6 +271,8 @@ class Chat:
         try:
             view = self._create_view()
             pieces = with_control_tokens(self.model, pieces) if self.output.special else pieces
+            visual = self.conversation.settings.get("diffusion_visual", self.model.options.diffusion_visual)
+            pieces = while_unmasked(self.model, pieces, visual=visual)
             with screen.without_echo(), contextlib.closing(with_repetition_warning(pieces, view)) as run:  # type: ignore[type-var]
                 try:
                     for piece in run:

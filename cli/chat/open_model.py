@@ -72,5 +72,6 @@ class OpenModel:
 def require_generation(name: str, model: "Model") -> None:
     """Raise EmbeddingModelError for a model that computes embeddings."""
     architecture = model.metadata["general.architecture"]
-    if f"{architecture}.pooling_type" in model.metadata or not model.engine.compiled_graph.model_graph.context.causal:
+    is_causal = model.engine.compiled_graph.model_graph.context.causal
+    if f"{architecture}.pooling_type" in model.metadata or not (is_causal or model.is_diffusion):
         raise EmbeddingModelError(f"{name}: computes embeddings and cannot chat; use `localinfer embed`")

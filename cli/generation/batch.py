@@ -106,7 +106,7 @@ class RayOptions:
 
 
 @with_options(
-    "model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters", "chat",
+    "model", "sampling", "generation", "diffusion", "structured", "speculative", "draft", "media", "adapters", "chat",
     defaults=DEFAULTS,
 )  # fmt: skip
 def batch_command(

@@ -17,8 +17,9 @@ from cli.files.output_files import writable_path
 from cli.files.text_input import prompt_texts, unescape_options
 from cli.models.loading import default_model, missing_model_first, open_model
 from cli.terminal import screen
+from cli.terminal.diffusion_screen import while_unmasked
 from cli.terminal.token_coloring import create_painter
-from localinfer.errors import ContextOverflowError, IncompleteOutputError, LocalInferError
+from localinfer.errors import ContextOverflowError, IncompleteOutputError, LocalInferError, UsageError
 from localinfer.generation.result import GenerationResult
 from localinfer.options import Layer
 
@@ -63,7 +64,7 @@ class PromptCacheOptions:
         return writable_path("--prompt-cache", self.prompt_cache) if self.prompt_cache is not None else None
 
 
-@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters")
+@with_options("model", "sampling", "generation", "diffusion", "structured", "speculative", "draft", "media", "adapters")
 def generate_command(
     given: Layer,
     *,
@@ -106,6 +107,8 @@ def generate_command(
             if not output.as_json and not output.quiet:
                 screen.note_dim(screen.one_line(f"{file.path.name}: {info}"))
         tokens = opened.tokenize(text, parse_special=parse_special, media=[file.source for file in files])
+        if cache_path and opened.is_diffusion:
+            raise UsageError("--prompt-cache: a diffusion language model has no KV cache of its prompt")
         n_cached = opened.load_cache(cache_path) if cache_path and cache_path.exists() else 0
         painter = create_painter(output.color_by) if not output.as_json else None
         logprobs = max(1, opened.options.logprobs) if painter else opened.options.logprobs
@@ -115,6 +118,7 @@ def generate_command(
             run = save_cache_during(opened, run, cache_path, len(tokens) > n_cached, whole=cache.prompt_cache_all)
         if output.display_prompt and not output.as_json:
             screen.write(text)
+        run = while_unmasked(opened, run, visual=opened.options.diffusion_visual)
         show = None if output.as_json else painter.write if painter else write
         pieces, problem = collect(with_control_tokens(opened, run) if output.special else run, show)
         result = GenerationResult.from_pieces(pieces, stream.stats)
@@ -221,6 +225,7 @@ def as_object(model: str, result: GenerationResult) -> str:
             "drafted_tokens": stats.drafted_tokens,
             "accepted_tokens": stats.accepted_tokens,
             "speedup": stats.speedup,
+            **({"diffusion_steps": stats.diffusion_steps} if stats.diffusion_steps else {}),
         },
     }, ensure_ascii=False)  # fmt: skip
 
@@ -243,11 +248,16 @@ def statistics_line(stats: "Stats") -> str:
     computed = stats.prompt_tokens - stats.reused_tokens
     reused = f" ({stats.reused_tokens} reused)" if stats.reused_tokens else ""
     return (
-        f"[ {stats.generated_tokens} tokens, {format_rate(stats.generated_tokens, stats.generate_seconds)}"
-        f"{draft_statistics(stats)} | "
+        f"[ {stats.generated_tokens} tokens{denoising_steps(stats)}, "
+        f"{format_rate(stats.generated_tokens, stats.generate_seconds)}{draft_statistics(stats)} | "
         f"prompt {stats.prompt_tokens} tokens{reused}, {format_rate(computed, stats.prompt_seconds)} | "
         f"{stats.finish_reason}, seed {stats.seed} ]"
     )
+
+
+def denoising_steps(stats: "Stats") -> str:
+    """Return the number of steps of a diffusion language model; "" for others."""
+    return f" in {stats.diffusion_steps} steps" if stats.diffusion_steps else ""
 
 
 def draft_statistics(stats: "Stats") -> str:

@@ -171,7 +171,7 @@ class NamingOptions:
 
 
 @with_options(
-    "model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters", "chat",
+    "model", "sampling", "generation", "diffusion", "structured", "speculative", "draft", "media", "adapters", "chat",
     defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
 )  # fmt: skip
 def serve_command(

@@ -92,6 +92,7 @@ class Stats:
     drafts: int = 0  # lists of draft tokens that the model has verified
     drafted_tokens: int = 0  # draft tokens that the model has verified
     accepted_tokens: int = 0  # draft tokens that were accepted
+    diffusion_steps: int = 0  # evaluations of the whole text by a diffusion language model
     speedup: float = 1.0  # estimated speedup by speculative decoding
     finish_reason: FinishReason = "interrupted"
     closed_at_limit: int = 0

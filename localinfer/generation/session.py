@@ -22,12 +22,14 @@ from localinfer.generation.sampling import SamplerChain, SequenceBreakers, resol
 from localinfer.generation.sampling.logprobs import log_probabilities
 from localinfer.generation.sampling_loop import SamplingLoop
 from localinfer.generation.token_selection import SamplerFunction, TokenSelector, checked_sampler, with_logprobs
+from localinfer.generation.unfit_options import reject_unfit_options
 from localinfer.options import Options, parse_speculation_types, scales_of_run
 from localinfer.runtime.batch_division import bidirectional_span
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from localinfer.generation.diffusion.denoiser import DiffusionStep
     from localinfer.generation.speculative.speculative_decoder import SpeculativeDecoder, SpeculativeRun
     from localinfer.generation.structured.constraint import Constraint
     from localinfer.prefix_store.store import PrefixStore
@@ -56,6 +58,7 @@ class GenerationSession:
         self._tokenizer = tokenizer
         self.progress = progress
         self._current: Stats | None = None  # statistics of the current run
+        self.on_diffusion_step: Callable[[DiffusionStep], None] | None = None  # called in place of `progress`
         # The tokens of an encoder cannot be divided into pages.
         self._draft, self._prefix_store = draft, None if engine.is_encoder_decoder else prefix_store
         self._speculative_decoder: SpeculativeDecoder | None = None  # created by the first speculative run
@@ -143,14 +146,18 @@ class GenerationSession:
         if not prompt:
             raise UsageError("the prompt is empty, and this model adds no BOS token")
         length = len(prompt) + len(answer_prefix)
-        if length > self._engine.n_ctx and not self._engine.runner.uses_ring_buffer:
+        can_be_longer = self._engine.runner.uses_ring_buffer or self._engine.is_diffusion  # which checks it itself
+        if length > self._engine.n_ctx and not can_be_longer:
             raise PromptTooLongError(length, self._engine.n_ctx, CONTEXT_HINT)
+        reject_unfit_options(self._engine, options, sampler, constraint)
         if options.beams > 1 and (sampler or constraint or options.logprobs or answer_prefix):
             raise UsageError("beams: beam search excludes samplers, logprobs, constraints and answer prefixes")
         scales_of_run(options, self._engine.runner.default_scales)  # raises UsageError before the first piece
         stats = Stats(prompt_tokens=length, seed=resolve_seed(options.seed))
         options = replace(options, seed=stats.seed)
-        if options.beams > 1:
+        if self._engine.is_diffusion:
+            tokens = self._diffusion_pieces(prompt, answer_prefix, options, stats)
+        elif options.beams > 1:
             tokens = self._beam_search_pieces(prompt, options, stats)
         else:
             function = checked_sampler(sampler, self._engine.n_vocab) if sampler else None
@@ -289,6 +296,23 @@ class GenerationSession:
         stats.finish_reason = "length" if selector.is_closing else "stop"
         stats.closed_at_limit = limits.maximum or 0 if selector.is_closing else 0
 
+    def _diffusion_pieces(
+        self, prompt: Sequence[int], answer_prefix: Sequence[int], options: Options, stats: Stats
+    ) -> Iterator[Piece]:
+        """Return the pieces of a diffusion language model, without texts."""
+        from localinfer.generation.diffusion.run import DiffusionRun
+
+        run = DiffusionRun(self._engine, self._tokenizer, options, stats, self.sampler, self._selector(options, None))
+
+        def on_step(step: "DiffusionStep") -> None:
+            self._check_current(stats)
+            if self.on_diffusion_step:
+                self.on_diffusion_step(step)
+            elif self.progress:
+                self.progress("denoising", step.number, step.total)
+
+        return run.pieces(prompt, answer_prefix, on_step)
+
     def _speculative_run(self, options: Options, stats: Stats) -> "SpeculativeRun | None":
         """Return the speculative decoding of a run, or None if the options or the model exclude it."""
         has_drafter = {
@@ -335,8 +359,9 @@ class GenerationSession:
         unfinished: FinishReason = "context" if limit == n_free else "length"
         stats.finish_reason = "stop" if search.is_best_finished else unfinished
 
-    def sampler(self, options: Options) -> SamplerChain:
-        """Return the sampler chain that the options describe, for the vocabulary of this model."""
+    def sampler(self, options: Options, excluded_id: int | None = None) -> SamplerChain:
+        """Return the sampler chain that the options describe, for the vocabulary of this model. It never chooses
+        `excluded_id`."""
         n_ctx, tokenizer = self._engine.n_ctx, self._tokenizer
         options = replace(
             options,
@@ -344,6 +369,7 @@ class GenerationSession:
             dry_penalty_last_n=n_ctx if options.dry_penalty_last_n < 0 else options.dry_penalty_last_n,
         )
         excluded = tokenizer.suppressed | tokenizer.eog if options.ignore_eos else tokenizer.suppressed
+        excluded = excluded if excluded_id is None else excluded | {excluded_id}
         texts = () if "none" in options.dry_sequence_breaker else options.dry_sequence_breaker
         breakers = SequenceBreakers(
             texts, tokenizer.token_bytes, lambda text: tokenizer.encode(text, add_special=False)

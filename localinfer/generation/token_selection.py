@@ -52,11 +52,11 @@ class TokenSelector:
         """
         constraint = self.constraint
         if constraint is None:
-            return self._piece(logits, self._sampler(logits, tokens) if forced is None else forced)
+            return self.piece(logits, self._sampler(logits, tokens) if forced is None else forced)
         if constraint.closing_token is not None:
             forced = constraint.closing_token
         id = self._sampler(constraint.mask_logits(logits), tokens) if forced is None else forced
-        return self._piece(logits, constraint.accept(id, n_left))
+        return self.piece(logits, constraint.accept(id, n_left))
 
     @property
     def is_complete(self) -> bool:
@@ -73,7 +73,8 @@ class TokenSelector:
         if self.constraint is not None:
             self.constraint.accept(id)
 
-    def _piece(self, logits: Logits, id: int) -> Piece:
+    def piece(self, logits: Logits, id: int) -> Piece:
+        """Return the piece of a token, given the logits that chose it."""
         return with_logprobs(logits, id, self._logprobs, self._text_of) if self._logprobs else Piece("", id)
 
 

@@ -17,6 +17,7 @@ from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # most prompts are text only
+    from localinfer.generation.diffusion.denoiser import DiffusionStep
     from localinfer.model.media_encoder import MediaIds, MediaInfo, Message
     from localinfer.multimodal.access import MediaAccess
     from localinfer.multimodal.projector import Projector
@@ -38,6 +39,20 @@ class ModelBase:
     ) -> None:
         self.file, self.options, self.tokenizer, self.engine = f, options, tokenizer, engine
         self._session, self._resources = session, resources
+
+    @property
+    def is_diffusion(self) -> bool:
+        """Whether the model is a diffusion language model, which unmasks the tokens of a text in any order."""
+        return self.engine.is_diffusion
+
+    @property
+    def on_diffusion_step(self) -> "Callable[[DiffusionStep], None] | None":
+        """The function that is called with each step of a diffusion language model, if there is one."""
+        return self._session.on_diffusion_step
+
+    @on_diffusion_step.setter
+    def on_diffusion_step(self, function: "Callable[[DiffusionStep], None] | None") -> None:
+        self._session.on_diffusion_step = function
 
     def __repr__(self) -> str:
         """Return the file, the architecture, the number of parameters and the size of the context."""

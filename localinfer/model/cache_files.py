@@ -14,12 +14,13 @@ class CacheFiles(ModelBase):
         """Write the KV cache of the current sequence to a file that only its owner can read, for `load_cache`.
 
         The file is replaced atomically. Raises LocalInferError if it cannot be written, UsageError while hooks are
-        set.
+        set, UnsupportedError for models that cache nothing: encoders and diffusion language models.
         """
         from localinfer.runtime import snapshot
 
         if self.engine.sequence.modifiers.hooks:
             raise UsageError("save_cache: hooks are set, so the cache is not that of the model alone")
+        self.engine.compiled_graph.require_next_tokens()
         snapshot.save(Path(path), self.engine, self.options)
 
     def load_cache(self, path: str | Path) -> int:

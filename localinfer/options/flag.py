@@ -7,7 +7,9 @@ from dataclasses import field
 from typing import Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 Value = int | float | bool | str | tuple[str, ...]
-Section = Literal["model", "sampling", "generation", "structured", "speculative", "draft", "media", "adapters", "chat"]
+Section = Literal[
+    "model", "sampling", "generation", "diffusion", "structured", "speculative", "draft", "media", "adapters", "chat",
+]  # fmt: skip
 T = TypeVar("T", bound=Value)
 
 

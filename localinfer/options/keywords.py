@@ -47,6 +47,14 @@ class OptionKeywords(TypedDict, total=False):
     cache_prompt: bool
     reasoning_budget: int
     reasoning_format: Literal["auto", "deepseek", "none"]
+    diffusion_steps: int
+    diffusion_algorithm: Literal["confidence", "entropy", "margin", "random", "origin", "0", "1", "2", "3", "4"]
+    diffusion_alg_temp: float
+    diffusion_eps: float
+    diffusion_block_length: int
+    diffusion_cfg_scale: float
+    diffusion_add_gumbel_noise: bool
+    diffusion_visual: bool
     json_schema: str
     json_schema_file: str
     json_mode: bool

@@ -13,7 +13,8 @@ Layer = dict[str, Value]
 
 # A layer that sets one option of a group overrides the whole group in weaker layers.
 EXCLUSIVE_OPTIONS = (
-    ("samplers", "sampler_seq"), ("mmproj", "mmproj_auto"), ("rope_scale", "rope_freq_scale"), CONSTRAINT_OPTIONS,
+    ("samplers", "sampler_seq"), ("mmproj", "mmproj_auto"), ("rope_scale", "rope_freq_scale"),
+    ("diffusion_eps", "diffusion_block_length"), CONSTRAINT_OPTIONS,
 )  # fmt: skip
 # Names of the same options in transformers, vLLM, mlx-lm and llama-cpp-python.
 KEYWORD_ALIASES = {
@@ -65,6 +66,8 @@ def merge(*layers: Mapping[str, Value]) -> Options:
         raise UsageError(f"spec_draft_n_min: {n_min} is larger than spec_draft_n_max, which is {n_max}")
     if options.rope_scale and options.rope_freq_scale:
         raise UsageError("rope_freq_scale: sets the same as rope_scale, its inverse")
+    if options.diffusion_eps and options.diffusion_block_length:
+        raise UsageError("diffusion_eps: cannot be combined with diffusion_block_length, the other schedule")
     if options.memory and (options.mlock or not options.mmap):
         other = "--mlock" if options.mlock else "--no-mmap"
         raise UsageError(f"memory (--memory): cannot be combined with {other}, which keeps all weights in memory")

@@ -29,6 +29,7 @@ Think = Literal["auto", "on", "off"]
 ReasoningFormat = Literal["auto", "deepseek", "none"]
 RopeScaling = Literal["auto", "none", "linear", "yarn"]
 CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
+DiffusionAlgorithm = Literal["confidence", "entropy", "margin", "random", "origin", "0", "1", "2", "3", "4"]
 
 INT32_MAX = 2**31 - 1
 RANDOM_SEED = -1
@@ -42,7 +43,7 @@ class Options:
     ctx_size: int = option(
         0, "-c", "--ctx-size", section="model", minimum=0, maximum=INT32_MAX,
         help="Size of the context in tokens (0: the model's training context, at most 32768, as far as memory "
-        "allows).")
+        "allows; 2048 for diffusion language models).")
     ctx_policy: Policy = option(
         "drop-turns", "--ctx-policy", section="model", choices=get_args(Policy),
         help="What to do when the context is full: stop, drop the oldest turns of a chat (drop-turns), or overwrite "
@@ -259,6 +260,37 @@ class Options:
         "auto", "--reasoning-format", section="generation", choices=get_args(ReasoningFormat),
         help="Separate the reasoning content from the answer (auto, deepseek), or leave it in the answer with its "
         "tags (none).")
+    diffusion_steps: int = option(
+        128, "--diffusion-steps", section="diffusion", minimum=1, maximum=65536,
+        help="Number of denoising steps of a diffusion language model; more steps than tokens have no effect with "
+        "blocks.")
+    diffusion_algorithm: DiffusionAlgorithm = option(
+        "confidence", "--diffusion-algorithm", section="diffusion", choices=get_args(DiffusionAlgorithm),
+        help="Which masked tokens a step unmasks: those with the largest probability (confidence, 4), the largest "
+        "margin above the second token (margin, 2), the smallest entropy (entropy, 1), or random ones (random, 3; "
+        "origin, 0: each by itself).")
+    diffusion_alg_temp: float = option(
+        0.0, "--diffusion-alg-temp", section="diffusion", minimum=0, maximum=1e6,
+        help="Temperature of the choice of tokens to unmask (0: always those of --diffusion-algorithm).")
+    diffusion_eps: float = option(
+        0.0, "--diffusion-eps", section="diffusion", minimum=0, maximum=0.999,
+        help="Unmask tokens by timesteps from 1 to this one, as Dream does (0: the model's schedule, with 0.001 for "
+        "Dream and RND1).")
+    diffusion_block_length: int = option(
+        0, "--diffusion-block-length", section="diffusion", minimum=0, maximum=INT32_MAX,
+        help="Unmask blocks of this many tokens one after the other, as LLaDA does (0: the model's schedule, with 32 "
+        "for LLaDA).")
+    diffusion_cfg_scale: float = option(
+        0.0, "--diffusion-cfg-scale", section="diffusion", minimum=0, maximum=1e6,
+        help="Scale of classifier-free guidance, which follows the prompt more closely and takes twice the time (0 = "
+        "disabled).")
+    diffusion_add_gumbel_noise: bool = option(
+        False, "--diffusion-add-gumbel-noise", section="diffusion",
+        help="Draw tokens by adding Gumbel noise to their logits, as LLaDA does, if --temp is above 0.")
+    diffusion_visual: bool = option(
+        True, "--diffusion-visual", section="diffusion",
+        help="Show the text of a diffusion language model in the terminal while it is unmasked.")
+
     json_schema: str = option(
         "", "-j", "--json-schema", section="structured",
         help="JSON schema to constrain the output.")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from localinfer import architectures, paths
 from localinfer.errors import NotEnoughMemoryError, UnsupportedError
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.cache.ring_buffer import round_up_to_page
+from localinfer.graph.cache.ring_buffer import attention_sinks
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.op import set_large_batch_kernels
@@ -59,7 +59,7 @@ class MediaInputs(NamedTuple):
 LOGITS_BYTES = 32 << 20  # approximate size of the logits buffer
 LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 ACTIVATION_PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
-DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether attention is causal
+DEFAULT_PRECISION: dict[bool, Precision] = {True: "high", False: "fast"}  # by whether the model is an encoder
 
 
 class CompiledGraph:
@@ -208,9 +208,9 @@ class CompiledGraph:
         model."""
         self.require_output_layer()
         if self.model_graph.context.diffusion:
-            f = self.files[0]
-            what = f"{f.get('general.architecture', str)} is a diffusion language model and predicts masked tokens"
-            raise f.error("", f"{what}, not the next one", UnsupportedError)
+            what = "is a diffusion language model, without logits of next tokens"
+            what = f"{self.model_graph.hparams.architecture} {what}; `localinfer generate`, `chat` and `serve` run it"
+            raise self.files[0].error("", what, UnsupportedError)
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -367,8 +367,9 @@ def build_graph(
     """
     build_model = architectures.find_build_function(f, options.architecture)
     keys = Hyperparameters(f)
-    n_ctx, encoder_decoder = options.ctx_size or min(trained_context(keys), LARGEST_DEFAULT_CONTEXT), has_decoder(f)
     causal, diffusion = is_causal(keys), is_diffusion(keys)
+    largest_context = SMALLEST_DEFAULT_CONTEXT if diffusion else LARGEST_DEFAULT_CONTEXT
+    n_ctx, encoder_decoder = options.ctx_size or min(trained_context(keys), largest_context), has_decoder(f)
     wraps = options.ctx_policy == "ring" and causal
     sinks = attention_sinks(options.keep, n_ctx) if wraps else 0
     is_divided = causal and not encoder_decoder  # a prompt may be evaluated in several batches
@@ -380,7 +381,7 @@ def build_graph(
     outputs = batch if is_encoder else max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
     threads = options.threads or resources.default_threads()
     uses_draft_head = "head" in parse_speculation_types(options.spec_type) and not hooks
-    precision = DEFAULT_PRECISION[causal] if options.precision == "auto" else options.precision
+    precision = DEFAULT_PRECISION[is_encoder] if options.precision == "auto" else options.precision
     graph = ComputeGraph(
         batch, outputs, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision], sequences
     )
@@ -413,17 +414,6 @@ def build_with_draft_head(model: ModelGraph, build_model: architectures.BuildFun
     target = GraphBuilder(model)
     build_model(target)
     model.draft_head = build_eagle3_head(GraphBuilder(head), target)
-
-
-def attention_sinks(keep: int, n_ctx: int) -> int:
-    """Return the number of attention sinks of a ring buffer: whole pages, unless these take more than half of the
-    context.
-
-    With whole pages, each token has the cache position that it has without a ring buffer, so all sums are bit-identical
-    until the ring buffer wraps around.
-    """
-    rounded = round_up_to_page(keep)
-    return rounded if rounded <= n_ctx // 2 else min(keep, n_ctx // 2)
 
 
 def required_kernels(

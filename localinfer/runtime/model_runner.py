@@ -182,7 +182,7 @@ class ModelRunner:
             ids = np.concatenate(texts)
             self._batch = self._hooked_graphs.batch([(sequence.modifiers.hooks, ids, positions)])
             self._batch.graph.set_inputs(ids, positions, np.concatenate(types) if types else 0)
-            self._batch.graph.model_graph.set_adapter_scales(0, len(positions), self.default_scales)
+            self._batch.graph.model_graph.set_adapter_scales(0, len(positions), sequence.modifiers.scales)
             self.run(0, self._batch.graph.output_layer_ops[0], len(positions))
 
     def prepare(self, segments: abc.Sequence[Segment]) -> None:

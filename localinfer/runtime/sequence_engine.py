@@ -41,6 +41,11 @@ class SequenceEngine(ABC):
         """The maximum number of tokens of the next call of `_evaluate_batch`."""
 
     @property
+    def is_diffusion(self) -> bool:
+        """Whether the model is a diffusion language model."""
+        return self.compiled_graph.model_graph.context.diffusion
+
+    @property
     def n_past(self) -> int:
         """The number of cached tokens."""
         return len(self.sequence)
@@ -109,9 +114,10 @@ class SequenceEngine(ABC):
             ids = self.validate_tokens(tokens)
             skip = encoder_length(ids) if self.is_encoder_decoder else 0
             result = np.empty((len(ids) - skip, self.n_vocab), np.float32)
-            is_diffusion = self.compiled_graph.model_graph.context.diffusion
             n_done, positions = 0, np.arange(len(ids), dtype=np.int32)
-            batches = self.bidirectional_logits(ids, positions) if is_diffusion else self.logits_in_batches(ids, skip)
+            batches = (
+                self.bidirectional_logits(ids, positions) if self.is_diffusion else self.logits_in_batches(ids, skip)
+            )
             for rows in batches:
                 result[n_done : n_done + len(rows)] = rows
                 n_done += len(rows)

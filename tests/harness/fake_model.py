@@ -47,6 +47,7 @@ class FakeModel:
         ),
     )
     media_kinds = frozenset({"image"})
+    is_diffusion = False
     tokenizer = SimpleNamespace(eog=[102], encode=lambda text, **how: [len(text)])
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:

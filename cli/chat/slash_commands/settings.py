@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from localinfer.options import Layer
 
 # Sections whose options may change between two answers, and options for which the model is opened again.
-SECTIONS = ("sampling", "generation", "structured", "speculative", "chat")
+SECTIONS = ("sampling", "generation", "diffusion", "structured", "speculative", "chat")
 REOPENING = ("ctx_size",)
 EMPTY = ('""', "''")  # typed to remove the value of an option, such as a grammar
 SETTING_ALIASES = {("think", ""): ("think", "on"), ("nothink", ""): ("think", "off")}

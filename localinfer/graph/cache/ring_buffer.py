@@ -242,3 +242,14 @@ class RingBuffer:
         for offset, number in enumerate((tokens, table, n_pages)):
             numbers[first + offset] = number
         numbers[0] = n_before + 1
+
+
+def attention_sinks(keep: int, n_ctx: int) -> int:
+    """Return the number of attention sinks of a ring buffer: whole pages, unless these take more than half of the
+    context.
+
+    With whole pages, each token has the cache position that it has without a ring buffer, so all sums are bit-identical
+    until the ring buffer wraps around.
+    """
+    rounded = round_up_to_page(keep)
+    return rounded if rounded <= n_ctx // 2 else min(keep, n_ctx // 2)

@@ -83,7 +83,8 @@ def decode_bytes(runner: ModelRunner) -> dict[ProductShape, int]:
 
 
 def tunable_shapes(runner: ModelRunner) -> list[ProductShape]:
-    """Return the shapes whose weights are large enough to matter. An encoder has none, because it never decodes."""
-    if runner.compiled_graph.model_graph.logits_buffer is None:
+    """Return the shapes whose weights are large enough to matter. Encoders and diffusion language models have none,
+    because they never decode."""
+    if not runner.compiled_graph.model_graph.context.causal:
         return []
     return [shape for shape, total in decode_bytes(runner).items() if total >= MIN_SHAPE_BYTES]

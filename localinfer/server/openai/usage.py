@@ -31,7 +31,7 @@ def timings(stats: "Stats") -> dict[str, Any]:
         "prompt_n": n_computed,
         "prompt_ms": 1000 * stats.prompt_seconds,
         "prompt_per_token_ms": 1000 * stats.prompt_seconds / max(n_computed, 1),
-        "prompt_per_second": n_computed / max(stats.prompt_seconds, 1e-9),
+        "prompt_per_second": n_computed / stats.prompt_seconds if stats.prompt_seconds else 0.0,
         "predicted_n": stats.generated_tokens,
         "predicted_ms": 1000 * stats.generate_seconds,
         "predicted_per_token_ms": 1000 * stats.generate_seconds / n_steps if n_steps else 0.0,

@@ -44,7 +44,9 @@ SAMPLING = {  # field of a request, as OpenAI and llama.cpp name it -> field of 
         "top_k", "top_p", "min_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "repeat_penalty",
         "repeat_last_n", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length",
         "dry_penalty_last_n", "mirostat", "adaptive_target", "adaptive_decay", "seed", "stop", "ignore_eos",
-        "reasoning_budget", "grammar", "regex", "close_at_limit", "cache_prompt",
+        "reasoning_budget", "grammar", "regex", "close_at_limit", "cache_prompt", "diffusion_steps",
+        "diffusion_algorithm", "diffusion_alg_temp", "diffusion_eps", "diffusion_block_length", "diffusion_cfg_scale",
+        "diffusion_add_gumbel_noise",
     )
 }  # fmt: skip
 

@@ -155,7 +155,8 @@ def streaming_model(text: str) -> Any:
     pieces = [Piece(text[start : start + 3], 4) for start in range(0, len(text), 3)]
     model = SimpleNamespace(
         n_ctx=100,
-        options=SimpleNamespace(ctx_policy="stop", system_prompt=""),
+        is_diffusion=False,
+        options=SimpleNamespace(ctx_policy="stop", system_prompt="", diffusion_visual=True),
         stream_chat=lambda *_, **__: GenerationStream(iter(pieces), Stats()),
     )
     return SimpleNamespace(model=model, name="fake")

@@ -13,7 +13,8 @@ from cli.terminal import screen
 
 # Modules that write styles and cursor movements of their own. They pass texts through `terminal_text` first.
 DRAWING_MODULES = {
-    "terminal/screen.py", "terminal/token_coloring.py", "terminal/pictures.py", "arguments/completion.py",
+    "terminal/screen.py", "terminal/token_coloring.py", "terminal/pictures.py", "terminal/diffusion_screen.py",
+    "arguments/completion.py",
     "chat/display/answer.py", "chat/display/live_region.py", "chat/display/token_table.py", "chat/resumed.py",
     "chat/slash_commands/commands.py",
 }  # fmt: skip
