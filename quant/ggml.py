@@ -63,7 +63,11 @@ TYPES = {
     144: BlockType("IQ4_KS", 256, 136, header=4),
     145: BlockType("IQ2_KS", 256, 70, header=2),
     152: BlockType("IQ5_KS", 256, 168, header=4),
+    153: BlockType("IQ2_KT", 256, 68, header=4),
+    154: BlockType("IQ3_KT", 256, 100, header=4),
+    155: BlockType("IQ4_KT", 256, 128, header=4),
     156: BlockType("IQ3_KS", 256, 102, header=2),
+    158: BlockType("IQ1_KT", 256, 56, header=4),
 }
 
 TYPE_NUMBERS = {block.name: number for number, block in TYPES.items()}

@@ -51,7 +51,11 @@ NUMBERS = {
     "IQ4_KS": 145,
     "IQ2_KS": 147,
     "IQ5_KS": 150,
+    "IQ2_KT": 151,
+    "IQ3_KT": 152,
+    "IQ4_KT": 153,
     "IQ3_KS": 154,
+    "IQ1_KT": 156,
 }
 NAMES = {number: name for name, number in NUMBERS.items()}
 

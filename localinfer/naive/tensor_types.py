@@ -162,6 +162,60 @@ def decoded_shifted_rows(
     return scaled(row_scale(header), scales, np.array(numbers)[codes], shift * shifted.astype(np.int64))
 
 
+# --- rows that begin with a scale, and whose values a generator makes of indices -----------------------------------
+
+Starts = NDArray[np.int64]
+TrellisParts = tuple[NDArray[np.int64], Starts]
+
+
+def generated(starts: Starts, columns: int) -> NDArray[np.int64]:
+    """Return the values of `columns` columns that each index plus an offset, (..., groups), stands for, (..., groups *
+    columns)."""
+    states, values = starts.astype(np.uint64), []
+    for _ in range(columns):
+        states = states * np.uint64(0xCBAC1FED) & np.uint64(0xFFFFFFFF)
+        bits = states[..., None] >> np.arange(0, 32, 8, dtype=np.uint64) & np.uint64(0x3F)
+        values.append(bits.sum(-1).astype(np.int64) - 126)
+    return np.stack(values, -1).reshape(*starts.shape[:-1], -1)
+
+
+def iq1_kt(block: Bytes) -> TrellisParts:
+    sh = block[..., :8].astype(np.int64)
+    top = (sh[..., None] >> np.arange(4, 8) & 1).reshape(*block.shape[:-1], 32)
+    middle = bits_of(block[..., 40:56], 4).reshape(*block.shape[:-1], 32).astype(np.int64)
+    index = block[..., 8:40].astype(np.int64) | middle << 8 | top << 12
+    return np.array(SHIFTED["IQ4_K"][1])[sh & 15], generated(index + 4096, 8)
+
+
+def iq2_kt(block: Bytes) -> TrellisParts:
+    nibbles = bits_of(block[..., :4], 4).reshape(*block.shape[:-1], 8)
+    index = np.ascontiguousarray(block[..., 4:68]).view("<u2").astype(np.int64)
+    return np.array(SHIFTED["IQ4_K"][1])[nibbles], generated(index + 4096, 8)
+
+
+def iq3_kt(block: Bytes) -> TrellisParts:
+    scales = bits_of(block[..., :4], 4).reshape(*block.shape[:-1], 8).astype(np.int64)
+    index = np.ascontiguousarray(block[..., 4:68]).view("<u2").astype(np.int64)
+    signs = 1 - 2 * planes(block[..., 68:100], 1).astype(np.int64)
+    return scales, signs * np.abs(generated(index + 4096, 8))
+
+
+def iq4_kt(block: Bytes) -> TrellisParts:
+    qs = np.ascontiguousarray(block[..., :32]).view("<u4").astype(np.int64)
+    top = (qs[..., None] >> np.arange(8, 32, 3) & 7).reshape(*block.shape[:-1], 64)
+    middle = bits_of(block[..., 96:128], 4).reshape(*block.shape[:-1], 64).astype(np.int64)
+    index = block[..., 32:96].astype(np.int64) | middle << 8 | top << 12 | np.repeat(qs & 1, 8, -1) << 15
+    return (qs >> 1 & 127) - 64, generated(index + 4096, 4)
+
+
+def decoded_trellis_rows(header: Bytes, block: Bytes, parts: Callable[[Bytes], TrellisParts]) -> NDArray[np.float32]:
+    """Decode rows that begin with a scale, whose groups of 32 columns have another one."""
+    scales, values = parts(block)
+    return scaled(row_scale(header), scales, values, np.zeros_like(scales))
+
+
+TRELLIS = {"IQ1_KT": iq1_kt, "IQ2_KT": iq2_kt, "IQ3_KT": iq3_kt, "IQ4_KT": iq4_kt}
+
 DECODERS: dict[str, Decoder] = {
     "Q1_0": partial(decoded, bits=1, values=(-1, 1)),
     "Q2_0": partial(decoded, bits=2, values=(-1, 0, 1, 2)),
@@ -171,8 +225,11 @@ DECODERS: dict[str, Decoder] = {
     },
 }
 ROW_DECODERS: dict[str, RowDecoder] = {
-    name: partial(decoded_shifted_rows, parts=parts, numbers=numbers, shift=shift)
-    for name, (parts, numbers, shift) in SHIFTED_ROWS.items()
+    **{
+        name: partial(decoded_shifted_rows, parts=parts, numbers=numbers, shift=shift)
+        for name, (parts, numbers, shift) in SHIFTED_ROWS.items()
+    },
+    **{name: partial(decoded_trellis_rows, parts=parts) for name, parts in TRELLIS.items()},
 }
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quant import FORMATS
+from quant.encoders.trellis_points import POINT_SETS, search_tables
 from quant.ggml import TYPES, nbytes
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_call import KernelFunction, call_kernel
@@ -30,6 +31,7 @@ from quant.jit.loader import Progress, load_kernels
 EFFORTS = ("fast", "normal")  # how much time the search for a smaller error may take
 GROUPS = 16  # groups of columns that are searched at once, one in each SIMD lane
 SCRATCH_BYTES, LINE = 1 << 18, 64
+TABLES = SCRATCH_BYTES - 8  # the offset in scratch memory of the address of a format's tables, if it has any
 ROW_NUMBERS, NUMBERS_BYTES = SCRATCH_BYTES, 12  # the offset in scratch memory, and bytes, of numbers of a row's groups
 PARAMETERS = ("x", "importance", "n", "y", "row_bytes", "rows")
 
@@ -56,6 +58,7 @@ class Encoder:
         """
         self.type, kernel = TYPES[type_number], encoder_kernel(type_number, effort)
         self._type_number = type_number
+        self._tables = search_tables(self.type.name) if self.type.name in POINT_SETS else None
         addresses, self.warnings = load_kernels([kernel], cache_root, progress)
         self._kernel = KernelFunction(addresses[kernel])
 
@@ -96,6 +99,8 @@ class Encoder:
         arguments = (x.ctypes.data, weight, n, out.ctypes.data, self.row_bytes(n), count)
         numbers = NUMBERS_BYTES * GROUPS * -(-n // (32 * GROUPS)) if self.type.header else 0
         scratch = allocate_scratch(SCRATCH_BYTES + numbers)
+        if self._tables is not None:
+            scratch[TABLES : TABLES + 8].view(np.int64)[0] = self._tables.ctypes.data
         call_kernel(self._kernel, arguments, scratch.ctypes.data)
 
 

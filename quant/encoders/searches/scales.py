@@ -178,24 +178,41 @@ def make_choose_d(multiple: Any, divisors: Sequence[float], groups: int) -> Any:
     return choose_d
 
 
-def make_try_neighbours(fit: Any, multiple: Any, step: int) -> Any:
+def make_neighbours(multiple: Any, step: int) -> tuple[Any, Any]:
+    """Make the inlined functions lower(k) and higher(k), the multiples at the distance `step`."""
+    distance = float32(step)
+
+    @inline
+    def lower(k: Any) -> Any:
+        return multiple(k - splat(f32x16, distance))
+
+    @inline
+    def higher(k: Any) -> Any:
+        return multiple(k + splat(f32x16, distance))
+
+    return lower, higher
+
+
+def make_try_neighbours(fit: Any, lower: Any, higher: Any, reach: int = 1) -> Any:
     """Make the inlined function try_neighbours(scratch, d, k), one lane for each group: the best of every k and its
     neighbours, and two numbers. The sum of the first ones over the sum of the second ones is the best d for some groups
-    together.
+    together. lower(k) and higher(k) are the next neighbours; `reach` of them are tried on either side.
     """
 
     @inline
     def try_neighbours(scratch: int, d: Any, k: Any) -> Any:
-        middle, best = k, splat(f32x16, float32(-LARGEST))
+        tried, best = k, splat(f32x16, float32(-LARGEST))
         above, below = best, best
-        for move in range(-step, step + 1, step):
-            tried = multiple(middle + splat(f32x16, float32(move)))
+        for _ in range(reach):
+            tried = lower(tried)
+        for _ in range(2 * reach + 1):
             ideal, norm = fit(scratch, d * tried)
             new_gain = gain(d * tried, ideal, norm)
             better = new_gain > best
             k, best = select(better, tried, k), maximum(new_gain, best)
             above = select(better, tried * ideal * norm, above)
             below = select(better, tried * tried * norm, below)
+            tried = higher(tried)
         return k, above, below
 
     return try_neighbours
@@ -207,7 +224,7 @@ def make_refine(fit: Any, multiple: Any, step: int, groups: int) -> Any:
     It tries the neighbours of every k with the scales as they will be stored, and then takes the d, in half precision,
     that is best for all groups of a superblock together.
     """
-    sum_of, try_neighbours = make_superblock_sum(groups), make_try_neighbours(fit, multiple, step)
+    sum_of, try_neighbours = make_superblock_sum(groups), make_try_neighbours(fit, *make_neighbours(multiple, step))
 
     @inline
     def refine(scratch: int, d: Any, k: Any) -> Any:

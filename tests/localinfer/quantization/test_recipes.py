@@ -58,7 +58,10 @@ def chosen(shape: Shape, recipe: str, **overrides: Any) -> dict[str, str]:
     return {name: choice.type for name, choice in choices.items()}
 
 
-IK_LLAMA_CPP = ("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ5_KS")
+IK_LLAMA_CPP = (
+    *("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ5_KS"),
+    *("IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT"),
+)
 
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in IK_LLAMA_CPP])
@@ -85,7 +88,10 @@ def test_recipes_of_ik_llama_cpp() -> None:
     assert chosen(SHAPES["llama, grouped"], "IQ4_K")["blk.0.attn_v.weight"] == "IQ5_K"
     assert chosen(SHAPES["llama, grouped"], "IQ5_K")["blk.0.attn_v.weight"] == "IQ5_K"
     values = {name: chosen(SHAPES["llama, grouped"], name)["blk.0.attn_v.weight"] for name in IK_LLAMA_CPP[5:]}
-    assert values == {"IQ2_KS": "IQ4_K", "IQ3_KS": "IQ4_KS", "IQ4_KS": "IQ5_K", "IQ5_KS": "IQ5_KS"}
+    assert values == {
+        "IQ2_KS": "IQ4_K", "IQ3_KS": "IQ4_KS", "IQ4_KS": "IQ5_K", "IQ5_KS": "IQ5_KS",
+        "IQ1_KT": "IQ1_KT", "IQ2_KT": "IQ4_K", "IQ3_KT": "IQ4_K", "IQ4_KT": "IQ5_K",
+    }
 
 
 @pytest.mark.parametrize(
