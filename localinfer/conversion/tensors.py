@@ -31,7 +31,7 @@ TYPES = {name: ggml.TYPE_NUMBERS[name] for name in ("F32", "F16", "BF16")}  # by
 F32 = TYPES["F32"]
 MXFP4, NVFP4 = ggml.TYPE_NUMBERS["MXFP4"], ggml.TYPE_NUMBERS["NVFP4"]
 ALWAYS_F32 = re.compile(  # also if they are matrices
-    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a"
+    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a|indexer\.proj"
     r"|time_mix_(lerp_fused|r_k|w[12])"
 )
 # One filter per channel; checkpoints have an extra dimension of 1.

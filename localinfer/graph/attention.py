@@ -1,6 +1,6 @@
 """Attention composed of a builder's operations: queries, keys and values, rotary embeddings and sliding windows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -63,11 +63,16 @@ def latent_qkv(g: Builder[X], h: X, blk: Block) -> tuple[X, X, X]:
     return g.per_head.join(n, q_rope, q_nope), k, v
 
 
-def latent_attention(g: Builder[X], h: X, blk: Block, shape: LatentShape, spec: AttentionSpec) -> X:
+def latent_attention(
+    g: Builder[X], h: X, blk: Block, shape: LatentShape, spec: AttentionSpec, select: Callable[[X], None] | None = None
+) -> X:
     """Return the output of the heads of multi-head latent attention, whose keys and values stay latent vectors, from a
-    matrix for each head, `attn_k_b` and `attn_v_b`."""
-    n = blk.heads.count
-    q_nope, q_rope = latent_queries(g, h, blk, shape.nope_dim, shape.rope_dim)
+    matrix for each head, `attn_k_b` and `attn_v_b`. With `spec.selected`, `select` may choose positions, from the input
+    of the queries."""
+    n, narrow = blk.heads.count, narrow_queries(g, h, blk)
+    if select:
+        select(narrow)
+    q_nope, q_rope = split_queries(g, narrow, blk, shape.nope_dim, shape.rope_dim)
     q = g.per_head.join(n, q_rope, g.per_head.matmul(q_nope, f"{blk}attn_k_b", n, shape.rank))
     latent, k_rope = g.slices(h, f"{blk}attn_kv_a_mqa", shape.rank, shape.rope_dim)
     k = g.per_head.join(1, k_rope, g.norm(latent, f"{blk}attn_kv_a_norm"))
@@ -76,13 +81,21 @@ def latent_attention(g: Builder[X], h: X, blk: Block, shape: LatentShape, spec: 
 
 
 def latent_queries(g: Builder[X], h: X, blk: Block, nope: int, rope: int) -> Sequence[X]:
-    """Return the `nope` values of each query head that are not rotated, and the `rope` values that are. Large models
-    compress queries to a low rank."""
-    n, name = blk.heads.count * (nope + rope), f"{blk}attn_q"
-    if g.tensors.has(f"{blk}attn_q_a.weight"):
-        rank = g.hparams.count("attention.q_lora_rank")
-        h, name = g.norm(g.matmul(h, f"{blk}attn_q_a", rank), f"{blk}attn_q_a_norm"), f"{blk}attn_q_b"
-    return g.per_head.split(g.matmul(h, name, n), blk.heads.count, nope, rope)
+    """Return the `nope` values of each query head that are not rotated, and the `rope` values that are."""
+    return split_queries(g, narrow_queries(g, h, blk), blk, nope, rope)
+
+
+def narrow_queries(g: Builder[X], h: X, blk: Block) -> X:
+    """Return the input of the matrix of queries: h, or a vector of low rank in large models, which compress queries."""
+    if not g.tensors.has(f"{blk}attn_q_a.weight"):
+        return h
+    return g.norm(g.matmul(h, f"{blk}attn_q_a", g.hparams.count("attention.q_lora_rank")), f"{blk}attn_q_a_norm")
+
+
+def split_queries(g: Builder[X], x: X, blk: Block, nope: int, rope: int) -> Sequence[X]:
+    """Return the parts of query heads as `latent_queries`, from the input of their matrix."""
+    name = f"{blk}attn_q_b" if g.tensors.has(f"{blk}attn_q_a.weight") else f"{blk}attn_q"
+    return g.per_head.split(g.matmul(x, name, blk.heads.count * (nope + rope)), blk.heads.count, nope, rope)
 
 
 def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:

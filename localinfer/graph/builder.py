@@ -84,8 +84,9 @@ class Builder(ABC, Generic[X]):
     # --- rows ---
 
     @abstractmethod
-    def norm(self, x: X, name: str, *, in_place: bool = False) -> X:
-        """Return norm(x) * weight (+ bias): LayerNorm if `uses_layer_norm`, else RMSNorm."""
+    def norm(self, x: X, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0) -> X:
+        """Return norm(x) * weight (+ bias): LayerNorm if `uses_layer_norm`, else RMSNorm. With `layer_norm_eps`, it is
+        a LayerNorm with this epsilon."""
 
     @abstractmethod
     def norm_groups(
@@ -180,6 +181,16 @@ class Builder(ABC, Generic[X]):
 
         Keys and values are added to the cache. Without v, the values are the last dimensions of the keys. Without k,
         the keys and values of the layer `kv_source` are used.
+        """
+
+
+    @abstractmethod
+    def select_positions(self, blk: Block, q: X, k: X, weights: X, rope: Rope, top_k: int) -> None:
+        """Choose the positions that the attention of this and of later layers attends to (`AttentionSpec.selected`):
+        the `top_k` with the largest scores. See `localinfer.kernels.attention.indexer`.
+
+        `q` are the heads of queries, [token][head][value], `weights` has a number for each head. Keys are one head, and
+        are added to a cache of their own.
         """
 
 

@@ -149,7 +149,14 @@ ATTENTION = KernelSignature.parse(
     "localinfer.kernels.attention.paged_attention:attention",
     "tokens q q_sink k_cache v_cache capacity entry_positions query_positions oldest newest segments "
     "sink_pages group kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks slopes biases "
-    "chunk partial:out y:out q_out:out stop",
+    "chosen words chunk partial:out y:out q_out:out stop",
+)
+SCORE_POSITIONS = KernelSignature.parse(
+    "localinfer.kernels.attention.indexer:score_positions",
+    "tokens q weights heads dim k_cache entry_positions oldest newest sink_pages segments words scores:out",
+)
+CHOOSE_POSITIONS = KernelSignature.parse(
+    "localinfer.kernels.attention.indexer:choose_positions", "tokens scores segments words top_k chosen:out"
 )
 COMBINE = KernelSignature.parse(
     "localinfer.kernels.attention.combine:combine",

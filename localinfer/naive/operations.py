@@ -75,6 +75,7 @@ class NumpyBuilder(PointBuilder):
         self.output = NumpyOutput(self)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
         self.residual: Floats | None = None
+        self.selected: NDArray[np.bool_] = np.ones((len(tokens), len(tokens)), bool)  # by `select_positions`
 
     def set_tokens(self, tokens: Sequence[int], *, causal: bool) -> None:
         """Compute the next operations for these tokens, from position 0 on."""
@@ -111,13 +112,13 @@ class NumpyBuilder(PointBuilder):
 
     # --- rows ---
 
-    def norm(self, x: Floats, name: str, *, in_place: bool = False) -> Floats:
+    def norm(self, x: Floats, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0) -> Floats:
         if in_place:
-            x[:] = self.norm(x, name)
+            x[:] = self.norm(x, name, layer_norm_eps=layer_norm_eps)
             return x
-        normalize = layer_norm if self.uses_layer_norm else rms_norm
+        normalize = layer_norm if self.uses_layer_norm or layer_norm_eps else rms_norm
         weight = self.model[name] if self.properties.has_norm_weights else np.ones(x.shape[1], x.dtype)
-        self.point(y := normalize(x, weight, self.eps) + self.model.bias(name), name)
+        self.point(y := normalize(x, weight, layer_norm_eps or self.eps) + self.model.bias(name), name)
         return y
 
     def norm_groups(
@@ -235,6 +236,8 @@ class NumpyBuilder(PointBuilder):
             mask = visible(position, window) if self.causal else within_window(position, window)
         if not spec.causal_media:
             mask |= self.media.later_rows()
+        if spec.selected:
+            mask &= self.selected
         if spec.chunked:
             mask &= position[:, None] // window == position[None, :] // window
         scores = soft_cap(factor * scores, spec.cap) + alibi(blk.heads.count, spec.max_alibi_bias, position)
@@ -247,6 +250,17 @@ class NumpyBuilder(PointBuilder):
         self.points[f"{blk}attn_weights"] = weights[..., : len(position)]
         self.point(y := join_heads(weights @ v), f"{blk}attn_heads")
         return y
+
+    def select_positions(
+        self, blk: Block, q: Floats, k: Floats, weights: Floats, rope: Rope, top_k: int  # noqa: ARG002
+    ) -> None:
+        heads, coordinates, window = weights.shape[1], self.media.coordinates, self.model.n_ctx - self.model.sinks
+        queries, [keys] = (rotate(split_heads(x, n), coordinates, rope) for x, n in ((q, heads), (k, 1)))
+        scores = (np.maximum(queries @ keys.T, 0) * weights.T[:, :, None]).sum(axis=0)
+        seen = visible(self.positions, window if self.model.n_ctx else 0, self.model.sinks)
+        best = np.argsort(np.where(seen, -scores, np.inf), axis=1, kind="stable")[:, :top_k]
+        self.selected = np.zeros_like(seen)
+        np.put_along_axis(self.selected, best, True, axis=1)
 
     def distance_biases(self, name: str) -> Floats:
         """Return what is added to the score of each query and key, (heads, n_tokens, n_tokens), by their distance."""

@@ -14,7 +14,11 @@ from localinfer.conversion.architectures.common import (
     SHARED_EXPERTS,
 )
 from localinfer.conversion.architectures.experts import DOTS1
+from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.hparams import HParams, LayerOverrides
 from localinfer.conversion.tensor_formats import reorder
+from localinfer.gguf.source import Field
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
 
 MLA = ("attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b", "attn_output")
 WHOLE_MLA = ("attn_kv_a_mqa", "attn_kv_a_norm", "attn_kv_b", "attn_output")  # keys and values are one matrix
@@ -45,6 +49,61 @@ DEEPSEEK3 = replace(
     required_values={**DEEPSEEK2.required_values, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     defaults={"scoring_func": "sigmoid"},
 )
+INDEXER = ("indexer.attn_q_b", "indexer.attn_k", "indexer.k_norm", "indexer.k_norm.bias", "indexer.proj")
+
+
+def sparse_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the sizes of the indexer of sparse attention."""
+    names = {"index_heads": "index_n_heads", "index_size": "index_head_dim", "index_top_k": "index_topk"}
+    sizes = {name: config.positive_int(key, DEFAULT_MAXIMUM) for name, key in names.items()}
+    latent, sizes["n_index"] = attention_metadata.mla_hparams(config, hp), sizes["index_heads"] * sizes["index_size"]
+    return replace(latent, sizes={**latent.sizes, **sizes})
+
+
+def sparse_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return the metadata of sparse latent attention. Without a list of the layers with an indexer, all have one."""
+    names = {"head_count": "index_heads", "key_length": "index_size", "top_k": "index_top_k"}
+    sizes = {f"attention.indexer.{key}": Field.uint32(hp.sizes[name]) for key, name in names.items()}
+    kinds = config.get("indexer_types", list, [])
+    types = {"attention.indexer.types": Field.flags([kind == "full" for kind in kinds])} if kinds else {}
+    return attention_metadata.mla(config, hp) | sizes | types
+
+
+def sparse_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
+    """Return which layers have no indexer, because they attend to the positions that an earlier one chose."""
+    kinds = config.get("indexer_types", list, ["full"] * hp.n_layer)
+    if len(kinds) != hp.n_layer or kinds[0] != "full" or not {"full", "shared"}.issuperset(map(str, kinds)):
+        raise config.error("indexer_types", f"must be full, and then full or shared, {hp.n_layer} in all")
+    shared = LayerOverrides({}, frozenset(INDEXER))
+    return tuple(LayerOverrides({}) if kind == "full" else shared for kind in kinds)
+
+
+DEEPSEEK32 = replace(
+    DEEPSEEK3,
+    name="deepseek32",
+    name_map_architecture="deepseek2",
+    layer_tensors=(*DEEPSEEK3.layer_tensors, *NARROW_QUERIES, *INDEXER),
+    optional_layer_tensors=(),
+    shapes={
+        **DEEPSEEK3.shapes,
+        "indexer.attn_q_b": ("n_index", "q_rank"),
+        "indexer.attn_k": ("index_size", "n_embd"),
+        "indexer.k_norm": ("index_size",),
+        "indexer.proj": ("index_heads", "n_embd"),
+    },
+    tensor_names={
+        **DEEPSEEK3.tensor_names,
+        "self_attn.indexer.wq_b": "indexer.attn_q_b",
+        "self_attn.indexer.wk": "indexer.attn_k",
+        "self_attn.indexer.k_norm": "indexer.k_norm",
+        "self_attn.indexer.weights_proj": "indexer.proj",
+    },
+    has_mtp=False,
+    ignores_mtp=True,
+    read_hparams=sparse_hparams,
+    metadata=sparse_metadata,
+)
+GLM_DSA = replace(DEEPSEEK32, name="glm-dsa", layer_overrides=sparse_layers)
 MISTRAL4 = replace(
     DEEPSEEK2,
     name="mistral4",
@@ -78,6 +137,8 @@ BY_CLASS = {
     "DeepseekForCausalLM": DEEPSEEK,
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": DEEPSEEK3,
+    "DeepseekV32ForCausalLM": DEEPSEEK32,
+    "GlmMoeDsaForCausalLM": GLM_DSA,
     "DeepseekOCRForCausalLM": DEEPSEEK2_OCR,
     "DeepseekOCR2ForCausalLM": DEEPSEEK2_OCR,
     "KimiVLForConditionalGeneration": DEEPSEEK3,

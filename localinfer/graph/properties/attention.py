@@ -58,6 +58,8 @@ class AttentionSpec:
     (`alibi_slopes`). `bias` names a tensor, (buckets, heads), with what is added to the score of a key at each distance
     (`relative_buckets`).
 
+    If `selected`, tokens only attend to the positions that a builder's `select_positions` chose last.
+
     The rows of a bidirectional media span also attend to the later ones of the span, unless `causal_media`.
     """
 
@@ -70,6 +72,7 @@ class AttentionSpec:
     sinks: bool = False
     max_alibi_bias: float = 0.0
     causal_media: bool = False
+    selected: bool = False
     bias: str = ""
 
 

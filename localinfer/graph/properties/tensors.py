@@ -1,5 +1,6 @@
 """The tensors of a model file, checked by name, shape and type when a builder first uses them."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,8 @@ from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF, Tensor
 from quant import FORMATS
 from quant.ggml import TYPE_NUMBERS, TYPES
+
+KIND = re.compile(r"(?:indexer\.)?[^.]+$")  # in the name of a matrix or a norm
 
 
 class Tensors:
@@ -81,7 +84,8 @@ class Tensors:
 
     def bias(self, name: str, *shape: int) -> Tensor | None:
         """Return the bias of a matrix or a norm, if the file has it. Either all layers have it or none."""
-        return self.floats(f"{name}.bias", *shape) if self.has_bias(name.rpartition(".")[2]) else None
+        kind = KIND.findall(name)[-1]
+        return self.floats(f"{name}.bias", *shape) if self.has_bias(kind) else None
 
     def has_bias(self, kind: str) -> bool:
         """Return whether a matrix or norm of this kind has a bias in any layer."""

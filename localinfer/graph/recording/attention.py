@@ -27,10 +27,11 @@ from localinfer.kernels.layout import (
     row_state_bytes,
     tile_rows,
 )
-from localinfer.kernels.signatures import APPEND, ATTENTION, COMBINE, ROPE
+from localinfer.kernels.signatures import APPEND, ATTENTION, CHOOSE_POSITIONS, COMBINE, ROPE, SCORE_POSITIONS
 from quant.jit.kernel import Constants
 
 LOG2_E = 1.4426950408889634  # the kernels compute 2^score
+RADIX_DIGITS = 256  # counters of the selection of positions
 
 
 class HeadNorms(NamedTuple):
@@ -103,6 +104,8 @@ class AttentionRecorder:
         self.rings: dict[tuple[int, bool, bool, int, bool], RingBuffer] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = graph.region(0)
+        # What `select_positions` writes, for all layers: the scores of entries, and bits of those that are chosen.
+        self._position_scores, self._chosen = graph.region(0), graph.region(0)
         # int32 [batch]: the first and last position of the encoder's tokens, for each token of the batch.
         self.encoder_begin, self.encoder_last = (
             graph.region(4 * graph.batch if context.encoder_decoder else 0) for _ in range(2)
@@ -141,6 +144,32 @@ class AttentionRecorder:
                 layer, table = self._rope_keys(layer, k, table)
             self._append(layer, k, v, table, ring, cache)
         return self._attend_op(layer, rotated, q_sink if q_sink is not q else rotated, ring, cache)
+
+    def select_positions(
+        self, layer: LayerAttention, q: Buffer, k: Buffer, weights: Buffer, top_k: int
+    ) -> None:
+        """Write keys to a cache of their own, and choose positions: see `localinfer.kernels.attention.indexer`."""
+        heads, rope, graph = layer.heads, layer.spec.rope or NO_ROPE, self.graph
+        ring, table, rotated = self._ring(layer, anchored=False), self._rope_table(rope), graph.buffer(q.n, q.rows)
+        if layer.name not in self.caches:
+            self.caches[layer.name] = ring.add_layer(graph, heads, "f32", "f32", values=False)
+        self._rope_queries(layer, q, rotated, table, table.rows, barrier=True)
+        self._append(layer, k, None, table, ring, self.caches[layer.name])
+        words = ring.capacity // PAGE_SIZE
+        self._position_scores.nbytes = 4 * PAGE_SIZE * words * graph.batch
+        self._chosen.nbytes = 8 * words * graph.batch
+        graph.need_scratch(8 * RADIX_DIGITS)
+        graph.op(
+            f"{layer.name}score", SCORE_POSITIONS, q.rows, chunks=(4, 32), q=rotated, weights=weights,
+            heads=heads.count, dim=heads.key, k_cache=self.caches[layer.name].k, entry_positions=ring.positions,
+            cost=CostModel(position_bytes=4 * heads.key, position_fmas=heads.count * heads.key),
+            oldest=ring.oldest, newest=ring.newest, sink_pages=ring.sink_entries // PAGE_SIZE, segments=ring.segments,
+            words=words, scores=self._position_scores,
+        )  # fmt: skip
+        graph.op(
+            f"{layer.name}choose", CHOOSE_POSITIONS, q.rows, chunks=(1, 8), scores=self._position_scores,
+            segments=ring.segments, words=words, top_k=top_k, chosen=self._chosen,
+        )  # fmt: skip
 
     def store(self, layer: LayerAttention, k: Buffer, v: Buffer) -> None:
         """Write keys and values to the cache of a layer, without attention to them and without RoPE."""
@@ -241,7 +270,8 @@ class AttentionRecorder:
         values_in_keys = cache.v.nbytes == 0
         variant: Constants = {
             "values_in_keys": int(values_in_keys), "capped": int(cap > 0),
-            "sloped": int(layer.spec.max_alibi_bias > 0), "biased": int(layer.biases is not None), **cache.types,
+            "sloped": int(layer.spec.max_alibi_bias > 0), "biased": int(layer.biases is not None),
+            "selected": int(layer.spec.selected), **cache.types,
         }  # fmt: skip
         rows, large_rows = (tile_rows(heads.group, large_batch) for large_batch in (False, True))
         single = rows if self.graph.sequences > 1 else large_rows
@@ -282,6 +312,8 @@ class AttentionRecorder:
             attn_sinks=layer.sink_scores or 0,
             slopes=layer.alibi_slopes,
             biases=layer.biases or 0,
+            chosen=self._chosen if layer.spec.selected else 0,
+            words=n_pages,
             chunk=chunk,
             partial=self._partial,
             y=y,

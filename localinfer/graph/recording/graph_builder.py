@@ -22,7 +22,7 @@ from localinfer.graph.builder import (
     RecurrentOperations,
 )
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.properties.attention import AttentionSpec, bias_rows
+from localinfer.graph.properties.attention import VALUE_GROUP, AttentionHeads, AttentionSpec, bias_rows
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block
 from localinfer.graph.properties.rope import Rope, read_rope
@@ -116,16 +116,16 @@ class GraphBuilder(Builder[Buffer]):
 
     # --- rows ---
 
-    def norm(self, x: Buffer, name: str, *, in_place: bool = False) -> Buffer:
+    def norm(self, x: Buffer, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0) -> Buffer:
         y = x if in_place else self._graph.buffer(x.n, x.rows)
         if self.properties.has_norm_weights:
             weight = self.tensors.vector(self.tensors.full_name(name), x.n)
         else:
             weight = constant_tensor(f"{name}.weight", np.ones(x.n, np.float32))
-        if self.uses_layer_norm:
+        if self.uses_layer_norm or layer_norm_eps:
             self._graph.op(
                 name, LAYER_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 8), x=x, weight=weight,
-                bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=self.eps, y=y, q=y.quantized,
+                bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=layer_norm_eps or self.eps, y=y, q=y.quantized,
             )  # fmt: skip
         else:
             self._graph.op(
@@ -303,6 +303,13 @@ class GraphBuilder(Builder[Buffer]):
         y = self.model.attention.attend(layer, q, k, v)
         self.point(y, f"{blk}attn_heads")
         return y
+
+    def select_positions(self, blk: Block, q: Buffer, k: Buffer, weights: Buffer, rope: Rope, top_k: int) -> None:
+        if k.n % VALUE_GROUP or rope.n_rot > k.n:
+            raise self.hparams.unsupported("attention.indexer.key_length", k.n)
+        heads = AttentionHeads(weights.n, 1, k.n, k.n)
+        layer = LayerAttention(f"{blk}indexer.", heads, AttentionSpec(rope))
+        self.model.attention.select_positions(layer, q, k, weights, top_k)
 
 
 def key_bias(model: ModelGraph, blk: Block) -> Tensor | None:

@@ -49,16 +49,30 @@ class PageRange(NamedTuple):
     next_keys: int
 
 
+def make_chosen_of_page(rows: int) -> Any:
+    """Make chosen_of_page(chosen, number): return the bits of the entries of a page that any row attends to."""
+
+    @inline
+    def chosen_of_page(chosen: int, number: int) -> Any:
+        bits: Any = int64(0)
+        for row in range(chosen, chosen + 8 * rows, 8):
+            bits |= load(int64, load(int64, row) + 8 * number)
+        return bits
+
+    return chosen_of_page
+
+
 def make_attend_chunk(variant: AttentionVariant) -> Any:
     """Make attend(cache, pages, sizes, tile, state): attend to the pages of a `PageRange` of a `CacheHead`.
 
     `tile` is the `TileScratch` with the queries and the spans of the tile; the state is updated.
     """
-    rows, sloped, biased = variant.rows, variant.sloped, variant.biased
+    rows, sloped, biased, selected = variant.rows, variant.sloped, variant.biased, variant.selected
     score_page, accumulate_page = make_score_page(variant), make_accumulate_page(variant)
     page_visibility, update_softmax = make_page_visibility(rows), make_softmax_update(
-        variant.capped, sloped, biased
+        variant.capped, sloped, biased, selected
     )
+    chosen_of_page = make_chosen_of_page(rows)
 
     @inline
     def attend(cache: CacheHead, pages: PageRange, sizes: HeadSizes, tile: TileScratch, state: int) -> None:
@@ -75,7 +89,7 @@ def make_attend_chunk(variant: AttentionVariant) -> Any:
             sink = int64(number < cache.sink_pages)
             queries = tile.sink_queries if sink else tile.queries
             visible_panels = page_visibility(positions, spans, sink)
-            if visible_panels == NOTHING:
+            if visible_panels == NOTHING or (selected and chosen_of_page(tile.chosen, number) == 0):
                 continue
             panels = min(visible_panels, PAGE_SIZE // PANEL_KEYS)  # entries after those have no weight for any row
             score_page(queries, cache.k + sizes.k_page_bytes * page, p, panels, values, sizes)
@@ -84,7 +98,8 @@ def make_attend_chunk(variant: AttentionVariant) -> Any:
                 query = load(int32, tile.positions + 4 * row) if sloped or biased else newest
                 slope = load(float32, tile.slopes + 4 * row) if sloped else 0.0
                 table = cache.biases + 4 * BIAS_ROW * int64(load(int32, tile.heads + 4 * row)) if biased else 0
-                span = Span(oldest, newest, query, slope, table)
+                chosen: Any = load(int64, load(int64, tile.chosen + 8 * row) + 8 * number) if selected else int64(0)
+                span = Span(oldest, newest, query, slope, table, chosen)
                 update_softmax(
                     p + 4 * PAGE_SIZE * row,
                     positions,

@@ -29,6 +29,7 @@ from quant.jit.vectors import (
     intrinsic,
     load,
     lowering,
+    mask_from_bits,
     reduce_max,
     rint,
     select,
@@ -153,12 +154,13 @@ class Span(NamedTuple):
     query: int
     slope: float
     biases: int
+    chosen: int  # bits of the entries of the page that count, if not all do
 
 
-def make_softmax_update(capped: int, sloped: int, biased: int) -> Any:
+def make_softmax_update(capped: int, sloped: int, biased: int, selected: int) -> Any:
     """Make update_softmax(p, positions, span, cap, visible_panels, row, value_dim): turn a row's scores, soft-capped if
     `capped`, lowered by distances if `sloped`, or with a bias for each distance if `biased`, into weights relative to
-    its top, and rescale the state if the top grows."""
+    its top, and rescale the state if the top grows. If `selected`, only chosen entries have a weight."""
 
     @inline
     def update_softmax(
@@ -173,6 +175,10 @@ def make_softmax_update(capped: int, sloped: int, biased: int) -> Any:
         if visible_panels != ALL:
             for entry in range(0, PAGE_SIZE, 16):
                 here = visible(positions + 4 * entry, span.oldest, span.newest)
+                store(p + 4 * entry, select(here, load(f32x16, p + 4 * entry), splat(f32x16, MINUS_INFINITY)))
+        if selected:
+            for entry in range(0, PAGE_SIZE, 16):
+                here = mask_from_bits(types.uint16((span.chosen >> entry) & 0xFFFF))
                 store(p + 4 * entry, select(here, load(f32x16, p + 4 * entry), splat(f32x16, MINUS_INFINITY)))
         best = load(f32x16, p)
         for entry in range(16, PAGE_SIZE, 16):

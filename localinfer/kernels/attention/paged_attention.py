@@ -21,6 +21,8 @@ newest, with the queries at `q_sink`. Scores are multiplied by `scale` and, if `
 the query, whose position is in `query_positions`, int32 each (ALiBi; Press et al., 2021). If `biased`, `biases` has
 what is added to base-2 scores at each distance, float32 [head][BIAS_ROW] (T5; Raffel et al., 2020).
 
+If `selected`, `chosen` has a bit for each entry that a token attends to, int64 [token][page], for `words` pages.
+
 The sizes of heads are arguments, so that models share kernels.
 """
 
@@ -60,7 +62,7 @@ class SegmentWork(NamedTuple):
 def make_load_queries(variant: AttentionVariant) -> Any:
     """Make load_queries(args, work, first, head, tile): load the queries of a tile and their spans into its
     `TileScratch`, from row `first` of the segment on, for key head `head`."""
-    rows, sloped, biased = variant.rows, variant.sloped, variant.biased
+    rows, sloped, biased, selected = variant.rows, variant.sloped, variant.biased, variant.selected
     transform = make_hadamard(variant.keys)
 
     @inline
@@ -85,6 +87,8 @@ def make_load_queries(variant: AttentionVariant) -> Any:
             store(span + 4, load(int32, args.newest + 4 * token))
             if sloped:
                 store(tile.slopes + 4 * row, load(float32, args.slopes + 4 * query_head) * float32(LOG2_E))
+            if selected:
+                store(tile.chosen + 8 * row, int64(args.chosen + 8 * args.words * token))
             if biased:
                 store(tile.heads + 4 * row, int32(query_head))
             if sloped or biased:

@@ -13,7 +13,8 @@ class AttentionVariant:
     """The types and the tiles that attention kernels are compiled for.
 
     If `values_in_keys`, values are dimensions of the keys. Scores are soft-capped if `capped`, decrease with the
-    distance of the key if `sloped`, and have a bias for each distance if `biased`. Tiles have `rows` rows, or `single`
+    distance of the key if `sloped`, and have a bias for each distance if `biased`. If `selected`, only the entries that
+    `localinfer.kernels.attention.indexer` has chosen for a token count. Tiles have `rows` rows, or `single`
     rows in segments of one token. The output is quantized for tiles of `tile` tokens in `passes` passes
     (`quant.matmul.activations`).
     """
@@ -24,6 +25,7 @@ class AttentionVariant:
     capped: int
     sloped: int
     biased: int
+    selected: int
     rows: int
     single: int
     tile: int

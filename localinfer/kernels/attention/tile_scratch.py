@@ -23,6 +23,7 @@ class TileScratch(NamedTuple):
     slopes: int  # how much the scores of each row decrease with the distance of a key, float32 [rows]
     positions: int  # of each row, if its scores depend on distances, int32 [rows]
     heads: int  # the query head of each row, if its scores have biases, int32 [rows]
+    chosen: int  # of each row, the address of the bits of the chosen entries, if not all count, int64 [rows]
     end: int  # of all that
 
 
@@ -40,6 +41,7 @@ def make_tile_scratch(rows: int) -> Any:
         slopes = spans + 8 * rows
         positions = slopes + 4 * rows
         heads = positions + 4 * rows
-        return TileScratch(queries, sink_queries, weights, spans, slopes, positions, heads, spans + spans_bytes)
+        chosen, end = spans + 32 * rows, spans + spans_bytes
+        return TileScratch(queries, sink_queries, weights, spans, slopes, positions, heads, chosen, end)
 
     return tile_scratch

@@ -118,9 +118,10 @@ class Layer:
         self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, n_threads: int = 1,
         is_prefill: bool = True, q_sink: Floats | None = None, cap: float = 0.0, attn_sinks: Floats | None = None,
         slopes: Floats | None = None, buckets: Floats | None = None, segments: Sequence[tuple[int, Pages]] = (),
+        chosen: NDArray[np.bool_] | None = None,
     ) -> Floats:  # fmt: skip
         """Return y (tokens, heads, head_dim) for q of the same shape, from the kernels for large or small batches.
-        Without segments, all tokens attend to all pages."""
+        Without segments, all tokens attend to all pages; of these only to the `chosen` entries, (tokens, capacity)."""
         count, rows, single = len(q), tile_rows(self.group, is_prefill), tile_rows(self.group, large_batch=False)
         used = int(np.max(np.flatnonzero(self.positions != NEVER))) // PAGE_SIZE + 1
         segments = segments or [(count, range(used))]
@@ -141,6 +142,8 @@ class Layer:
             "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
             "attn_sinks": 0 if attn_sinks is None else attn_sinks, "slopes": 0 if slopes is None else slopes,
             "biases": 0 if buckets is None else bias_rows(buckets, causal=True),
+            "chosen": 0 if chosen is None else np.packbits(chosen, axis=1, bitorder="little"),
+            "words": self.capacity // PAGE_SIZE,
             "chunk": CHUNK,
             "partial": np.zeros(MIN_TILES_UNSPLIT * chunks * rows * row_state_bytes(self.wide), np.uint8), "y": y,
             "q_out": 0,
@@ -149,6 +152,7 @@ class Layer:
         variant: dict[str, Any] = {
             "k_type": self.key_kind, "v_type": self.v_type, "values_in_keys": int(self.shared > 0),
             "capped": int(cap > 0), "sloped": int(slopes is not None), "biased": int(buckets is not None),
+            "selected": int(chosen is not None),
             "rows": rows, "single": single if self.sequences > 1 else rows, "tile": 0, "passes": 1,
         }  # fmt: skip
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
@@ -170,9 +174,10 @@ class Layer:
     def reference(
         self, q: Floats, positions: NDArray[np.int32], k: Floats, v: Floats, at: NDArray[np.int32],
         window: int = EVERYTHING, cap: float = 0.0, attn_sinks: Floats | None = None,
-        slopes: Floats | None = None, buckets: Floats | None = None,
+        slopes: Floats | None = None, buckets: Floats | None = None, hidden: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Compute the same in float64 from the keys and values at these positions."""
+        """Compute the same in float64 from the keys and values at these positions, of which tokens do not attend to the
+        `hidden` ones, (tokens, positions)."""
         query = q.astype(np.float64) if self.k_type in UNSCALED else transformed(q).astype(np.float64)
         anchors = None if self.bias is None else np.broadcast_to(self.bias, k.shape)
         entries = round_trip(k, self.k_type, anchors), round_trip(v, self.v_type)
@@ -183,7 +188,7 @@ class Layer:
         scores -= 0 if slopes is None else slopes[:, None, None].astype(np.float64) * back
         if buckets is not None:
             scores += buckets[relative_buckets(-back, len(buckets), causal=True)].transpose(2, 0, 1)
-        scores[:, (back < 0) | (back >= window)] = -np.inf
+        scores[:, (back < 0) | (back >= window) | (False if hidden is None else hidden)] = -np.inf
         sinks = np.full(len(scores), -np.inf) if attn_sinks is None else attn_sinks
         top = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
         weights, more = np.exp(scores - top), np.exp(sinks[:, None, None] - top)
@@ -255,6 +260,21 @@ def test_attention_agrees_with_float64(group: int, head_dim: int, k_type: str, v
     q = 2 * normal(30, 2 * group, head_dim)
     y = layer.attend(q, positions, window=window)
     np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at, window), atol=1e-5)
+
+
+@pytest.mark.parametrize("is_prefill", [False, True])
+@pytest.mark.parametrize(("group", "k_type", "shared"), [(5, "f16", 0), (3, "f32", 64), (16, "q8_0", 64)])
+def test_tokens_attend_to_chosen_entries_only(group: int, k_type: str, shared: int, is_prefill: bool) -> None:
+    layer = Layer(group, 96, k_type, k_type, shared=shared)
+    k, v, at = filled(layer, 400)
+    positions, q = np.arange(370, 400, dtype=np.int32), 2 * normal(30, 2 * group, 96)
+    chosen = np.random.default_rng(1).random((30, layer.capacity)) < 0.02
+    chosen[:, :64] = False  # a page that no token attends to
+    chosen[np.arange(30), (positions + 300) % layer.capacity] = True
+    values = k if shared else v
+    expected = layer.reference(q, positions, k, values, at, hidden=~chosen[:, (at + 300) % layer.capacity])
+    y = layer.attend(q, positions, chosen=chosen, is_prefill=is_prefill, n_threads=2)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("is_prefill", [False, True])

@@ -26,7 +26,7 @@ def loops(assembly: str) -> list[str]:
 def test_accumulators_of_a_large_tile_stay_in_registers():
     rows = tile_rows(3, large_batch=True)
     constants = {
-        "k_type": "f16", "v_type": "f16", "values_in_keys": 0, "capped": 0, "sloped": 0, "biased": 0,
+        "k_type": "f16", "v_type": "f16", "values_in_keys": 0, "capped": 0, "sloped": 0, "biased": 0, "selected": 0,
         "rows": rows, "single": rows,
     }  # fmt: skip
     kernel = make_kernel(

@@ -1,0 +1,70 @@
+"""The indexer of sparse attention, compared with float64: scores, and the positions that are chosen by them."""
+
+import kernels
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
+
+PATH = "localinfer.kernels.attention.indexer:"
+WORDS = 4  # pages that a token has memory for
+TABLE = np.array([2, 0, 3], np.int32)  # the pages of the sequence
+HIDDEN = -np.inf
+
+
+def segments(tokens: int, pages: int) -> NDArray[np.int64]:
+    return np.array([1, tokens, TABLE.ctypes.data, pages])
+
+
+@pytest.mark.parametrize(("heads", "dim"), [(4, 32), (6, 64), (9, 96)])
+def test_scores_agree_with_float64(heads: int, dim: int) -> None:
+    rng, tokens, n = np.random.default_rng(heads), 3, PAGE_SIZE * len(TABLE)
+    q, weights = rng.standard_normal((tokens, heads, dim), np.float32), rng.standard_normal((tokens, heads), np.float32)
+    keys, newest = rng.standard_normal((n, dim), np.float32), np.array([70, 71, 130], np.int32)
+    oldest, sinks = np.array([0, 5, 66], np.int32), 1
+    cache = np.zeros((WORDS, PAGE_SIZE // PANEL_KEYS, dim, PANEL_KEYS), np.float32)
+    cache[TABLE] = keys.reshape(len(TABLE), PAGE_SIZE // PANEL_KEYS, PANEL_KEYS, dim).swapaxes(2, 3)
+    positions = np.full((WORDS, PAGE_SIZE), 1 << 30, np.int32)
+    positions[TABLE] = np.arange(n).reshape(len(TABLE), PAGE_SIZE)
+    scores = np.full((tokens, WORDS * PAGE_SIZE), np.nan, np.float32)
+    arguments = {
+        "tokens": np.array([tokens]), "q": q, "weights": weights, "heads": heads, "dim": dim, "k_cache": cache,
+        "entry_positions": positions, "oldest": oldest, "newest": newest, "sink_pages": sinks,
+        "segments": segments(tokens, len(TABLE)), "words": WORDS, "scores": scores,
+    }  # fmt: skip
+    kernels.run(f"{PATH}score_positions", arguments, threads=2)
+    products = np.maximum(np.einsum("thd,nd->thn", q.astype(np.float64), keys), 0)
+    expected = np.einsum("thn,th->tn", products, weights)
+    at = np.arange(n)
+    seen = (at <= newest[:, None]) & ((at >= oldest[:, None]) | (at < sinks * PAGE_SIZE))
+    np.testing.assert_allclose(scores[:, :n], np.where(seen, expected, HIDDEN), rtol=0, atol=1e-4)
+    assert np.isnan(scores[:, n:]).all()
+
+
+def chosen(scores: NDArray[np.float32], top_k: int, threads: int) -> NDArray[np.bool_]:
+    """Return what the kernel chooses of the entries of each token, (tokens, entries)."""
+    tokens, pages = len(scores), scores.shape[1] // PAGE_SIZE
+    given = np.full((tokens, WORDS * PAGE_SIZE), np.nan, np.float32)
+    given[:, : scores.shape[1]] = scores
+    bits = np.zeros((tokens, WORDS), np.uint64)
+    arguments = {
+        "tokens": np.array([tokens]), "scores": given, "segments": segments(tokens, pages), "words": WORDS,
+        "top_k": top_k, "chosen": bits,
+    }  # fmt: skip
+    kernels.run(f"{PATH}choose_positions", arguments, threads)
+    return np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, : scores.shape[1]].astype(bool)
+
+
+@pytest.mark.parametrize("top_k", [1, 7, 64, 150])
+@pytest.mark.parametrize("kind", ["different", "equal", "often 0"])
+def test_the_largest_scores_are_chosen_and_the_first_of_equal_ones(kind: str, top_k: int) -> None:
+    rng, shape = np.random.default_rng(top_k), (5, PAGE_SIZE * len(TABLE))
+    scores = rng.standard_normal(shape, np.float32) * np.float32(10) ** rng.integers(-20, 20, shape).astype(np.float32)
+    scores = {"different": scores, "equal": np.full_like(scores, -2.5), "often 0": np.maximum(scores, 0)}[kind]
+    for token, seen in enumerate((3, 64, 65, 130, shape[1])):
+        scores[token, seen:] = HIDDEN
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    expected = np.zeros(shape, bool)
+    np.put_along_axis(expected, order, True, axis=1)
+    np.testing.assert_array_equal(chosen(scores, top_k, 3), expected & (scores > HIDDEN))
