@@ -21,6 +21,11 @@ def keep_hparams(config: JsonObject, hparams: HParams) -> HParams:  # noqa: ARG0
     return hparams
 
 
+def no_adapted_keys(config: JsonObject) -> dict[str, Any]:  # noqa: ARG001 (one signature for all)
+    """Return no values."""
+    return {}
+
+
 def no_metadata(config: JsonObject, hparams: HParams) -> dict[str, Field]:  # noqa: ARG001 (one signature for all)
     """Return no metadata."""
     return {}
@@ -94,6 +99,7 @@ class Architecture:
     # Keys of config.json.
     config_parts: tuple[str, ...] = ()  # nested objects whose keys count as those of config.json
     key_aliases: Mapping[str, str] = field(default_factory=dict)  # canonical key -> the key that takes precedence
+    adapted_keys: Callable[[JsonObject], dict[str, Any]] = no_adapted_keys  # values of keys that have another form
     float_keys: Mapping[str, str] = field(default_factory=dict)  # floats -> GGUF's keys
     folded_multipliers: tuple[str, ...] = ()  # multipliers that `read_hparams` folds into the weights
     bool_keys: Mapping[str, str] = field(default_factory=dict)  # bools -> GGUF's keys

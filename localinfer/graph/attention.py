@@ -9,6 +9,7 @@ from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
 from localinfer.graph.properties.latent_attention import LatentShape
 from localinfer.graph.properties.rope import (
     BASE,
+    FACTORS,
     SECTIONS_KEY,
     plain_frequencies,
     plain_rope,
@@ -107,6 +108,16 @@ def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:
 def rope_of_file(g: Builder[X], pairs: str) -> Rope:
     """Return the rotary embedding of the file: M-RoPE if it has sections, as text models of vision models have it."""
     return mrope(g) if g.hparams.has(SECTIONS_KEY) else g.rope(pairs)
+
+
+def half_rope(g: Builder[X], pairs: str) -> Rope:
+    """Return a rotary embedding of the first half of each head, where files state whole heads. Factors of pairs, if the
+    file has them, are those of whole heads, too."""
+    size = g.hparams.count("rope.dimension_count", g.properties.key_length(sliding=False))
+    frequencies = plain_frequencies(g.hparams.positive("rope.freq_base", BASE), size // 2)
+    if g.tensors.has(FACTORS):
+        frequencies = frequencies / g.tensors.positive_vector(FACTORS, size // 2)[: len(frequencies)]
+    return Rope(pairs, frequencies)
 
 
 def whole_rope(g: Builder[X], pairs: str) -> Rope:

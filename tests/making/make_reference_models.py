@@ -1940,15 +1940,14 @@ def main() -> None:
 def make(name: str, spec: Spec) -> Any:
     """Write both files of a reference model, and return the computed logits."""
     model = write_and_load(name, spec)
-    ids, positions = IDS, POSITIONS
+    ids, positions, given = IDS, POSITIONS, IDS
+    options: dict[str, Any] = {} if spec.encoder else {"use_cache": False}
     if spec.encoder_decoder:
         ids = [*(~id for id in IDS[:N_ENCODER]), *IDS[N_ENCODER:]]
         positions = POSITIONS[POSITIONS < N_TOKENS - N_ENCODER]
-        inputs = {"input_ids": torch.tensor([IDS[:N_ENCODER]]), "decoder_input_ids": torch.tensor([IDS[N_ENCODER:]])}
-    else:
-        inputs = {"input_ids": torch.tensor([IDS])}
+        given, options = IDS[:N_ENCODER], options | {"decoder_input_ids": torch.tensor([IDS[N_ENCODER:]])}
     with torch.no_grad():
-        actual = model(**inputs, **({} if spec.encoder else {"use_cache": False}))
+        actual = model(torch.tensor([given]), **options)
         logits = (actual.last_hidden_state if spec.encoder else actual.logits)[0].numpy()
     columns = np.arange(logits.shape[1]) if spec.encoder else COLUMNS
     np.savez_compressed(

@@ -1,9 +1,10 @@
 """Decoders in torch, for make_reference_models.py, because transformers has no classes for them: DeepSeekMoE (DeepSeek,
 2024), Ling (inclusionAI, 2025), Maincoder (Maincode, 2025), PLaMo (Preferred Networks, 2023), Jais (Inception and
-MBZUAI, 2023), Arctic (Snowflake, 2024), Maple (DeepGrove, 2026), Spark X2.5 (XHToken, 2026) and Grok (xAI, 2024).
-Written from what the code of published checkpoints computes, with their tensor names, except for names that the
-specifications change."""
+MBZUAI, 2023), Arctic (Snowflake, 2024), Maple (DeepGrove, 2026), Spark X2.5 (XHToken, 2026), Grok (xAI, 2024) and
+Step 3.5 (StepFun, 2026). Written from what the code of published checkpoints computes, with their tensor names, except
+for names that the specifications change."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -306,3 +307,108 @@ class Grok1ForCausalLM(PlainDecoder):
         logits = self.lm_head(self.model.norm(x)) * self.config.output_multiplier_scale
         cap = getattr(self.config, "final_logit_softcapping", None)
         return soft_capped(logits, cap) if cap else logits
+
+
+class LimitedNetwork(MLP):
+    """A network whose gate is limited after the activation function, unless the limit is 0."""
+
+    def __init__(self, n: int, n_ff: int, limit: float) -> None:
+        super().__init__(n, n_ff)
+        self.limit = limit or torch.inf
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = F.silu(self.gate_proj(x)).clamp(max=self.limit), self.up_proj(x).clamp(-self.limit, self.limit)
+        return self.down_proj(gate * up)
+
+
+class OffsetNorm(RMSNorm):
+    """RMSNorm whose weights lack an offset of 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight + 1) * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+class StackedExperts(nn.Module):
+    """Experts whose matrices are stacked, chosen by biased probabilities."""
+
+    def __init__(self, config: Any, limit: float) -> None:
+        super().__init__()
+        n, count, n_ff, self.used = config.hidden_size, config.moe_num_experts, config.expert_size, config.moe_top_k
+        self.gate, self.router_bias = matrix(n, count), nn.Parameter(torch.zeros(count))
+        self.gate_proj, self.up_proj = (nn.Parameter(torch.zeros(count, n_ff, n)) for _ in range(2))
+        self.down_proj, self.limit = nn.Parameter(torch.zeros(count, n, n_ff)), limit or torch.inf
+        self.factor = config.moe_router_scaling_factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        p = self.gate(x).sigmoid()
+        chosen = (p + self.router_bias).topk(self.used, dim=-1)[1]
+        weights = p.gather(1, chosen)
+        weights = self.factor * weights / weights.sum(-1, keepdim=True)
+        gate = F.silu(torch.einsum("tn,efn->tef", x, self.gate_proj)).clamp(max=self.limit)
+        up = torch.einsum("tn,efn->tef", x, self.up_proj).clamp(-self.limit, self.limit)
+        outputs = torch.einsum("tef,enf->ten", gate * up, self.down_proj)
+        return (outputs.gather(1, chosen[:, :, None].expand(-1, -1, x.shape[1])) * weights[:, :, None]).sum(1)
+
+
+class StepAttention(Attention):
+    """Attention with normalized heads and a gate for each. Layers with a window have other numbers of heads."""
+
+    def __init__(self, config: Any, number: int) -> None:
+        is_local = config.layer_types[number] == "sliding_attention"
+        counts = ("num_attention_heads", "num_attention_groups")
+        source = config.attention_other_setting if is_local else {key: getattr(config, key) for key in counts}
+        of_layer = SimpleNamespace(
+            hidden_size=config.hidden_size, head_dim=config.head_dim, rope_theta=config.bases[number],
+            num_attention_heads=source[counts[0]], num_key_value_heads=source[counts[1]],
+        )  # fmt: skip
+        super().__init__(of_layer, window=config.sliding_window if is_local else 0)
+        self.g_proj = matrix(config.hidden_size, source[counts[0]])
+        self.q_norm, self.k_norm = (OffsetNorm(self.size, config.rms_norm_eps) for _ in range(2))
+        self.n_rot = self.size if is_local else self.size // 2
+        plain = self.theta ** (-torch.arange(0, self.n_rot, 2) / self.n_rot)
+        self.frequencies = llama3_frequencies(plain, config.scaling) if config.scaling and not is_local else plain
+
+    def prepared(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.turned(self.q_norm(q)), self.turned(self.k_norm(k))
+
+    def turned(self, x: Tensor) -> Tensor:
+        first = rotated(x[..., : self.n_rot], self.theta, frequencies=self.frequencies)
+        return torch.cat([first, x[..., self.n_rot :]], -1)
+
+    def mixed(self, x: Tensor) -> Tensor:
+        return (super().mixed(x).unflatten(-1, (-1, self.size)) * self.g_proj(x).sigmoid()[..., None]).flatten(1)
+
+
+def llama3_frequencies(plain: Tensor, scaling: Any) -> Tensor:
+    """Return the frequencies of Llama 3's scaling."""
+    factor, low, high, original = (
+        scaling[key]
+        for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    )
+    turns = original * plain / (2 * torch.pi)
+    smooth = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain / factor * (1 - smooth) + plain * smooth
+
+
+class StepLayer(nn.Module):
+    def __init__(self, config: Any, number: int) -> None:
+        super().__init__()
+        n, eps, self.self_attn = config.hidden_size, config.rms_norm_eps, StepAttention(config, number)
+        self.input_layernorm, self.post_attention_layernorm = OffsetNorm(n, eps), OffsetNorm(n, eps)
+        routed, others = (getattr(config, key)[number] for key in ("swiglu_limits", "swiglu_limits_shared"))
+        if str(number) in config.moe_layers_enum.split(","):
+            self.moe = StackedExperts(config, routed)
+            self.share_expert = LimitedNetwork(n, config.share_expert_dim, others)
+        else:
+            self.mlp = LimitedNetwork(n, config.intermediate_size, others)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x))
+        h = self.post_attention_layernorm(x)
+        return x + (self.mlp(h) if hasattr(self, "mlp") else self.moe(h) + self.share_expert(h))
+
+
+class Step3p5ForCausalLM(PlainDecoder):
+    def __init__(self, config: Any) -> None:
+        super().__init__(config, StepLayer)
+        self.model.norm = OffsetNorm(config.hidden_size, config.rms_norm_eps)

@@ -6,7 +6,7 @@ multimodal: only their text model is converted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -84,4 +84,5 @@ def find_architecture(config: JsonObject, own_classes: Classes = NO_CLASSES) -> 
     if name in own_classes:
         require_finished(architecture)
     parts = architecture.config_parts
+    config = replace(config, values={**config.values, **architecture.adapted_keys(config)})
     return architecture, normalize_keys(config, architecture.key_aliases, architecture.defaults, parts)

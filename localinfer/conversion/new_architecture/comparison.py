@@ -230,6 +230,7 @@ def other_shapes(
 
 def read_config(config: JsonObject, architecture: Architecture) -> Reading:
     """Read config.json as an architecture does, but do not stop at values that it does not support."""
+    config, adapted = adapted_config(config, architecture)
     keys = normalize_keys(config, architecture.key_aliases, architecture.defaults, architecture.config_parts)
     if aliases := needed_aliases(architecture, keys):
         aliases = {**architecture.key_aliases, **aliases}
@@ -255,8 +256,18 @@ def read_config(config: JsonObject, architecture: Architecture) -> Reading:
         changes["has_attention_scale"] = True
     if any("sliding_window" in str(each.message) for each in caught):
         changes["may_have_window"] = True
-    read = {keys.aliases.get(key, key) for key in values.read} | {*unsupported}
+    read = {keys.aliases.get(key, key) for key in values.read} | {*unsupported} | adapted
     return Reading(hparams, changes, tuple(unsupported), problem, frozenset(read))
+
+
+def adapted_config(config: JsonObject, architecture: Architecture) -> tuple[JsonObject, set[str]]:
+    """Return config.json with the keys that the architecture has in another form, and those that it reads for them."""
+    values = WatchedValues(config.values)
+    try:
+        adapted = architecture.adapted_keys(replace(config, values=values))
+    except LocalInferError:
+        return config, set()
+    return replace(config, values={**config.values, **adapted}), {*values.read}
 
 
 def needed_aliases(architecture: Architecture, keys: JsonObject) -> dict[str, str]:

@@ -13,9 +13,10 @@ from decoder_models import (
     MapleForCausalLM,
     PlamoForCausalLM,
     Spark2_5ForCausalLM,
+    Step3p5ForCausalLM,
 )
 from reference_models import N_VOCAB
-from reference_spec import SPECIAL_IDS, Spec, layer_types, renaming, rope, sizes
+from reference_spec import SPECIAL_IDS, WINDOW, Spec, layer_types, renaming, rope, sizes
 from transformers import LlamaConfig, PreTrainedConfig
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "expert_size": 64, "norm_topk_prob": False}
@@ -72,6 +73,22 @@ SPARK_NAMES = {"query_key_value": "q_k_v_proj", "self_attn.dense": "self_attn.o_
 GROK_NAMES = {
     ".gate_proj": ".w1", ".up_proj": ".w3", ".down_proj": ".w2", ".mlp.w1": ".mlp.gate_proj",
     ".mlp.w3": ".mlp.up_proj", ".mlp.w2": ".mlp.down_proj",
+}  # fmt: skip
+STEP = changed(
+    {
+        "expert_size": "moe_intermediate_size", "bases": "rope_theta", "scaling": "rope_scaling",
+        "num_key_value_heads": None,
+    },
+    model_type="step3p5", moe_router_activation="sigmoid", use_moe_router_bias=True, use_head_wise_attn_gate=True,
+    use_qk_norm=True, norm_expert_weight=True,
+)  # fmt: skip
+STEP_NAMES = {f"moe.{each}_proj": f"moe.{each}_proj.weight" for each in ("gate", "up", "down")}
+FULL_FIRST = {
+    "sliding_window": WINDOW, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 8.0,
+    "original_max_position_embeddings": 64,
 }  # fmt: skip
 
 
@@ -212,6 +229,26 @@ MODELS = {
             **sizes(4, 2, 3, hidden_size=64), **EXPERTS | {"norm_topk_prob": True}, rms_norm_eps=1e-6, rope_theta=1e6,
             attn_logit_softcapping=20.0, router_logit_softcapping=5.0, final_logit_softcapping=10.0,
             embedding_multiplier_scale=3.0, attn_output_multiplier=0.25, output_multiplier_scale=0.5, residual_moe=True,
+        ),
+    ),
+    "step35": Spec(
+        architecture="step35", model=Step3p5ForCausalLM, written=STEP, norm=0.0, **renaming(STEP_NAMES),
+        config=PreTrainedConfig(
+            **sizes(2, 1, 3, head_dim=32), **FULL_FIRST, expert_size=64, moe_num_experts=8, moe_top_k=3,
+            share_expert_dim=64, moe_router_scaling_factor=1.5, moe_layers_enum="1,2", num_attention_groups=1,
+            attention_other_setting={"num_attention_heads": 4, "num_attention_groups": 2}, rms_norm_eps=1e-5,
+            bases=[5e6, 1e4, 1e4], partial_rotary_factors=[0.5, 1.0, 1.0], swiglu_limits=[0.0, 0.0, 0.25],
+            swiglu_limits_shared=[0.25, 0.0, 0.5], scaling=None,
+        ),
+    ),
+    "step35-scaled": Spec(
+        architecture="step35", model=Step3p5ForCausalLM, written=STEP, norm=0.0, **renaming(STEP_NAMES),
+        config=PreTrainedConfig(
+            **sizes(4, 2, 3, hidden_size=64, head_dim=16), **FULL_FIRST, expert_size=32, moe_num_experts=5, moe_top_k=2,
+            share_expert_dim=96, moe_router_scaling_factor=2.0, moe_layers_enum="0,1,2",
+            num_attention_groups=2, attention_other_setting={"num_attention_heads": 6, "num_attention_groups": 2},
+            rms_norm_eps=1e-6, bases=[1e5, 1e4, 1e4], partial_rotary_factors=[0.5, 1.0, 1.0],
+            swiglu_limits=[0.5, 0.0, 0.0], swiglu_limits_shared=[0.0, 0.125, 0.0], scaling=LLAMA3,
         ),
     ),
 }  # fmt: skip
