@@ -40,7 +40,7 @@ def limited_activations(g: Builder[X], activation: str, key: str) -> list[str]:
     limits = g.hparams.numbers(key, g.block_count, lambda _: 0.0)
     if not all(0 <= limit < math.inf for limit in limits):
         raise g.hparams.error(key, "must be finite numbers, none below 0")
-    return [f"{activation}:{limit:g}" if limit else "silu" for limit in limits]
+    return [f"{activation}:{limit}" if limit else "silu" for limit in limits]
 
 
 def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bool = True) -> X:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from localinfer import naive
 from localinfer.errors import LocalInferError, UnsupportedError
-from localinfer.gguf.reader import open_gguf
+from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 
@@ -127,10 +127,20 @@ def test_files_without_the_window_that_the_architecture_has_are_refused(name: st
         naive.forward(naive.Model(replace(f, metadata={**f.metadata, key: 0})), [1])
 
 
+def with_limits(f: GGUF, limit: float) -> GGUF:
+    return replace(f, metadata={**f.metadata, "maple.swiglu_clamp_exp": np.full(4, limit, np.float32)})
+
+
+@pytest.mark.parametrize("limit", [-1.0, np.inf])
+def test_limits_of_gates_are_finite(limit: float, file: File) -> None:
+    with pytest.raises(LocalInferError, match="swiglu_clamp_exp: must be finite numbers, none below 0"):
+        naive.forward(naive.Model(with_limits(open_gguf(file("maple", "F32")), limit)), [1])
+
+
 @pytest.mark.parametrize(("limit", "changes"), [(7.0, False), (0.125, True)])
 def test_gates_of_experts_may_be_limited(limit: float, changes: bool, file: File, exact: Exact) -> None:
     f, ids = open_gguf(file("maple", "F32")), reference_models.expected("maple").ids
-    limited = replace(f, metadata={**f.metadata, "maple.swiglu_clamp_exp": np.full(4, limit, np.float32)})
+    limited = with_limits(f, limit)
     expected = naive.forward(naive.Model(limited), ids)
     assert (np.abs(expected - exact("maple")).max() > 0.01) == changes
     with contextlib.closing(Engine.load(limited, EXACT)) as running:
