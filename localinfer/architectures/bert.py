@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2018) and its relatives: MiniLM, BGE, E5, GTE, RoBERTa, XLM-R, BGE-M3."""
+"""BERT (Devlin et al., 2018) and its relatives: MiniLM, BGE, E5, GTE, DistilBERT, RoBERTa, XLM-R, BGE-M3."""
 
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.encoder import build_encoder

@@ -44,6 +44,18 @@ BERT = Architecture(
     required_values={"position_embedding_type": "absolute", "is_decoder": False},
     defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2},
 )
+DISTILBERT = replace(  # without token types
+    BERT,
+    model_tensors=("token_embd_norm", "token_embd_norm.bias", "position_embd"),
+    tensor_prefix="distilbert.",
+    ignored_tensors=r"vocab_(transform|layer_norm|projector)\..*",
+    key_aliases={
+        "hidden_size": "dim", "intermediate_size": "hidden_dim", "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads", "hidden_act": "activation",
+    },
+    required_values={},
+    defaults={**BERT.defaults, "type_vocab_size": 1},
+)  # fmt: skip
 CLASSIFIER = ("cls", "cls.bias", "cls.output", "cls.output.bias")
 BERT_RERANKER = replace(
     BERT,
@@ -209,6 +221,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "BertForMaskedLM": BERT,
     "BertForPreTraining": BERT,
     "BertForSequenceClassification": BERT_RERANKER,
+    "DistilBertModel": DISTILBERT,
+    "DistilBertForMaskedLM": DISTILBERT,
     "RobertaModel": ROBERTA,
     "RobertaForMaskedLM": ROBERTA,
     "CamembertModel": ROBERTA,
