@@ -173,6 +173,7 @@ def compare_with_checkpoint(
     from localinfer.evaluation.verification import checkpoint as against
     from localinfer.evaluation.verification.verification import first_tokens
     from localinfer.gguf.reader import open_gguf
+    from localinfer.runtime.encoder_tokens import as_sequence
 
     checkpoint = options.against
     if checkpoint is None or not checkpoint.is_dir():
@@ -184,12 +185,12 @@ def compare_with_checkpoint(
     keywords = cast("LoadKeywords", {"precision": "high", "cache_type_k": "f32", "cache_type_v": "f32", **given})
     with localinfer.load(path, progress=status, **keywords) as model:
         names = [name for name in model.points() if name == "logits" or name.endswith(".resid_post")]
+        tokens = as_sequence(tokens, model.engine.compiled_graph.model_graph)
         with model.capture(*names) as trace:
             model.logits(tokens)
-    n_layers = f.get(f"{f.get('general.architecture', str)}.block_count", int)
     with status.busy("running transformers"):
         checks = against.compare_with_checkpoint(
-            f, checkpoint, tokens, trace, n_layers, trust_remote_code=options.trust_remote_code
+            f, checkpoint, tokens, trace, trust_remote_code=options.trust_remote_code
         )
         return [*checks]
 

@@ -147,7 +147,7 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
     MTP layers.
     """
     kinds = {BLOCK.sub("", name).removesuffix(".weight") for name in present}
-    of_model = [kind for kind in architecture.optional_model_tensors if kind in kinds]
+    of_model = [kind for kind in architecture.optional_model_tensors if kind in kinds or f"{kind}.weight" in present]
     norm = (architecture.output_norm,) if architecture.output_norm and not architecture.is_encoder else ()
     embedding = () if architecture.is_draft_head else ("token_embd",)
     for kind in (*embedding, *norm, *architecture.model_tensors, *of_model):

@@ -3,6 +3,8 @@
     pp512          prefill of 512 tokens                   tg128        decode of 128 tokens
     pp512 @ d4096  the same after 4096 tokens of context   pp512+tg128  prefill, then decode
 
+The prompt of an encoder-decoder model goes to the encoder; the decoder decodes after a prompt of `depth` tokens.
+
 The benchmark measures the engine alone, with random tokens, without tokenization and sampling. Each result also has the
 measured peak rates of this machine (`localinfer.evaluation.roofline`), which its own rates are compared with.
 """
@@ -13,18 +15,22 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
+from localinfer.errors import UsageError
 from localinfer.evaluation.roofline import Roofline, evaluation_cost, measure
 from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.ops.cost import Cost
+from localinfer.graph.ops.cost import NO_COST, Cost
 from localinfer.options import Options
 from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.expert_cache.cache import Statistics as ExpertStatistics
 from quant.jit.cpu import target
 from quant.jit.loader import Progress
+
+N_BESIDE = 2  # tokens beside those of a test, before the decoder of an encoder-decoder model decodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ def benchmark(
     Each test runs once to warm up, then `repetitions` times. `on_activity` receives what happens next, in a few words.
     Raises what `open_overridden` and `Engine.load` raise.
     """
-    n_ctx = max(test.depth + test.tokens for test in tests)
+    n_ctx = max(test.depth + test.tokens for test in tests) + N_BESIDE
     on_activity(f"loading {path.name}")
     f = weight_loading.load_weights(open_overridden(path, options), replace(options, ctx_size=n_ctx), progress)
     for n_threads in dict.fromkeys(test.threads for test in tests):
@@ -143,21 +149,45 @@ def run_test(
     for repetition in range(-1, repetitions):
         if repetition == 0 and cache:
             cache.take_statistics()
-        fill_cache(engine, test.depth)
+        if engine.is_encoder_decoder:
+            prompt = begin_encoder(engine, test)
+        else:
+            fill_cache(engine, test.depth)
+            prompt = random_tokens(engine, test.n_prompt)
         on_activity(f"{test.name}, {test.threads} threads: {repetition + 1} of {repetitions}")
-        tokens = random_tokens(engine, test.tokens)
+        tokens = random_tokens(engine, test.n_gen)
         begin = time.perf_counter()
-        if test.n_prompt:
-            engine.evaluate(tokens[: test.n_prompt])
-        for token in tokens[test.n_prompt :]:
+        if prompt:
+            engine.evaluate(prompt)
+        for token in tokens:
             engine.evaluate([token])
         if repetition >= 0:
             seconds.append(time.perf_counter() - begin)
     return seconds, cache.take_statistics() if cache else None
 
 
+def begin_encoder(engine: Engine, test: BenchmarkTest) -> list[int]:
+    """Return the first tokens of a test of an encoder-decoder model: a prompt of `n_prompt` tokens, of which the last
+    one is the decoder's. Without any, evaluate a prompt of `depth` tokens.
+
+    Raises UsageError for tests with both.
+    """
+    if test.n_prompt and test.depth:
+        raise UsageError("n_depth: the prompt of an encoder-decoder model comes first")
+    engine.reset()
+    if test.n_prompt:
+        return engine.prompt_tokens(random_tokens(engine, max(1, test.n_prompt - 1)))
+    engine.evaluate(engine.prompt_tokens(random_tokens(engine, max(1, test.depth))))
+    return []
+
+
 def cost_of_test(engine: Engine, test: BenchmarkTest) -> Cost:
     """Return the cost of one repetition of a test."""
+    if start := engine.compiled_graph.model_graph.decoder_start:  # the first op of a decoder, after those of an encoder
+        prompts = [engine.graph.op_costs(test.n_prompt, 0, 0)[:start]] if test.n_prompt else []
+        n_past = test.depth + test.n_prompt
+        steps = [engine.graph.op_costs(1, n_past + step, 1)[start:] for step in range(test.n_gen + bool(prompts))]
+        return sum(chain.from_iterable([*prompts, *steps]), NO_COST)
     prefill = evaluation_cost(engine.graph, test.n_prompt, test.depth)
     n_past = test.depth + test.n_prompt
     return sum((evaluation_cost(engine.graph, 1, n_past + token) for token in range(test.n_gen)), prefill)

@@ -6,12 +6,14 @@ from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.properties.model_properties import DECODER_START, ENCODER
 
 ENCODER_NORM, DECODER_NORM = "enc.output_norm", "dec.output_norm"
+UNUSED_BIASES = "dec.blk.0.cross_attn_rel_b.weight"  # which checkpoints of T5 1.0 have
 OTHER_EPSILON = "attention.layer_norm_epsilon"  # llama.cpp's converter writes the epsilon of RMSNorms twice
 
 
 def build_encoder_layers(g: Builder[X]) -> X:
     """Build the layers of the encoder and return the residual stream after them, before the last norm."""
     g.hparams.accept(OTHER_EPSILON, DECODER_START)
+    g.tensors.accept(UNUSED_BIASES)
     x = g.embeddings.tokens()
     for blk in g.blocks(ENCODER):
         add_self_attention(g, x, blk)

@@ -16,6 +16,15 @@ def tokens_of_prompt(ids: Sequence[int], properties: ModelProperties) -> list[in
     return [*(~id for id in ids), properties.hparams.count(DECODER_START, 0, minimum=0, maximum=n_vocab - 1)]
 
 
+def as_sequence(ids: Sequence[int], properties: ModelProperties) -> Sequence[int]:
+    """Return the tokens of a text as a sequence has them: for an encoder-decoder model, the first half is the
+    encoder's."""
+    if not properties.has_decoder:
+        return ids
+    half = -(-len(ids) // 2)
+    return [*tokens_of_prompt(ids[:half], properties), *ids[half:]]
+
+
 def encoder_length(tokens: Sequence[int] | NDArray[np.int32]) -> int:
     """Return the number of the encoder's tokens, which come first."""
     return bisect_left(tokens, True, key=lambda id: id >= 0)

@@ -209,6 +209,8 @@ class SequenceEngine(ABC):
         if not len(self.sequence) and not length:
             what = f"{self.file.architecture} is an encoder-decoder model: it answers prompts (`localinfer generate`)"
             raise self.file.error("", f"{what}, and does not evaluate texts", UnsupportedError)
+        if length == len(ids):
+            raise UsageError("tokens: those of an encoder must be followed by those of the decoder")
         if (length and len(self.sequence)) or (ids[length:] < 0).any():
             raise UsageError("tokens: those of an encoder must be the first ones")
 

@@ -26,7 +26,7 @@ from localinfer.options import Options
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.compiled_graph import CompiledGraph
 from localinfer.runtime.cuts import run_in_parts
-from localinfer.runtime.encoder_tokens import encoder_length, tokens_of_prompt
+from localinfer.runtime.encoder_tokens import encoder_length
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.tuning import tune
 from quant.jit.loader import Progress
@@ -107,13 +107,6 @@ class CaptureGraph:
     def nbytes_per_batch(self) -> int:
         """The memory of what is recorded for a batch, however many tokens it has: recurrent states."""
         return sum(self.compiled.model_graph.states.sizes)
-
-    def as_sequence(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return tokens as a sequence has them: for an encoder-decoder model, the first half is the encoder's."""
-        if not self.compiled.is_encoder_decoder:
-            return ids
-        half = -(-len(ids) // 2)
-        return [*tokens_of_prompt(ids[:half], self.compiled.model_graph), *ids[half:]]
 
     def batches(self, tokens: Sequence[int]) -> list[int]:
         """Return the sizes of the batches in which tokens are evaluated."""

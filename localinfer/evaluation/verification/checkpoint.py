@@ -6,6 +6,7 @@ The kernels of this machine compute it from the model file; torch computes it fr
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.evaluation.verification.operation_check import OperationCheck
 from localinfer.gguf.reader import GGUF
+from localinfer.graph.properties.hyperparameters import Hyperparameters
+from localinfer.graph.properties.model_properties import DECODER, ENCODER, ModelProperties
+from localinfer.runtime.encoder_tokens import encoder_length
 
 # The difference that is allowed, relative to the largest value of a row, by the widest rounding of weights in the file.
 ALLOWED = {"F32": 1e-4, "BF16": 2e-2, "F16": 4e-3}
@@ -40,10 +44,11 @@ def allowed_difference(f: GGUF) -> float:
 
 
 def compute_hidden_states(
-    checkpoint: Path, tokens: Sequence[int], n_layers: int, *, trust_remote_code: bool = False
-) -> tuple[Sequence[Floats], Floats]:
-    """Return what a checkpoint computes in transformers: the outputs of its layers, (tokens, n), and the logits,
-    (tokens, n_vocab). With `trust_remote_code`, its own Python files are run.
+    checkpoint: Path, tokens: Sequence[int], n_layers: Mapping[str, int], *, trust_remote_code: bool = False
+) -> tuple[Mapping[str, Floats], Floats]:
+    """Return what a checkpoint computes in transformers: the outputs of its layers, (tokens, n), by the prefix of their
+    names, and the logits, (tokens, n_vocab). With `trust_remote_code`, its own Python files are run. `n_layers` are
+    those of each group of layers; with an encoder, its tokens are the first ones, as ~id.
 
     Raises LocalInferError with the message of transformers if it cannot load the checkpoint, or if it has another
     number of layers.
@@ -54,35 +59,44 @@ def compute_hidden_states(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        load = transformers.AutoModelForCausalLM.from_pretrained
-        model = load(checkpoint, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
+        kind = transformers.AutoModelForSeq2SeqLM if DECODER in n_layers else transformers.AutoModelForCausalLM
+        model = kind.from_pretrained(checkpoint, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise LocalInferError(f"{checkpoint}: transformers: {' '.join(str(error).split())}") from None
-    lists = (each for each in model.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == n_layers)
-    if (layers := next(lists, None)) is None:
-        raise LocalInferError(f"{checkpoint}: has other layers than the model, which has {n_layers}")
-    outputs: list[Floats] = []
+    outputs: dict[str, Floats] = {}
 
-    def keep(_module: Any, _inputs: Any, output: Any) -> None:
-        outputs.append((output[0] if isinstance(output, tuple) else output).squeeze(0).numpy())
+    def keep(name: str, _module: Any, _inputs: Any, output: Any) -> None:
+        outputs[name] = (output[0] if isinstance(output, tuple) else output).squeeze(0).numpy()
 
-    for layer in layers:
-        layer.register_forward_hook(keep)
+    parts = {ENCODER: "get_encoder", DECODER: "get_decoder"}
+    for group, count in n_layers.items():
+        part = getattr(model, parts[group])() if group in parts else model
+        lists = (each for each in part.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == count)
+        if (layers := next(lists, None)) is None:
+            raise LocalInferError(f"{checkpoint}: has other layers than the model, which has {count}")
+        for number, layer in enumerate(layers):
+            layer.register_forward_hook(partial(keep, f"{group}.{number}."))
+    first = encoder_length(tokens)
+    inputs = [[~id for id in tokens[:first]], tokens[first:]] if first else [tokens]
+    names = ("input_ids", "decoder_input_ids")
     with torch.no_grad():
-        logits = model(torch.tensor([list(tokens)]), use_cache=False).logits
+        tensors = {name: torch.tensor([list(ids)]) for name, ids in zip(names, inputs, strict=False)}
+        logits = model(**tensors, use_cache=False).logits
     return outputs, logits[0].numpy()
 
 
 def compare_with_checkpoint(
-    f: GGUF, checkpoint: Path, tokens: Sequence[int], activations: Mapping[str, Floats], n_layers: int, *,
+    f: GGUF, checkpoint: Path, tokens: Sequence[int], activations: Mapping[str, Floats], *,
     trust_remote_code: bool = False,
 ) -> Iterator[OperationCheck]:  # fmt: skip
     """Yield a check of the output of each layer and of the logits. `activations` are those of the model, by point:
     "blk.N.resid_post", unless it has several residual streams, and "logits"."""
-    allowed = allowed_difference(f)
+    allowed, properties = allowed_difference(f), ModelProperties(f, Hyperparameters(f))
+    groups = (ENCODER, DECODER) if properties.has_decoder else ("blk",)
+    n_layers = {group: len(properties.heads_of(group)) for group in groups}
     states, logits = compute_hidden_states(checkpoint, tokens, n_layers, trust_remote_code=trust_remote_code)
-    for number, expected in enumerate(states):
-        if (name := f"blk.{number}.resid_post") in activations:
+    for prefix, expected in states.items():
+        if (name := f"{prefix}resid_post") in activations:
             yield check(name, activations[name], expected, allowed)
     yield check("logits", activations["logits"], logits, allowed)
 

@@ -12,6 +12,7 @@ from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.adapters import Adapters
 from localinfer.machine import resources
 from localinfer.options import Options
+from localinfer.runtime.encoder_tokens import as_sequence
 from localinfer.tokenizer import from_gguf as tokenizer_from_gguf
 from quant.jit.loader import Progress
 
@@ -67,7 +68,8 @@ def verify(
     loading a model."""
     build = find_build_function(f, options.architecture)
     with capture_graph(f, options, progress, adapters) as graph:
-        tokens = graph.as_sequence(first_tokens(f, text, min(n_tokens, graph.compiled.n_ctx)))
+        found = first_tokens(f, text, min(n_tokens, graph.compiled.n_ctx))
+        tokens = as_sequence(found, graph.compiled.model_graph)
         require_memory(f, graph, tokens)
         texts = [tokens] if graph.is_causal else [tokens, tokens[:N_SHORT]]
         checks, not_finite, done = list[OperationCheck](), dict[str, None](), 0

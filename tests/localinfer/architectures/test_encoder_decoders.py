@@ -13,6 +13,7 @@ import reference_models
 import localinfer
 from localinfer import naive
 from localinfer.errors import UnsupportedError, UsageError
+from localinfer.evaluation.benchmark import BenchmarkTest, benchmark
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.encoder_tokens import encoder_length
@@ -113,6 +114,26 @@ def test_activations_are_those_of_the_oracle(tmp_path: Path) -> None:
                 np.testing.assert_allclose(trace[point], expected.points[point], rtol=0, atol=1e-3, err_msg=point)
 
 
+def test_a_prompt_cache_file_has_the_output_of_the_encoder(path: Path, tmp_path: Path) -> None:
+    options = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
+    with localinfer.load(path, threads=1) as model:
+        expected = model.generate("to be", **options)
+        model.save_cache(tmp_path / "cache")
+    with localinfer.load(path, threads=1) as model:
+        assert model.load_cache(tmp_path / "cache") == expected.stats.prompt_tokens + 3
+        again = model.generate("to be", **options)
+        assert again.tokens == expected.tokens
+        assert again.stats.reused_tokens == expected.stats.prompt_tokens - 1
+
+
+def test_a_benchmark_encodes_and_decodes(path: Path) -> None:
+    tests = [BenchmarkTest(20, 0, 0, 1), BenchmarkTest(0, 4, 8, 1), BenchmarkTest(20, 4, 0, 1)]
+    prefill, decode, both = (each.cost for each in benchmark(path, tests, Options(), 1, lambda _: None))
+    assert 0 < decode.macs < prefill.macs < both.macs < prefill.macs + 2 * decode.macs
+    with pytest.raises(UsageError, match="the prompt of an encoder-decoder model comes first"):
+        list(benchmark(path, [BenchmarkTest(20, 0, 8, 1)], Options(), 1, lambda _: None))
+
+
 def test_what_encoder_decoder_models_refuse(path: Path) -> None:
     with localinfer.load(path, threads=1) as model:
         with pytest.raises(UnsupportedError, match="t5 is an encoder-decoder model: it answers prompts"):
@@ -121,5 +142,7 @@ def test_what_encoder_decoder_models_refuse(path: Path) -> None:
             model.embed("text")
         with pytest.raises(UsageError, match="those of an encoder must be the first ones"):
             model.logits([~1, 2, ~3])
+        with pytest.raises(UsageError, match="must be followed by those of the decoder"):
+            model.logits([~1, ~2])
     with pytest.raises(UnsupportedError, match="biases with ctx_policy ring are not supported"):
         Engine.load(open_gguf(path), Options(threads=1, ctx_policy="ring"))

@@ -32,10 +32,16 @@ def untied(shapes: Shapes) -> Shapes:
     return shapes | {"lm_head.weight": shapes["shared.weight"]}
 
 
+def with_unused_biases(shapes: Shapes) -> Shapes:
+    """Add biases of cross-attention, which published checkpoints of T5 1.0 have and nothing uses."""
+    own = "decoder.block.0.layer.{}Attention.relative_attention_bias.weight"
+    return shapes | {own.format("1.EncDec"): shapes[own.format("0.Self")]}
+
+
 MODELS = {
     "t5": Spec(
         architecture="t5", model=T5ForConditionalGeneration, encoder_decoder=True, saved=True,
-        config=T5Config(**SIZES | RELU), written=published,
+        config=T5Config(**SIZES | RELU), written=published, shapes=with_unused_biases,
     ),
     "t5-gated": Spec(
         architecture="t5", model=T5ForConditionalGeneration, encoder_decoder=True, saved=True,
