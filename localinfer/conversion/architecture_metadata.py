@@ -18,9 +18,9 @@ from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 from localinfer.graph.properties.pooling import POOLINGS
+from localinfer.kernels.layout import MAX_BIAS_DISTANCE
 
 Fields = dict[str, Field]
-MAX_BUCKETS = 1 << 10
 BAICHUAN2_VOCABULARY = 125_696
 MINICPM3_SCALES = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
 
@@ -46,7 +46,7 @@ def t5_hparams(config: JsonObject, hp: HParams) -> HParams:
 
     Logits of the embedding are scaled by readers. Where they must not be, the output layer is a matrix of its own.
     """
-    buckets = config.positive_int("relative_attention_num_buckets", MAX_BUCKETS)
+    buckets = config.positive_int("relative_attention_num_buckets", MAX_BIAS_DISTANCE)
     decoder = config.positive_int("num_decoder_layers", MAXIMA["block_count"], hp.n_layer)
     is_scaled = config.get("scale_decoder_outputs", bool, hp.tied_embeddings)
     return replace(

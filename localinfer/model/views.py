@@ -24,12 +24,13 @@ class Views(HookedModel, Embeddings):
         """Return the logit lens of a text or of token ids: the `top` most probable next tokens that the output layer
         predicts from the residual stream before the first layer and after each.
 
-        Raises UsageError if the model has several residual streams, UnsupportedError for an encoder and a diffusion
-        language model.
+        Raises UsageError if the model has several residual streams, UnsupportedError for an encoder, an encoder-decoder
+        model and a diffusion language model.
         """
         from localinfer.evaluation.views.logit_lens import PATTERNS, logit_lens
 
         require_top(top)
+        self.engine.require_texts()
         ids = self._text_ids(prompt)
         with self.capture(*PATTERNS) as trace:
             self._session.evaluate(ids)

@@ -203,12 +203,17 @@ class SequenceEngine(ABC):
             return list(ids)
         return tokens_of_prompt(ids, self.compiled_graph.model_graph)
 
+    def require_texts(self) -> None:
+        """Raise UnsupportedError for an encoder-decoder model, which does not evaluate texts without a prompt."""
+        if self.is_encoder_decoder:
+            what = f"{self.file.architecture} is an encoder-decoder model: it answers prompts (`localinfer generate`)"
+            raise self.file.error("", f"{what}, and does not evaluate texts", UnsupportedError)
+
     def _check_encoder_tokens(self, ids: Ids) -> None:
         """Raise UnsupportedError unless a sequence begins with the encoder's tokens, UsageError for others later."""
         length = encoder_length(ids)
         if not len(self.sequence) and not length:
-            what = f"{self.file.architecture} is an encoder-decoder model: it answers prompts (`localinfer generate`)"
-            raise self.file.error("", f"{what}, and does not evaluate texts", UnsupportedError)
+            self.require_texts()
         if length == len(ids):
             raise UsageError("tokens: those of an encoder must be followed by those of the decoder")
         if (length and len(self.sequence)) or (ids[length:] < 0).any():

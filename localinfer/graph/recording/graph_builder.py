@@ -35,6 +35,7 @@ from localinfer.graph.recording.low_rank import add_low_rank
 from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.output import OutputRecorder
+from localinfer.kernels.layout import MAX_BIAS_DISTANCE
 from localinfer.kernels.signatures import (
     ADD,
     ADD_BIAS,
@@ -326,7 +327,7 @@ def distance_biases(model: ModelGraph, name: str, heads: int) -> Tensor:
     """Return the biases of scores by the distance of the key, as attention kernels read them."""
     if model.context.context_shift:  # a panel of a ring buffer may have positions that are not adjacent
         raise model.f.error("", "relative position biases with ctx_policy ring are not supported", UnsupportedError)
-    count = model.hparams.count("attention.relative_buckets_count", minimum=4)
+    count = model.hparams.count("attention.relative_buckets_count", minimum=4, maximum=MAX_BIAS_DISTANCE)
     weights = dequantize(model.tensors.tensor(f"{name}.weight", count, heads))
     return constant_tensor(name, bias_rows(weights, causal=model.context.causal and not model.is_encoding))
 

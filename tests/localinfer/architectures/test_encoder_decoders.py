@@ -138,6 +138,10 @@ def test_what_encoder_decoder_models_refuse(path: Path) -> None:
     with localinfer.load(path, threads=1) as model:
         with pytest.raises(UnsupportedError, match="t5 is an encoder-decoder model: it answers prompts"):
             model.logits([1, 2, 3])
+        with pytest.raises(UnsupportedError, match="does not evaluate texts"):
+            model.lens("text")
+        with pytest.raises(UnsupportedError, match="does not evaluate texts"):
+            model.attention("text")
         with pytest.raises(UnsupportedError, match="embeddings are those of an encoder alone"):
             model.embed("text")
         with pytest.raises(UsageError, match="those of an encoder must be the first ones"):
