@@ -23,6 +23,7 @@ from localinfer.evaluation.roofline import Roofline, evaluation_cost, measure
 from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.cost import NO_COST, Cost
+from localinfer.graph.properties.model_properties import has_decoder
 from localinfer.options import Options
 from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine
@@ -30,7 +31,7 @@ from localinfer.runtime.expert_cache.cache import Statistics as ExpertStatistics
 from quant.jit.cpu import target
 from quant.jit.loader import Progress
 
-N_BESIDE = 2  # tokens beside those of a test, before the decoder of an encoder-decoder model decodes
+N_BESIDE = 2  # tokens of an encoder-decoder model before a test of decode: of the encoder, and the decoder's start
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,10 @@ def benchmark(
     Each test runs once to warm up, then `repetitions` times. `on_activity` receives what happens next, in a few words.
     Raises what `open_overridden` and `Engine.load` raise.
     """
-    n_ctx = max(test.depth + test.tokens for test in tests) + N_BESIDE
     on_activity(f"loading {path.name}")
-    f = weight_loading.load_weights(open_overridden(path, options), replace(options, ctx_size=n_ctx), progress)
+    f = open_overridden(path, options)
+    n_ctx = max(test.depth + test.tokens for test in tests) + (N_BESIDE if has_decoder(f) else 0)
+    f = weight_loading.load_weights(f, replace(options, ctx_size=n_ctx), progress)
     for n_threads in dict.fromkeys(test.threads for test in tests):
         on_activity(f"loading {path.name}")
         engine = Engine.load(f, replace(options, ctx_size=n_ctx, threads=n_threads), progress)

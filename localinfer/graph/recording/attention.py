@@ -54,7 +54,7 @@ class LayerAttention(NamedTuple):
     With `of_encoder`, tokens attend to all tokens of an encoder (`localinfer.graph.recording.cross_attention`).
     `sink_scores` are the learned scores of attention sinks. `k_bias` is the
     bias that all keys contain, if any, before RoPE. No token attends to the first `n_masked` positions. `v_weight` is
-    the matrix whose product the values are, if no other operation changes them. `biases` are those of `bias_table`.
+    the matrix whose product the values are, if no other operation changes them. `biases` are those of `bias_rows`.
     """
 
     name: str
