@@ -163,8 +163,8 @@ CONSTANTS = {  # model, op, whether its kernel is that of large batches; module,
         "mamba", "blk.0.scan", False, "localinfer.kernels.exponentials", "splat(f32x16, 1.0 / {}))", "3", 2,
     ),
     "recurrence": (
-        "qwen35", "blk.0.recur", False, "localinfer.kernels.recurrent.state_matrix", "query_scale = float(key) ** -{}",
-        "0.5", 22,
+        "qwen35", "blk.0.recur", False, "localinfer.kernels.recurrent.state_matrix",
+        "(key, strip), Vector(float32, strip)\n    query_scale = float(key) ** -{}", "0.5", 22,
     ),
 }  # fmt: skip
 
