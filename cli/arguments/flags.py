@@ -20,7 +20,7 @@ from cli.files.text_input import read_optional_prompt, read_prompt
 from cli.terminal.token_coloring import COLOR_BY_HELP, ColorBy
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
-from localinfer.graph.properties.pooling import POOLINGS
+from localinfer.gguf.pooling import POOLINGS
 from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
 PANELS: dict[Section, str] = {

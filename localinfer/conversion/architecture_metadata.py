@@ -15,9 +15,9 @@ from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.expert_metadata import experts
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
+from localinfer.gguf.pooling import POOLINGS
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
-from localinfer.graph.properties.pooling import POOLINGS
 from localinfer.kernels.layout import MAX_BIAS_DISTANCE
 
 Fields = dict[str, Field]

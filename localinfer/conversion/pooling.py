@@ -5,8 +5,8 @@ from localinfer.conversion.checkpoint_folder import CheckpointFolder
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.sentence_transformers import module_folders
 from localinfer.errors import UnsupportedError
+from localinfer.gguf.pooling import POOLINGS
 from localinfer.gguf.source import Field
-from localinfer.graph.properties.pooling import POOLINGS
 
 # The first key that is true is used, as in llama.cpp.
 MODE_FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}

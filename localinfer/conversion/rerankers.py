@@ -18,8 +18,8 @@ from localinfer.conversion.general_metadata import organization_and_name
 from localinfer.conversion.tensor_formats.values import FLOATS, decode_float32, to_bytes
 from localinfer.conversion.vocabulary.token_list import TokenList
 from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.gguf.pooling import POOLINGS, RERANK_INSTRUCTION_TEMPLATE, RERANK_TEMPLATE
 from localinfer.gguf.source import Field, SourceTensor
-from localinfer.graph.properties.pooling import POOLINGS, RERANK_INSTRUCTION_TEMPLATE, RERANK_TEMPLATE
 from quant import ggml
 
 CLASSIFIER = "cls.output.weight"

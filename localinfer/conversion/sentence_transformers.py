@@ -12,9 +12,9 @@ from localinfer.conversion.tensor_formats.values import to_bytes, to_float32
 from localinfer.conversion.tensors import TYPES
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
+from localinfer.gguf.pooling import DEFAULT_PROMPT_KEY, DENSE_LAYERS, PROMPT_KEY
 from localinfer.gguf.source import Field, SourceTensor
 from localinfer.graph.properties.hyperparameters import MAXIMA
-from localinfer.graph.properties.pooling import DEFAULT_PROMPT_KEY, DENSE_LAYERS, PROMPT_KEY
 
 MODULES, CONFIG = "modules.json", "config_sentence_transformers.json"
 WEIGHTS = "model.safetensors"

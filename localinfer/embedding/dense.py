@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.dequantize import dequantize
+from localinfer.gguf.pooling import DENSE_LAYERS
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.properties.pooling import DENSE_LAYERS
 
 Floats = NDArray[np.float32]
 ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {"identity": np.positive, "tanh": np.tanh}

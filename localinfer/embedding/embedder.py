@@ -14,7 +14,7 @@ from localinfer.embedding.prompts import read_prompts
 from localinfer.embedding.rerank_template import FilledTemplate, RerankTemplate
 from localinfer.embedding.vectors import VectorOptions
 from localinfer.errors import ContextOverflowError, UnsupportedError, UsageError
-from localinfer.graph.properties.pooling import POOLINGS
+from localinfer.gguf.pooling import POOLINGS
 from localinfer.runtime.batch import token_ids
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer import Tokenizer

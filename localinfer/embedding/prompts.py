@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
+from localinfer.gguf.pooling import DEFAULT_PROMPT_KEY, PROMPT_KEY
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.properties.pooling import DEFAULT_PROMPT_KEY, PROMPT_KEY
 
 QUERY_NAMES = ("query",)  # as sentence-transformers' encode_query and encode_document look them up
 DOCUMENT_NAMES = ("document", "passage", "corpus")

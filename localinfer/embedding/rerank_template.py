@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from localinfer.errors import UsageError
+from localinfer.gguf.pooling import RERANK_INSTRUCTION_TEMPLATE, RERANK_TEMPLATE
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.properties.pooling import RERANK_INSTRUCTION_TEMPLATE, RERANK_TEMPLATE
 
 CUT = "{cut}"
 PLACEHOLDER = re.compile(r"\{(query|document|instruction)\}")

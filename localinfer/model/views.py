@@ -40,14 +40,19 @@ class Views(HookedModel, Embeddings):
         """Return the attention weights of a text or of token ids, in all layers, or in some: for each head, how much
         each token attends to each other one.
 
-        They take 4 * heads * tokens^2 bytes for each layer. Raises UsageError for a layer without attention.
+        They take 4 * heads * tokens^2 bytes for each layer. Raises UsageError for a layer without attention,
+        UnsupportedError for an encoder-decoder model.
         """
         from localinfer.evaluation.views.attention_maps import attention_maps
+        from localinfer.graph.properties.model_properties import ENCODER
 
+        self.engine.require_texts()
         ids = self._text_ids(prompt)
+        model_graph = self.engine.compiled_graph.model_graph
+        group = ENCODER if any(name.startswith(ENCODER) for name in model_graph.attention.layers) else "blk"
         numbers = ["*"] if layers is None else layers
-        with self.capture(*(f"*blk.{number}.attn_weights" for number in numbers)) as trace:
-            if not self.engine.compiled_graph.model_graph.context.causal:
+        with self.capture(*(f"{group}.{number}.attn_weights" for number in numbers)) as trace:
+            if not model_graph.context.causal:
                 self.embed_tokens([ids])
             else:
                 self._session.evaluate(ids)

@@ -59,7 +59,8 @@ class MediaInputs(NamedTuple):
 LOGITS_BYTES = 32 << 20  # approximate size of the logits buffer
 LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 ACTIVATION_PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
-DEFAULT_PRECISION: dict[bool, Precision] = {True: "high", False: "fast"}  # by whether the model is an encoder
+DECODER_PRECISION: Precision = "fast"  # by default
+ENCODER_PRECISION: Precision = "high"
 
 
 class CompiledGraph:
@@ -381,7 +382,8 @@ def build_graph(
     outputs = batch if is_encoder else max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
     threads = options.threads or resources.default_threads()
     uses_draft_head = "head" in parse_speculation_types(options.spec_type) and not hooks
-    precision = DEFAULT_PRECISION[is_encoder] if options.precision == "auto" else options.precision
+    default = ENCODER_PRECISION if is_encoder else DECODER_PRECISION
+    precision = default if options.precision == "auto" else options.precision
     graph = ComputeGraph(
         batch, outputs, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision], sequences
     )

@@ -82,8 +82,15 @@ def inspect(model: Model) -> None:
     ranked: list[RankedDocument] = model.rerank("panda", ["a bear", "a fish"])
     print([rows.shape for rows in model.embed_tokens(["a"])], model.count_rerank_tokens("panda", ["a bear"]))
     print(weights.shape, model.embed(["a", "b"], pooling="mean").shape, ranked[0].document, ranked[0].score)
+    print(model.prompts.by_name, model.prompts.default)
     model.save_cache("prompt.cache")
     print(model.load_cache("prompt.cache"))
+
+
+def unmask(model: localinfer.Model) -> None:
+    if model.is_diffusion:
+        model.on_diffusion_step = lambda step: print(step.number, step.total, step.ids)
+        print(model.generate("Hello", diffusion_steps=16).text)
 
 
 def adapt(model: localinfer.Model) -> None:
@@ -107,6 +114,7 @@ def main() -> None:
     try:
         with localinfer.load("q4.gguf", options=Options(ctx_size=4096), threads=2, cache_type_k="q8_0") as model:
             generate(model)
+            unmask(model)
             chat(model)
             adapt(model)
             asyncio.run(coroutines(model))

@@ -59,7 +59,6 @@ class GraphBuilder(Builder[Buffer]):
         super().__init__(model)
         self.model, self._graph = model, model.graph
         self.embeddings = EmbeddingRecorder(self, model)
-        self._block = ""  # the prefix of the names in the current layer
         self.per_head = HeadRecorder(model.graph, model.tensors)
         self.output = OutputRecorder(self, model)
 
@@ -91,10 +90,10 @@ class GraphBuilder(Builder[Buffer]):
 
     def blocks(self, group: str = "blk") -> Iterator[Block]:
         for number, heads in enumerate(self.model.heads_of(group)):
-            self.model.start_block(number)
+            blk = Block(number, heads, group)
+            self.model.start_block(number, str(blk))
             with self._graph.reuse_buffers():
-                blk, x = Block(number, heads, group), self.model.residual
-                self._block = str(blk)
+                x = self.model.residual
                 if x:
                     self.point(x, f"{blk}resid_pre")
                 yield blk
@@ -180,7 +179,7 @@ class GraphBuilder(Builder[Buffer]):
         self, gate: Buffer, up: Buffer | None, activation: str = "none", *, first: int = 0,
         std_multiplier: float = -math.inf,
     ) -> Buffer:  # fmt: skip
-        name = self._block
+        name = self.model.block_prefix
         if math.isfinite(std_multiplier):
             self._graph.op(
                 f"{name}keep_largest", GAUSSIAN_TOPK, gate.rows, chunks=(0, 8), deviations=std_multiplier, n=gate.n,

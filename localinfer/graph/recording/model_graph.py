@@ -76,6 +76,7 @@ class ModelGraph(ModelProperties):
             self.states.restart()
         self.ids, self.output_indices = graph.region(4 * graph.batch), graph.region(4 * graph.outputs)
         self.block_starts: list[int] = []  # the first op of each layer
+        self.block_prefix = ""  # of the names in the current layer
         self.expert_layers: list[ExpertLayer] = []
         self.output_start = 0
         self.decoder_start = 0  # the first op of the decoder of an encoder-decoder model
@@ -128,9 +129,10 @@ class ModelGraph(ModelProperties):
         """The name of the output layer's matrix."""
         return "output" if self.tensors.has("output.weight") else "token_embd"
 
-    def start_block(self, number: int) -> None:
-        """Note that the next op is the first one of a layer."""
+    def start_block(self, number: int, prefix: str) -> None:
+        """Note that the next op is the first one of a layer, in which names have this prefix."""
         self.block_starts.append(len(self.graph.ops))
+        self.block_prefix = prefix
         self.capture_input(number, self.residual)
 
     def block_ops(self, number: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Records what follows the last layer: the hidden states of the output tokens, the output layer, the MTP head."""
 
+from localinfer.gguf.pooling import CLASSIFIER, DENSE_KEYS, DENSE_TENSORS
 from localinfer.graph.builder import BlockFunction, Builder, OutputOperations
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.properties.pooling import CLASSIFIER, DENSE_KEYS, DENSE_TENSORS
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import GATHER_ROWS
 

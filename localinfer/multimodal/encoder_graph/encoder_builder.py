@@ -112,9 +112,9 @@ class EncoderBuilder(GraphBuilder):
         """Iterate over the prefixes of the names of the first `count` layers, or of all, which change the residual
         stream x. Activations that one layer creates must not be used in the next."""
         for number in range(count or self.block_count):
-            self.model.start_block(number)
+            blk = f"{self.layer_prefix}{number}."
+            self.model.start_block(number, blk)
             with self.graph.reuse_buffers():
-                blk = f"{self.layer_prefix}{number}."
                 self.point(x, f"{blk}resid_pre")
                 yield blk
                 self.point(x, f"{blk}resid_post")

@@ -15,7 +15,7 @@ from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
 from localinfer.machine import resources
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import ACTIVATION_PASSES, DEFAULT_PRECISION
+from localinfer.runtime.compiled_graph import ACTIVATION_PASSES, ENCODER_PRECISION
 
 CACHE_TYPES = {"fast": "f16", "high": "f32"}  # of keys and values, by precision
 MAX_HEAD_SIZE = 1 << 12
@@ -32,7 +32,7 @@ def encoder_model(
     key_size = hparams.count("attention.head_dim", 0, minimum=0, maximum=MAX_HEAD_SIZE)
     length = max(key_size, hparams.count("embedding_length"))
     require_memory(f, f"the input of {n_rows} rows", HOST_BYTES * n_rows * length)
-    precision = DEFAULT_PRECISION[False] if options.precision == "auto" else options.precision
+    precision = ENCODER_PRECISION if options.precision == "auto" else options.precision
     threads = options.threads or resources.default_threads()
     graph = ComputeGraph(n_rows, 1, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision])
     cache_type = CACHE_TYPES[precision]

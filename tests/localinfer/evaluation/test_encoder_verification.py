@@ -96,7 +96,7 @@ PLANTED = {  # encoder, the name of the op, the check that names it
     "depthwise convolution": ("parakeet", "a.blk.0.conv_dw.weight", "a.blk.0.conv_dw"),
     "attention with distances": ("parakeet", "a.blk.1.attention", "a.blk.1.attn_heads"),
     "cumulative norm": ("gemma3na", "a.conv1d.0.norm", "a.conv1d.0.norm"),
-    "activation": ("gemma3na", "blk.0.gated", "a.blk.0.gate"),
+    "activation": ("gemma3na", "a.blk.0.gated", "a.blk.0.gate"),
 }
 
 

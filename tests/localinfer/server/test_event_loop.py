@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localinfer.embedding.prompts import Prompts
 from localinfer.errors import LocalInferError
 from localinfer.server.anthropic import models as anthropic_models
 from localinfer.server.dispatcher import Dispatcher
@@ -42,7 +43,10 @@ class LeasingDispatcher:
 
     @contextlib.asynccontextmanager
     async def lease(self, _: object) -> AsyncIterator[SimpleNamespace]:
-        model = SimpleNamespace(embed=lambda ids, **_: VECTORS[: len(ids)], tokenize=lambda *_, **__: [1], n_vocab=10)
+        model = SimpleNamespace(
+            embed=lambda ids, **_: VECTORS[: len(ids)], tokenize=lambda *_, **__: [1], n_vocab=10, n_ctx=10,
+            prompts=Prompts({}),
+        )  # fmt: skip
         yield SimpleNamespace(model=model, slot=Slot(), name="model")
 
 
