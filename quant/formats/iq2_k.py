@@ -24,9 +24,8 @@ from quant.jit.vectors import (
     u8x16,
 )
 from quant.packing.bit_planes import make_2bit_codes, make_store_plane
-from quant.packing.format_spec import FormatSpec
 from quant.packing.nibbles import pack_nibbles, unpack_nibbles
-from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
+from quant.packing.shifted_table import ShiftedTable, make_shifted_spec
 
 BLOCK = np.dtype([("d", "<f2"), ("extra", "<u2"), ("scales", "u1", 8), ("qs", "u1", 64)])
 assert BLOCK.itemsize == 76
@@ -44,14 +43,7 @@ def scales(block: int) -> Any:
     return convert(f32x16, convert(i32x16, packed) - splat(i32x16, 8)) * splat(f32x16, load_half(block + D))
 
 
-SPEC = FormatSpec(
-    bits=TABLE.bits,
-    group_size=16,
-    superblock_bytes=SIZE,
-    codes64=make_shifted_codes(TABLE, make_2bit_codes(QS)),
-    scales=scales,
-    zero_point=TABLE.zero_point,
-)
+SPEC = make_shifted_spec(TABLE, SIZE, make_2bit_codes(QS), scales)
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 

@@ -30,9 +30,8 @@ from quant.jit.vectors import (
     u8x16,
 )
 from quant.packing.bit_planes import make_2bit_codes, make_bits, make_joined, make_store_plane
-from quant.packing.format_spec import FormatSpec
 from quant.packing.nibbles import pack_nibbles, unpack_nibbles
-from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
+from quant.packing.shifted_table import ShiftedTable, make_shifted_spec
 
 BLOCK = np.dtype(
     [("d", "<f2"), ("extra", "<u2"), ("signs", "<u2"), ("scales", "u1", 8), ("qs", "u1", 64), ("qh", "u1", 32)]
@@ -56,14 +55,7 @@ def scales(block: int) -> Any:
     return select(mask_from_bits(load(uint16, block + SIGNS)), negative(magnitude), magnitude)
 
 
-SPEC = FormatSpec(
-    bits=TABLE.bits,
-    group_size=16,
-    superblock_bytes=SIZE,
-    codes64=make_shifted_codes(TABLE, indices64),
-    scales=scales,
-    zero_point=TABLE.zero_point,
-)
+SPEC = make_shifted_spec(TABLE, SIZE, indices64, scales)
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 

@@ -28,10 +28,9 @@ from quant.jit.vectors import (
     u32x16,
 )
 from quant.packing.bit_planes import make_store_nibbles_in_halves
-from quant.packing.format_spec import FormatSpec
 from quant.packing.iq4_codebook import KVALUES, ZERO_POINT
 from quant.packing.nibbles import make_nibbles_of_groups, pack_nibbles, unpack_nibbles
-from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
+from quant.packing.shifted_table import ShiftedTable, make_shifted_spec
 
 BLOCK = np.dtype(
     [("d", "<f2"), ("extra", "<u2"), ("scales_h", "u1", 4), ("scales_l", "u1", 8), ("qs", "u1", 128)]
@@ -54,14 +53,7 @@ def scales(block: int) -> Any:
     return convert(f32x16, six - splat(i32x16, 32)) * splat(f32x16, load_half(block + D))
 
 
-SPEC = FormatSpec(
-    bits=TABLE.bits,
-    group_size=16,
-    superblock_bytes=SIZE,
-    codes64=make_shifted_codes(TABLE, make_nibbles_of_groups(QS)),
-    scales=scales,
-    zero_point=TABLE.zero_point,
-)
+SPEC = make_shifted_spec(TABLE, SIZE, make_nibbles_of_groups(QS), scales)
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 

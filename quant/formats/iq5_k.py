@@ -13,8 +13,7 @@ from quant.encoders.searches.shifted_table import make_encode_shifted
 from quant.formats import iq4_k
 from quant.jit.vectors import inline
 from quant.packing.bit_planes import make_bits, make_joined, make_nibbles, make_store_nibble_pairs, make_store_plane
-from quant.packing.format_spec import FormatSpec
-from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
+from quant.packing.shifted_table import ShiftedTable, make_shifted_spec
 
 BLOCK = np.dtype(
     [("d", "<f2"), ("extra", "<u2"), ("scales_h", "u1", 4), ("scales_l", "u1", 8), ("qs", "u1", 128), ("qh", "u1", 32)]
@@ -33,14 +32,7 @@ indices64 = make_joined(make_nibbles(QS), make_bits(QH, 4))
 store_low_bits, store_fifth_bits = make_store_nibble_pairs(QS), make_store_plane(1, 4)
 
 
-SPEC = FormatSpec(
-    bits=TABLE.bits,
-    group_size=16,
-    superblock_bytes=SIZE,
-    codes64=make_shifted_codes(TABLE, indices64),
-    scales=iq4_k.scales,
-    zero_point=TABLE.zero_point,
-)
+SPEC = make_shifted_spec(TABLE, SIZE, indices64, iq4_k.scales)
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,7 @@ from quant.jit.vectors import (
     u8x32,
 )
 from quant.packing.bit_planes import make_nibbles, make_store_nibble_pairs, make_store_plane, make_two_planes
-from quant.packing.format_spec import FormatSpec
-from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
+from quant.packing.shifted_table import ShiftedTable, make_shifted_spec
 
 BLOCK = np.dtype([("d", "<f2"), ("extra", "<u2"), ("scales", "i1", 16), ("qs", "u1", 128), ("qh", "u1", 64)])
 assert BLOCK.itemsize == 212
@@ -54,14 +53,7 @@ def scales(block: int) -> Any:
     return convert(f32x16, load(i8x16, block + SCALES)) * splat(f32x16, load_half(block + D))
 
 
-SPEC = FormatSpec(
-    bits=TABLE.bits,
-    group_size=16,
-    superblock_bytes=SIZE,
-    codes64=make_shifted_codes(TABLE, indices64),
-    scales=scales,
-    zero_point=TABLE.zero_point,
-)
+SPEC = make_shifted_spec(TABLE, SIZE, indices64, scales)
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 

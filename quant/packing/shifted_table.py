@@ -22,6 +22,7 @@ from quant.jit.vectors import (
     splat,
     u8x64,
 )
+from quant.packing.format_spec import FormatSpec
 
 EXTRA = 2  # the offset in superblocks of IQ2_K to IQ6_K of a 16-bit integer with a bit for each group
 
@@ -100,3 +101,15 @@ def make_shifted_codes(
         return look_up(indices(block, j)) + select(chosen > none, splat(u8x64, shift), none)
 
     return codes
+
+
+def make_shifted_spec(table: ShiftedTable, superblock_bytes: int, indices: Any, scales: Any) -> FormatSpec:
+    """Return the spec of one of IQ2_K to IQ6_K: indices(block, j) are those of the table, scales(block) have d."""
+    return FormatSpec(
+        bits=table.bits,
+        group_size=16,
+        superblock_bytes=superblock_bytes,
+        codes64=make_shifted_codes(table, indices),
+        scales=scales,
+        zero_point=table.zero_point,
+    )
