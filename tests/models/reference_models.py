@@ -84,6 +84,22 @@ def one_of_each_architecture() -> list[str]:
     return sorted({architecture(name): name for name in by_kinds}.values())
 
 
+def with_all_matrices(names: Sequence[str]) -> list[str]:
+    """Return those models of `names` that together have all sets of matrices of each architecture: a model whose kinds
+    of matrices another one of its architecture has as well is left out.
+    """
+    matrices = {
+        name: (read["architecture"], {kind for kind, shape in read["tensors"].items() if len(shape) > 1})
+        for name, read in ((name, read_description(name)) for name in names)
+    }
+    kept: list[str] = []
+    for name in sorted(names, key=lambda name: -len(matrices[name][1])):
+        own, kinds = matrices[name]
+        if not any(own == matrices[other][0] and kinds <= matrices[other][1] for other in kept):
+            kept.append(name)
+    return sorted(kept)
+
+
 def checkpoint(name: str, folder: Path) -> Path:
     """Write the checkpoint below `folder` and return it: weights in F32, and a tokenizer of single bytes."""
     reference, path = read_description(name), folder / name

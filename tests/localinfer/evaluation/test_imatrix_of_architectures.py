@@ -27,11 +27,13 @@ IDLE = {
     "gemma3n-25": [f"blk.{layer}.attn_{each}.weight" for layer in range(20, 25) for each in "kv"],
     # Matrices for the rows of images, which no text has.
     "cogvlm": [f"blk.{layer}.{each}.weight" for layer in range(2) for each in VISUAL],
-    "cogvlm2": [f"blk.{layer}.{each}.weight" for layer in range(3) for each in VISUAL],
 }
 
 
-@pytest.mark.parametrize("name", [*reference_models.NAMES, *reference_models.ENCODERS])
+MODELS = reference_models.with_all_matrices([*reference_models.NAMES, *reference_models.ENCODERS])
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_every_quantized_matrix_has_importance(name: str, tmp_path: Path) -> None:
     """Every matrix except embedding tables has sums; the model is quantized with them and evaluated."""
     source, ids = open_checkpoint(reference_models.checkpoint(name, tmp_path)), reference_models.expected(name).ids

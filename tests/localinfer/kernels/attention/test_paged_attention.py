@@ -291,8 +291,11 @@ def test_keys_are_quantized_around_an_anchor(group: int, head_dim: int, k_type: 
     np.testing.assert_array_equal(layer.attend(q, positions, is_prefill=is_prefill, n_threads=3), y)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("group", "key"), [(16, 96), (5, 160), (40, 96)])
+# Each type, each number of query heads in a tile, and each number of dimensions that are no values.
+@pytest.mark.parametrize(
+    ("kind", "group", "key"),
+    [*((kind, 16, 96) for kind in KINDS), ("f16", 5, 160), ("q4_0", 5, 160), ("f32", 40, 96), ("q8_0", 40, 96)],
+)
 def test_values_can_be_the_last_dimensions_of_keys(kind: str, group: int, key: int) -> None:
     layer = Layer(group, key, kind, kind, kv_heads=1, shared=64, sequences=1)
     k, _, at = filled(layer, 400)
