@@ -5,15 +5,14 @@ computes.
     LLAMA_CPP=path/to/llama.cpp python tests/making/make_encoder_fixtures.py gemma3    # these
 
 Needs torch, transformers, timm and gguf, and the converter of llama.cpp's source. NAME.gguf.xz is the file that
-llama.cpp's converter makes in F32 of a checkpoint with random weights of a few bits, which compress well. NAME.npz has
-the grid of patches, the patches in sixteenths and the output rows of some images (patches_0, rows_0, grid_0,
-patches_1, ...), computed in float32 with eager attention, and `embedding_length` and `architecture` of the language
-model.
-`image_rows_N` are the rows of the whole made image N, for models whose images consist of several views.
+llama.cpp's converter makes in F32 of a checkpoint with random weights, without those that `generated_weights` draws
+again. NAME.npz has the grid of patches, the patches in sixteenths and the output rows of some images (patches_0,
+rows_0, grid_0, patches_1, ...), computed in float32 with eager attention, and `embedding_length` and `architecture` of
+the language model. `image_rows_N` is every third of the `image_length_N` rows of the whole made image N, for models
+whose images consist of several views.
 """
 
 import json
-import lzma
 import os
 import subprocess
 import sys
@@ -33,10 +32,10 @@ sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models",
 
 from encoder_families import cogvlm, hunyuan, kimi, llava_next, minicpm, nemotron, ocr
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip
+from generated_weights import LARGEST, SEED, pack
 from safetensors.torch import save_file
 
 DATA = Path(__file__).parents[1] / "data" / "projectors"
-SEED = 20
 CONVERTER = Path(os.environ.get("LLAMA_CPP", ".")) / "convert_hf_to_gguf.py"
 
 
@@ -394,7 +393,7 @@ def random_weights(model: Any) -> None:
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for name, tensor in model.named_parameters():
-            values = torch.randint(-7, 8, tensor.shape, generator=generator).float()
+            values = torch.randint(-LARGEST, LARGEST + 1, tensor.shape, generator=generator).float()
             is_norm = tensor.dim() == 1 and name.endswith("weight")
             scale = 2.0**-6 if tensor.dim() == 1 else 2.0 ** -np.ceil(np.log2(4 * tensor[0].numel() ** 0.5))
             tensor.copy_(values * scale + float(is_norm))
@@ -448,7 +447,7 @@ def make(name: str, spec: Spec) -> str:
         arrays |= spec.more(model)
     DATA.mkdir(exist_ok=True)
     try:
-        file = lzma.compress(spec.file(model) if spec.file else convert(spec, model), preset=9)
+        file = pack(spec.file(model) if spec.file else convert(spec, model))
     except subprocess.CalledProcessError as error:
         return str(error.stderr[-2000:])
     (DATA / f"{name}.gguf.xz").write_bytes(file)

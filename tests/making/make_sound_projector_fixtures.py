@@ -5,14 +5,13 @@ computes.
     LLAMA_CPP=path/to/llama.cpp python tests/making/make_sound_projector_fixtures.py voxtral    # these
 
 Needs torch and transformers, and the converter of llama.cpp's source. NAME.gguf.xz is the file that llama.cpp's
-converter makes in F32 of a checkpoint with random weights of a few bits, which compress well. NAME.npz has, of some
-sounds, the levels of a spectrogram (features_0, int8 (frames, bands); its values are half of them), the number of
-frames that are sound (frames_0) and the output rows (rows_0), computed in float32 with eager attention, and
+converter makes in F32 of a checkpoint with random weights, without those that `generated_weights` draws again. NAME.npz
+has, of some sounds, the levels of a spectrogram (features_0, int8 (frames, bands); its values are half of them), the
+number of frames that are sound (frames_0) and the output rows (rows_0), computed in float32 with eager attention, and
 `embedding_length` and `architecture` of the language model.
 """
 
 import json
-import lzma
 import os
 import subprocess
 import sys
@@ -46,9 +45,12 @@ from sound_models import (
 )
 from torch.nn.functional import silu
 
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+
+from generated_weights import LARGEST, SEED, pack
+
 DATA = Path(__file__).parents[1] / "data" / "sound_projectors"
 CONVERTER = Path(os.environ.get("LLAMA_CPP", ".")) / "convert_hf_to_gguf.py"
-SEED = 20
 BANDS, CHUNK = 32, 3000  # bands of the spectrogram, frames of 30 s
 WHISPER = {  # the converter needs more layers than convolutions
     "d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "num_mel_bins": BANDS,
@@ -271,7 +273,7 @@ def random_weights(model: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for name, tensor in model.named_parameters():
-            values = torch.randint(-7, 8, tensor.shape, generator=generator).float()
+            values = torch.randint(-LARGEST, LARGEST + 1, tensor.shape, generator=generator).float()
             is_norm = tensor.dim() == 1 and name.endswith("weight")
             scale = 2.0**-6 if tensor.dim() == 1 else 2.0 ** -np.ceil(np.log2(4 * tensor[0].numel() ** 0.5))
             if "embed_positions" in name:
@@ -329,7 +331,7 @@ def make(name: str, spec: Spec) -> None:
         arrays |= {f"features_{number}": levels, f"frames_{number}": frames, f"rows_{number}": rows.numpy()}
     DATA.mkdir(exist_ok=True)
     content = model.file() if hasattr(model, "file") else convert(model, name, spec)
-    file = lzma.compress(content, preset=9)
+    file = pack(content)
     (DATA / f"{name}.gguf.xz").write_bytes(file)
     np.savez_compressed(DATA / f"{name}.npz", **arrays)
     size = (DATA / f"{name}.npz").stat().st_size

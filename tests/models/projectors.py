@@ -1,14 +1,14 @@
 """Tiny projector files, and the output rows that `transformers` computes with them.
 
-data/projectors/NAME.gguf.xz is the file, NAME.npz has images as patches, in sixteenths, and the rows of each, and for
-some projectors the rows of whole images, which consist of several views.
+data/projectors/NAME.gguf.xz is the file without its generated weights, NAME.npz has images as patches, in sixteenths,
+and the rows of each, and for some projectors every third row of whole images, which consist of several views.
 make_encoder_fixtures.py writes both.
 """
 
-import lzma
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import generated_weights
 import gguf
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 DATA = Path(__file__).parents[1] / "data" / "projectors"
 NAMES = sorted(path.name.removesuffix(".gguf.xz") for path in DATA.glob("*.gguf.xz"))
 Floats = NDArray[np.float32]
+EVERY = 3  # of the rows of whole images, this many share one that is stored
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +29,21 @@ class Case:
 
 
 @dataclass(frozen=True, eq=False)
+class WholeImage:
+    """The number of output rows of an image that consists of several views, and every third of them."""
+
+    n_rows: int
+    some_rows: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Reference:
     """What transformers computed with the encoder of a language model of this architecture."""
 
     architecture: str
     embedding_length: int
     cases: list[Case]
-    images: dict[int, Floats] = field(default_factory=dict)  # the rows of whole made images, by number
+    images: dict[int, WholeImage] = field(default_factory=dict)  # made images, by number
 
     @property
     def deepstack(self) -> int:
@@ -45,7 +54,7 @@ class Reference:
 def write(name: str, folder: Path) -> Path:
     """Write a projector file into a folder and return its path."""
     path = folder / f"mmproj-{name}.gguf"
-    path.write_bytes(lzma.decompress((DATA / f"{name}.gguf.xz").read_bytes()))
+    path.write_bytes(generated_weights.unpack((DATA / f"{name}.gguf.xz").read_bytes()))
     return path
 
 
@@ -60,7 +69,10 @@ def reference(name: str) -> Reference:
             )
             for number in range(sum(key.startswith("grid_") for key in found))
         ]
-        images = {int(key.removeprefix("image_rows_")): found[key] for key in found if key.startswith("image_rows_")}
+        numbers = [int(key.removeprefix("image_rows_")) for key in found if key.startswith("image_rows_")]
+        images = {
+            each: WholeImage(int(found[f"image_length_{each}"]), found[f"image_rows_{each}"]) for each in numbers
+        }
         return Reference(str(found["architecture"]), int(found["embedding_length"]), cases, images)
 
 

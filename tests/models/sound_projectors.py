@@ -1,13 +1,14 @@
 """Tiny projector files with sound encoders, and the output rows that `transformers` computes with them.
 
-data/sound_projectors/NAME.gguf.xz is the file, NAME.npz has spectrograms and the rows of each.
+data/sound_projectors/NAME.gguf.xz is the file without its generated weights, NAME.npz has spectrograms and the rows of
+each.
 make_sound_projector_fixtures.py writes both.
 """
 
-import lzma
 from dataclasses import dataclass
 from pathlib import Path
 
+import generated_weights
 import gguf
 import numpy as np
 import projectors
@@ -46,7 +47,7 @@ class ReferenceProcessor:
 def write(name: str, folder: Path) -> Path:
     """Write a projector file into a folder and return its path."""
     path = folder / f"mmproj-{name}.gguf"
-    path.write_bytes(lzma.decompress((DATA / f"{name}.gguf.xz").read_bytes()))
+    path.write_bytes(generated_weights.unpack((DATA / f"{name}.gguf.xz").read_bytes()))
     return path
 
 

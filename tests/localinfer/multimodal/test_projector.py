@@ -140,8 +140,9 @@ def test_whole_images_are_those_of_transformers(name: str, tmp_path: Path) -> No
             part if isinstance(part, str) else len(part) for part in parts
         ]
         rows = np.concatenate([each.rows for each in rows_of(parts)])
-        assert rows.shape == expected.shape, SIZES[number]
-        assert np.abs(rows - expected).max() <= 1e-4 * np.abs(expected).max(), SIZES[number]
+        assert len(rows) == expected.n_rows, SIZES[number]
+        difference = np.abs(rows[:: projectors.EVERY] - expected.some_rows)
+        assert difference.max() <= 1e-4 * np.abs(expected.some_rows).max(), SIZES[number]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 import transformers
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, siglip
 from made_images import SIZES, made_image
+from projectors import EVERY
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
 from localinfer import convert
@@ -39,7 +40,7 @@ def view_rows(model: Any, pixels: torch.Tensor, _grid: Grid) -> Rows:
 
 
 def whole_images(model: Any) -> dict[str, Any]:
-    """Return the rows of some made images."""
+    """Return the numbers of rows of some made images, and every third row."""
     processor = LlavaNextImageProcessorPil(
         size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}, image_grid_pinpoints=PINPOINTS, **MEAN
     )
@@ -47,7 +48,7 @@ def whole_images(model: Any) -> dict[str, Any]:
     for number in WHOLE_IMAGES:
         found = processor(PIL.Image.fromarray(made_image(number)), return_tensors="pt")
         rows = model.model.get_image_features(found["pixel_values"], found["image_sizes"]).pooler_output[0]
-        arrays[f"image_rows_{number}"] = rows.numpy()
+        arrays |= {f"image_length_{number}": len(rows), f"image_rows_{number}": rows.numpy()[::EVERY]}
     return arrays
 
 
