@@ -22,6 +22,7 @@ from quant.jit.compiler import compile_kernel
 from quant.jit.kernel import Kernel
 
 KERNEL = Kernel("localinfer.kernels.residual", "gather_rows", ("tokens", "x", "numbers", "n", "y"))
+OTHER = Kernel("localinfer.kernels.residual", "add_bias", ("tokens", "bias", "n", "x"))
 
 PROGRAM = """
 import sys
@@ -52,6 +53,20 @@ def output_of(process: "subprocess.Popen[str]") -> str:
     return out.strip()
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kernel cache with the kernel, which another process has compiled."""
+    root = tmp_path_factory.mktemp("compiled") / "jit"
+    assert output_of(load_in_process(root)) == "compiled False"
+    return root
+
+
+@pytest.fixture
+def cache(compiled: Path, tmp_path: Path) -> Path:
+    """A kernel cache with the kernel, for one test."""
+    return Path(shutil.copytree(compiled, tmp_path / "jit"))
+
+
 def objects(root: Path) -> list[Path]:
     """Return the cached object files."""
     return sorted(root.glob("*/*.o"))
@@ -74,26 +89,23 @@ def test_folder_named_quant_in_current_directory_is_not_imported(tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "random"])
-def test_a_damaged_kernel_is_compiled_again(tmp_path: Path, damage: str) -> None:
-    assert output_of(load_in_process(tmp_path)) == "compiled False"
-    [path] = objects(tmp_path)
+def test_a_damaged_kernel_is_compiled_again(cache: Path, damage: str) -> None:
+    [path] = objects(cache)
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
     path.write_bytes({"empty": b"", "cut": whole[:-9], "flipped": bytes(flipped), "random": b"?" * 999}[damage])
-    assert output_of(load_in_process(tmp_path)) == "compiled False"
+    assert output_of(load_in_process(cache)) == "compiled False"
     assert path.read_bytes() == whole
 
 
-def test_another_kernels_object_is_compiled_again(tmp_path: Path) -> None:
-    other = Kernel("localinfer.kernels.residual", "add_bias", ("tokens", "bias", "n", "x"))
-    for kernel in KERNEL, other:
-        assert output_of(load_in_process(tmp_path, kernel)) == "compiled False"
-    [folder] = tmp_path.iterdir()
+def test_another_kernels_object_is_compiled_again(cache: Path) -> None:
+    assert output_of(load_in_process(cache, OTHER)) == "compiled False"
+    [folder] = cache.iterdir()
     object_file = folder / f"{KERNEL.symbol}.o"
     whole = object_file.read_bytes()
-    shutil.copy(folder / f"{other.symbol}.o", object_file)
-    assert output_of(load_in_process(tmp_path)) == "compiled False"
+    shutil.copy(folder / f"{OTHER.symbol}.o", object_file)
+    assert output_of(load_in_process(cache)) == "compiled False"
     assert object_file.read_bytes() == whole
 
 
@@ -102,8 +114,7 @@ def test_object_without_the_symbol_is_compiled_again(tmp_path: Path) -> None:
     files = kernel_cache.KernelCache(tmp_path)
     files.write(KERNEL.symbol, b"?" * 999)
     assert output_of(load_in_process(tmp_path)) == "compiled False"
-    other = compile_kernel(Kernel("localinfer.kernels.residual", "add_bias", ("tokens", "bias", "n", "x")))
-    files.write(KERNEL.symbol, other + KERNEL.symbol.encode())
+    files.write(KERNEL.symbol, compile_kernel(OTHER) + KERNEL.symbol.encode())
     assert output_of(load_in_process(tmp_path)) == "compiled False"
     assert output_of(load_in_process(tmp_path)) == "cached False"
 
@@ -130,20 +141,18 @@ print(sorted(outcomes), *files.warnings)
 """
 
 
-def test_forged_objects_with_a_valid_digest_do_not_crash_the_loader(tmp_path: Path) -> None:
+def test_forged_objects_with_a_valid_digest_do_not_crash_the_loader(cache: Path) -> None:
     """They are refused, or loaded without being run. The loader is not LLVM's, which trusts its input."""
-    assert output_of(load_in_process(tmp_path)) == "compiled False"
-    command = [sys.executable, "-c", FORGERIES, str(tmp_path), KERNEL.to_json()]
+    command = [sys.executable, "-c", FORGERIES, str(cache), KERNEL.to_json()]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "[False, True]"), done.stderr
 
 
-def test_pipe_instead_of_a_kernel_does_not_block(tmp_path: Path) -> None:
-    assert output_of(load_in_process(tmp_path)) == "compiled False"
-    [path] = objects(tmp_path)
+def test_pipe_instead_of_a_kernel_does_not_block(cache: Path) -> None:
+    [path] = objects(cache)
     path.unlink()
     os.mkfifo(path)
-    assert output_of(load_in_process(tmp_path)) == "compiled False"
+    assert output_of(load_in_process(cache)) == "compiled False"
     assert path.is_file()
 
 
@@ -161,11 +170,10 @@ def test_cache_that_cannot_be_created_causes_a_warning(tmp_path: Path) -> None:
     assert "kernel cache not used" in output
 
 
-def test_cache_writable_by_others_is_not_used(tmp_path: Path) -> None:
-    assert output_of(load_in_process(tmp_path)) == "compiled False"
-    [folder] = tmp_path.iterdir()
+def test_cache_writable_by_others_is_not_used(cache: Path) -> None:
+    [folder] = cache.iterdir()
     folder.chmod(0o777)
-    output = output_of(load_in_process(tmp_path))
+    output = output_of(load_in_process(cache))
     assert output.startswith("compiled False")
     assert "others can write to it" in output
 
@@ -198,26 +206,24 @@ def test_kernel_that_another_process_reads_on_windows(tmp_path: Path, monkeypatc
     assert warning.endswith(f"{kernel_cache.cache_key()}: kernel cache not written: Access is denied")
 
 
-def test_another_cpu_has_its_own_kernels(tmp_path: Path) -> None:
-    assert output_of(load_in_process(tmp_path)) == "compiled False"
+def test_another_cpu_has_its_own_kernels(cache: Path) -> None:
     other = {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""}
     if platform.machine() == "x86_64":
-        assert output_of(load_in_process(tmp_path, **other)) == "compiled False"
-        assert len(objects(tmp_path)) == 2
+        assert output_of(load_in_process(cache, **other)) == "compiled False"
+        assert len(objects(cache)) == 2
 
 
-def test_another_source_version_has_its_own_kernels(tmp_path: Path) -> None:
+def test_another_source_version_has_its_own_kernels(cache: Path, tmp_path: Path) -> None:
     """One changed line in any source file of kernels makes another version."""
     for package in ("quant", "localinfer"):
         shutil.copytree(CHECKOUT / package, tmp_path / "upgraded" / package)
-    assert output_of(load_in_process(tmp_path / "jit")) == "compiled False"
     with (tmp_path / "upgraded" / "localinfer" / "quantization" / "recipes.py").open("a") as file:
         file.write("# no kernel")
-    assert output_of(load_in_process(tmp_path / "jit", program=tmp_path / "upgraded")) == "cached False"
+    assert output_of(load_in_process(cache, program=tmp_path / "upgraded")) == "cached False"
     with (tmp_path / "upgraded" / "quant" / "jit" / "vectors.py").open("a") as file:
         file.write("# changed")
-    assert output_of(load_in_process(tmp_path / "jit", program=tmp_path / "upgraded")) == "compiled False"
-    assert len(objects(tmp_path / "jit")) == 2
+    assert output_of(load_in_process(cache, program=tmp_path / "upgraded")) == "compiled False"
+    assert len(objects(cache)) == 2
 
 
 def test_unused_directories_are_removed_for_a_new_version(tmp_path: Path) -> None:
