@@ -80,6 +80,7 @@ HUB_MODELS = ("OWNER/REPO", "ggml-org/gemma-3-1b-it-GGUF")
 OLLAMA_MANIFEST = "manifests/registry.ollama.ai/library/llama3.2/latest"
 DIRECTORIES = ("home", "config", "data", "cache", "bin", "work")
 COMMANDS_OF_BLOCKS = {page: list(command_blocks(page)) for page in PAGES}
+FIRST_PAGES = {line.text: page for page in reversed(PAGES) for block in COMMANDS_OF_BLOCKS[page] for line in block}
 PAGES_WITH_COMMANDS = [page for page in PAGES if COMMANDS_OF_BLOCKS[page]]
 PAGES_WITH_PYTHON = [page for page in PAGES if any(code_blocks(page, "python"))]
 
@@ -260,7 +261,7 @@ def test_commands_run(page: Path, workspace: Workspace) -> None:
     for block in COMMANDS_OF_BLOCKS[page]:
         server: Server | None = None
         for line in block:
-            if reason_not_to_run(line.text) or is_usage(line):
+            if reason_not_to_run(line.text) or is_usage(line) or is_repeated(line):
                 continue
             if line.text.startswith("localinfer serve") and "--help" not in line.text:
                 if server:
@@ -288,6 +289,11 @@ def run_request(line: Example, server: Server, workspace: Workspace) -> None:
 def is_usage(line: Example) -> bool:
     """Return whether code in running text stands for several command lines."""
     return line.language == "inline" and (line.page.name in GENERATED_PAGES or bool(PLACEHOLDER.search(line.text)))
+
+
+def is_repeated(line: Example) -> bool:
+    """Return whether the test of an earlier page runs this line. Servers and their requests run on each page."""
+    return FIRST_PAGES[line.text] != line.page and not line.text.startswith(("localinfer serve", "curl"))
 
 
 def prepare(page: Path, workspace: Workspace) -> None:
