@@ -80,18 +80,29 @@ class Llama:
         self._decode(tokens, every=True)
         return np.ctypeslib.as_array(C.llama_get_logits(self.context), (len(tokens), self.n_vocab))
 
+    def encode(self, tokens: Sequence[int]) -> None:
+        """Give at most n_batch tokens to the encoder of an encoder-decoder model."""
+        self._fill_batch(tokens, 0, every=True)
+        code = C.llama_encode(self.context, self.batch)
+        if code != 0:
+            raise RuntimeError(f"llama_encode: {code}")
+
     def _decode(self, tokens: Sequence[int], *, every: bool) -> None:
         """Call llama_decode with tokens of one sequence, starting at position n_past."""
+        self._fill_batch(tokens, self.n_past, every=every)
+        code = C.llama_decode(self.context, self.batch)
+        if code != 0:
+            raise RuntimeError(f"llama_decode: {code}")
+        self.n_past += len(tokens)
+
+    def _fill_batch(self, tokens: Sequence[int], position: int, *, every: bool) -> None:
+        """Put tokens of one sequence into the batch, from a position on."""
         n, batch = len(tokens), self.batch
         batch.n_tokens = n
         for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i] = token, self.n_past + i
+            batch.token[i], batch.pos[i] = token, position + i
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
             batch.logits[i] = every or i == n - 1
-        code = C.llama_decode(self.context, batch)
-        if code != 0:
-            raise RuntimeError(f"llama_decode: {code}")
-        self.n_past += n
 
     def close(self) -> None:
         """Free the context and the model."""

@@ -34,8 +34,9 @@ KNOWN = {
     "gpt-oss": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
     "gemma3n-25": "llama.cpp divides by n - 1 for the deviation of a gate",
     **dict.fromkeys(("spark2_5", "spark2_5-narrow"), "llama.cpp takes the tanh of gelu"),
-    "grok": "llama.cpp has a table of gelu in F16",
-    "grok-residual": "llama.cpp does not cap the router's logits",
+    "t5": "llama.cpp does not scale the input of a tied output layer",
+    "t5-gated": "llama.cpp has a table of gelu in F16",
+    **dict.fromkeys(("grok", "grok-residual"), "llama.cpp does not cap the router's logits"),
     "falcon": "llama.cpp takes the tanh of gelu",
     "falcon-40b": "llama.cpp takes the tanh of gelu",
     "mpt": "llama.cpp takes the tanh of gelu",
@@ -44,7 +45,7 @@ KNOWN = {
     "gptneox-sequential": "llama.cpp takes the tanh of gelu",
 }
 # not supported by llama.cpp, or not with these dimensions
-UNKNOWN = {"bitnet-b1.58", "ernie4_5-moe-interleaved", "gemma3n", "llama4"}
+UNKNOWN = {"bitnet-b1.58", "ernie4_5-moe-interleaved", "gemma3n", "llama4", "umt5"}
 WITHIN = {"phi3": 24, "smallthinker": 24}
 
 
@@ -71,7 +72,10 @@ def by_llama_cpp(name: str) -> np.ndarray:
         checkpoint = reference_models.checkpoint(name, Path(folder)).rename(Path(folder) / "tiny")
         path = checkpoints.as_f32(checkpoint, Path(folder) / "model.gguf")
         with Llama(path, threads=1, n_ctx=len(ids), flash_attn="off", cache="f32") as llama:
-            return llama.logits(ids).copy()
+            prompt = [~token for token in ids if token < 0]  # of an encoder-decoder model
+            if prompt:
+                llama.encode(prompt)
+            return llama.logits(ids[len(prompt) :]).copy()
 
 
 if __name__ == "__main__":
