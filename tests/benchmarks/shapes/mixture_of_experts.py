@@ -5,8 +5,8 @@
     python tests/benchmarks/shapes/mixture_of_experts.py /dev/shm deepseek2  # DeepSeek-V2-Lite alone
     python tests/benchmarks/speed.py /dev/shm/deepseek2.gguf -t 2 -d 4096
 
-Each model has two layers and a small vocabulary, because the benchmark measures the layers. Needs the dependency group
-`test`.
+Each model has two layers and a small vocabulary, because the benchmark measures the layers, and DeepSeek-V3.2 16 of its
+256 experts. Needs the dependency group `test`.
 """
 
 import sys
@@ -34,6 +34,17 @@ LATENT: dict[str, tiny.Metadatum] = {
     "expert_shared_count": 2,
     "expert_gating_func": 1,
     "expert_weights_scale": 1.0,
+}
+QUERY_RANK, INDEXER_HEADS, INDEXER_LENGTH = 1536, 64, 128  # of DeepSeek-V3.2
+SPARSE: dict[str, tiny.Metadatum] = LATENT | {
+    "attention.q_lora_rank": QUERY_RANK,
+    "attention.indexer.head_count": INDEXER_HEADS,
+    "attention.indexer.key_length": INDEXER_LENGTH,
+    "attention.indexer.top_k": 2048,
+    "expert_shared_count": 1,
+    "expert_gating_func": 2,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 2.5,
 }
 
 
@@ -63,8 +74,10 @@ class MixtureShape:
                 f"{blk}.ffn_up_exps.weight": (self.n_expert, wide, narrow),
                 f"{blk}.ffn_down_exps.weight": (self.n_expert, narrow, wide),
             }
-            added_shapes = {"gpt-oss": self.of_gpt_oss, "qwen3moe": self.of_qwen3, "deepseek2": self.of_deepseek2}
-            shapes |= added_shapes[name](blk)
+            shapes |= {
+                "gpt-oss": self.of_gpt_oss, "qwen3moe": self.of_qwen3, "deepseek2": self.of_deepseek2,
+                "deepseek32": self.of_deepseek32,
+            }[name](blk)  # fmt: skip
         return {key: shape for key, shape in shapes.items() if shape[0]}
 
     def of_qwen3(self, blk: str) -> dict[str, tuple[int, ...]]:
@@ -86,10 +99,29 @@ class MixtureShape:
 
     def of_deepseek2(self, blk: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes for multi-head latent attention and two shared experts, without attn_k and attn_v."""
-        n, heads, shared = self.dimensions.n_embd, self.dimensions.n_head, 2 * self.width
+        d = self.dimensions
+        return self.latent(blk, 2) | {f"{blk}.attn_q.weight": (d.n_head * (PLAIN + TURNING), d.n_embd)}
+
+    def of_deepseek32(self, blk: str) -> dict[str, tuple[int, ...]]:
+        """Return the same with an indexer, low-rank queries, and one shared expert."""
+        n, heads = self.dimensions.n_embd, self.dimensions.n_head
+        return self.latent(blk, 1) | {
+            f"{blk}.attn_q.weight": (0, n),
+            f"{blk}.attn_q_a.weight": (QUERY_RANK, n),
+            f"{blk}.attn_q_a_norm.weight": (QUERY_RANK,),
+            f"{blk}.attn_q_b.weight": (heads * (PLAIN + TURNING), QUERY_RANK),
+            f"{blk}.indexer.attn_q_b.weight": (INDEXER_HEADS * INDEXER_LENGTH, QUERY_RANK),
+            f"{blk}.indexer.attn_k.weight": (INDEXER_LENGTH, n),
+            f"{blk}.indexer.k_norm.weight": (INDEXER_LENGTH,),
+            f"{blk}.indexer.k_norm.bias": (INDEXER_LENGTH,),
+            f"{blk}.indexer.proj.weight": (INDEXER_HEADS, n),
+        }
+
+    def latent(self, blk: str, shared_experts: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes for multi-head latent attention and shared experts, without those for queries."""
+        n, heads, shared = self.dimensions.n_embd, self.dimensions.n_head, shared_experts * self.width
         return {
             f"{blk}.ffn_norm.weight": (n,),
-            f"{blk}.attn_q.weight": (heads * (PLAIN + TURNING), n),
             f"{blk}.attn_k.weight": (0, n),
             f"{blk}.attn_v.weight": (0, n),
             f"{blk}.attn_kv_a_mqa.weight": (RANK + TURNING, n),
@@ -117,7 +149,7 @@ class MixtureShape:
             "expert_used_count": self.n_used,
             "expert_feed_forward_length": self.width,
             **({"attention.sliding_window": d.sliding_window} if d.sliding_window else {}),
-            **(LATENT if name == "deepseek2" else {}),
+            **{"deepseek2": LATENT, "deepseek32": SPARSE}.get(name, {}),
         }
         return (
             tiny.common_metadata(name, d) | {f"{name}.{key}": keys[key] for key in keys} | vocabulary(N_VOCAB)
@@ -143,6 +175,12 @@ MIXTURES = {
             n_layer=N_LAYER, n_embd=2048, n_ff=10944, n_head=16, n_head_kv=1, head_dim=PLAIN, n_ctx=32768, tied=False
         ),
         n_expert=64, n_used=6, width=1408, experts="Q4_K", others="Q4_K",
+    ),
+    "deepseek32": MixtureShape(
+        tiny.Dimensions(
+            n_layer=N_LAYER, n_embd=7168, n_ff=18432, n_head=128, n_head_kv=1, head_dim=PLAIN, n_ctx=32768, tied=False
+        ),
+        n_expert=16, n_used=8, width=2048, experts="Q4_K", others="Q4_K",
     ),
 }  # fmt: skip
 
