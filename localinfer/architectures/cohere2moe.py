@@ -19,7 +19,10 @@ def build(g: Builder[X]) -> None:
     local, full = replace(rotated, window=sliding_window(g)), replace(rotated, rope=None)
     sliding = sliding_layers(g, PATTERN, first=True)
     spec = DecoderSpec(
-        attention=[local if each else rotated if block < dense else full for block, each in enumerate(sliding)],
+        attention=[
+            *(local if each else rotated if block < dense else full for block, each in enumerate(sliding)),
+            rotated,  # of the MTP layer
+        ],
         parallel=True,
         pre_norms=ONE_NORM,
         logit_scale=g.hparams.positive("logit_scale", 1.0),

@@ -70,7 +70,7 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
         converted = tensors.convert(folder, architecture, numbers, eagle3.model_tensors(stored)) | draft_vocabulary
     else:
         stored = mtp.rename_mtp_layers(architecture, numbers.n_layer, stored)
-        numbers = mtp.count_mtp_layers(architecture, numbers, stored)
+        numbers = mtp.count_mtp_layers(architecture, config, numbers, stored)
         stored, of_layers = layer_numbers.split(folder, architecture, numbers.n_layer, stored)
         converted = tensors.convert(folder, architecture, numbers, stored) | sentence_transformers.dense_tensors(folder)
     tokens = vocabulary.read_vocabulary(tokenizer_folder, numbers.n_vocab, architecture.character_bpe_model)

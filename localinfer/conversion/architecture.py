@@ -4,7 +4,7 @@ Tensors have GGUF's names, without ".weight" and without the layer number. tenso
 names to them, and tensor_shapes.py defines their shapes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,11 @@ def no_metadata(config: JsonObject, hparams: HParams) -> dict[str, Field]:  # no
 
 def no_overrides(config: JsonObject, hparams: HParams) -> tuple[LayerOverrides, ...]:  # noqa: ARG001
     """Return no layer overrides."""
+    return ()
+
+
+def no_windows(config: JsonObject, count: int) -> Sequence[bool]:  # noqa: ARG001
+    """Return no flags: GGUF has none for MTP layers."""
     return ()
 
 
@@ -88,6 +93,7 @@ class Architecture:
     has_partial_rope: bool = False  # whether rope may rotate only some dimensions of a head
     has_mtp: bool = False  # whether there may be multi-token prediction layers
     ignores_mtp: bool = False  # whether they are ignored
+    mtp_windows: Callable[[JsonObject, int], Sequence[bool]] = no_windows  # of so many MTP layers
     truncates_yarn: bool = True  # whether the limits of YaRN's ramp are rounded to whole pairs
     window_period: int | None = None  # all layers but the last of each period have a window (0: all; None: none)
     may_have_window: bool = False  # some checkpoints have a window, which llama.cpp does not support

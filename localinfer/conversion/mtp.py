@@ -1,9 +1,9 @@
 """Multi-token prediction (MTP) layers, which follow the normal layers: their number and names.
 
-See `localinfer.graph.recording.mtp`. DeepSeek and GLM continue the layer numbering. Qwen has other names, and its
-projection and norms in front of the first MTP layer are not numbered as a layer. config.json may announce MTP layers
-that the checkpoint lacks, for example after finetuning with a library that ignores them, so only the layers that are
-present count.
+See `localinfer.graph.recording.mtp`. Most families continue the layer numbering. MiMo has a module of MTP layers; so
+has Qwen, whose projection and norms in front of the first MTP layer are not numbered as a layer. config.json may
+announce MTP layers that the checkpoint lacks, for example after finetuning with a library that ignores them, so only
+the layers that are present count.
 """
 
 import re
@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ TENSOR_NAMES = {  # tensors before and after an MTP layer -> GGUF's names
     "embed_tokens": "nextn.embed_tokens",
     "shared_head.head": "nextn.shared_head_head",
     "shared_head.norm": "nextn.shared_head_norm",
+    "final_layernorm": "layer_output_norm",
 }
 REQUIRED_TENSORS, OPTIONAL_TENSORS = tuple(TENSOR_NAMES.values())[:3], tuple(TENSOR_NAMES.values())[3:]
 QWEN_TENSOR = re.compile(r"(model\.)?mtp\.(layers\.(?P<number>\d{1,9})|(?P<module>\w+))\.(?P<suffix>.+)")
@@ -45,13 +47,19 @@ def rename_mtp_layers(architecture: Architecture, n_layer: int, stored: Mapping[
     return {numbered(name) if architecture.has_mtp else name: each for name, each in stored.items()}
 
 
-def count_mtp_layers(architecture: Architecture, hparams: HParams, names: Iterable[str]) -> HParams:
+def count_mtp_layers(
+    architecture: Architecture, config: JsonObject, hparams: HParams, names: Iterable[str]
+) -> HParams:
     """Return the hyperparameters with the number of complete MTP layers: consecutive ones with an eh_proj matrix. They
-    use full attention where layers differ in type.
+    use full attention where layers differ in type, except for the windows that `architecture.mtp_windows` states.
     """
     joined = {int(match[1]) for name in names if (match := EH_PROJ.fullmatch(name))}
     count = 0
     while architecture.has_mtp and hparams.n_layer + count in joined:
         count += 1
+    if not count:
+        return hparams
     kinds = (*hparams.layer_types, *["full_attention"] * count) if hparams.layer_types else ()
-    return replace(hparams, n_mtp_layers=count, layer_types=kinds)
+    sliding = (*hparams.is_sliding, *architecture.mtp_windows(config, count))
+    whole = replace(hparams, n_mtp_layers=count, layer_types=kinds, is_sliding=sliding)
+    return replace(whole, layer_overrides=architecture.layer_overrides(config, whole))

@@ -49,7 +49,7 @@ def map_tensors(
     blocks = hparams.n_layer + hparams.n_mtp_layers
     longest = max(blocks, hparams.n_decoder_layers)
     known = gguf_name_map(architecture.name_map_architecture or architecture.name, longest)
-    architecture_names = {**architecture.tensor_names, **(mtp.TENSOR_NAMES if architecture.has_mtp else {})}
+    architecture_names = {**(mtp.TENSOR_NAMES if architecture.has_mtp else {}), **architecture.tensor_names}
     by_name: dict[str, StoredTensor | StackedTensor] = {}
     has_more = architecture.has_mtp or architecture.ignores_mtp
     for name, tensor in stack_members(text_model_tensors(select_tensors(architecture, stored))).items():

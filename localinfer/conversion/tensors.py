@@ -168,7 +168,7 @@ def layer_tensors(
 ) -> Iterator[ExpectedTensor]:
     """Yield the tensors of all layers, MTP layers included. `optional` are those that the checkpoint has."""
     for block in range(hparams.n_layer + hparams.n_mtp_layers):
-        ffn_tensors = architecture.moe_tensors if hparams.has_experts(block) else architecture.dense_tensors
+        ffn_tensors = feed_forward_tensors(architecture, hparams, present, block)
         of_type = architecture.layer_type_tensors[hparams.layer_types[block]] if architecture.layer_type_tensors else ()
         for kind in (
             *architecture.layer_tensors,
@@ -187,6 +187,16 @@ def layer_tensors(
                 for kind in (*optional, *mtp.OPTIONAL_TENSORS)
             )
             yield from (each for each in further if each.full_name(each.source_kind(architecture, present)) in present)
+
+
+def feed_forward_tensors(
+    architecture: Architecture, hparams: HParams, present: TensorMap, block: int
+) -> tuple[str, ...]:
+    """Return the tensors of a layer with experts or of a dense one. MTP layers are what the checkpoint has."""
+    is_dense = not hparams.has_experts(block)
+    if block >= hparams.n_layer and architecture.dense_tensors:
+        is_dense = f"blk.{block}.{architecture.dense_tensors[-1]}.weight" in present
+    return architecture.dense_tensors if is_dense else architecture.moe_tensors
 
 
 def checkpoint_name(present: TensorMap, name: str) -> str:

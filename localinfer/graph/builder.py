@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 from localinfer.graph.properties.attention import AttentionSpec as AttentionSpec
 from localinfer.graph.properties.model_properties import Block as Block
 from localinfer.graph.properties.model_properties import ModelProperties
+from localinfer.graph.properties.mtp import MtpSpec as MtpSpec
 from localinfer.graph.properties.recurrence import Recurrence as Recurrence
 from localinfer.graph.properties.rope import Rope as Rope
 from localinfer.graph.properties.router import Router as Router
@@ -332,7 +333,7 @@ class OutputOperations(ABC, Generic[X]):
         Encoders have no output layer."""
 
     @abstractmethod
-    def add_mtp_head(self, x: X, apply_block: BlockFunction[X], norm: str = "output_norm") -> None:
+    def add_mtp_head(self, x: X, apply_block: BlockFunction[X], spec: MtpSpec) -> None:
         """Add the MTP head, if the file has one and speculative decoding asks for it."""
 
 

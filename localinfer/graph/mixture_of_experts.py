@@ -36,11 +36,12 @@ def read_router(
 
 
 def limited_activations(g: Builder[X], activation: str, key: str) -> list[str]:
-    """Return the activation of each layer: a limited one with the limit that the file has at `key`, or SiLU for 0."""
+    """Return the activation of each layer: a limited one with the limit that the file has at `key`, or SiLU for 0, and
+    in the MTP layer."""
     limits = g.hparams.numbers(key, g.block_count, lambda _: 0.0)
     if not all(0 <= limit < math.inf for limit in limits):
         raise g.hparams.error(key, "must be finite numbers, none below 0")
-    return [f"{activation}:{limit}" if limit else "silu" for limit in limits]
+    return [*(f"{activation}:{limit}" if limit else "silu" for limit in limits), "silu"]
 
 
 def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bool = True) -> X:

@@ -30,7 +30,8 @@ def mtp_logits(model: Model, tokens: Sequence[int]) -> Floats:
     (n_tokens, n_vocab)."""
     builder = run_builder(model, tokens)
     own = f"blk.{builder.block_count}.nextn.shared_head_head"
-    return model.matmul(own if model.has(f"{own}.weight") else model.output_matrix, builder.output.mtp_states)
+    name = own if model.has(f"{own}.weight") else model.output_matrix
+    return builder.output.scaled(model.matmul(name, builder.output.mtp_states))
 
 
 def final_hidden_states(model: Model, tokens: Sequence[int]) -> Floats:

@@ -3,26 +3,27 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.builder import Block, BlockFunction, Builder
+from localinfer.graph.builder import BlockFunction, Builder, MtpSpec
+from localinfer.graph.properties.mtp import mtp_norm, read_mtp_block
 from localinfer.naive.formulas import Floats
 from localinfer.naive.weights import Model
 
 
 def compute_mtp_states(
     g: Builder[Floats], model: Model, x: Floats, token_ids: NDArray[np.int64], apply_block: BlockFunction[Floats],
-    norm: str,
+    spec: MtpSpec,
 ) -> Floats:  # fmt: skip
     """Return the states of the MTP head, if the file has one: row t depends on tokens 0 to t and on the hidden states
     before t. `x` is the residual stream."""
-    blk = Block(g.block_count, next(heads for heads in reversed(g.attention_heads) if heads.count_kv))
+    blk = read_mtp_block(g.properties)
     own = f"{blk}nextn."
     if not model.has(f"{own}eh_proj.weight"):
         return np.zeros((0, 0))
-    before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), g.norm(x, norm)[:-1]])
+    states = g.norm(x, spec.norm) if spec.normed_states else x
+    before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), states[:-1]])
     name = f"{own}embed_tokens" if model.has(f"{own}embed_tokens.weight") else "token_embd"
     embedded = model.rows(name, token_ids).astype(x.dtype)
     both = np.concatenate([g.norm(embedded, f"{own}enorm"), g.norm(before, f"{own}hnorm")], axis=1)
     y = model.matmul(f"{own}eh_proj", both)
     apply_block(blk, y)
-    own_norm = f"{own}shared_head_norm"
-    return g.norm(y, own_norm if model.has(f"{own_norm}.weight") else norm)
+    return g.norm(y, mtp_norm(g.tensors, blk, spec))

@@ -19,6 +19,7 @@ from localinfer.graph.builder import (
     EmbeddingOperations,
     ExpertOperations,
     ModalityFunction,
+    MtpSpec,
     OutputOperations,
 )
 from localinfer.graph.properties.attention import AttentionSpec, relative_buckets
@@ -327,13 +328,16 @@ class NumpyOutput(OutputOperations[Floats]):
     def compute_logits(self) -> Floats:
         """Return the logits of all tokens, (n_tokens, n_vocab). They are large, so they are computed on demand."""
         name = self.model.output_matrix
-        logits = self.g.matmul(self.final, name, self.model.file.tensors[f"{name}.weight"].shape[0])
+        return self.scaled(self.g.matmul(self.final, name, self.model.file.tensors[f"{name}.weight"].shape[0]))
+
+    def scaled(self, logits: Floats) -> Floats:
+        """Scale and cap logits in place, and return them."""
         if self.scale != 1.0 or self.cap:
             self.g.soft_cap(logits, self.scale, self.cap)
         return logits
 
-    def add_mtp_head(self, x: Floats, apply_block: BlockFunction[Floats], norm: str = "output_norm") -> None:
-        self.mtp_states = compute_mtp_states(self.g, self.model, x, self.g.token_ids, apply_block, norm)
+    def add_mtp_head(self, x: Floats, apply_block: BlockFunction[Floats], spec: MtpSpec) -> None:
+        self.mtp_states = compute_mtp_states(self.g, self.model, x, self.g.token_ids, apply_block, spec)
 
 
 class NumpyEmbeddings(EmbeddingOperations[Floats]):

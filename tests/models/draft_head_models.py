@@ -5,6 +5,7 @@ An MTP layer has the weights of the reference model's last attention layer.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,42 +14,68 @@ import reference_models
 from reference_models import Floats
 from safetensors.numpy import load_file, save_file
 
-NAMES = ["deepseek3", "glm-ocr", "glm4moe", "glm4moe-lite", "qwen35", "qwen35moe", "qwen3next"]  # of reference models
-OF_QWEN = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm"}
+NAMES = [  # of reference models
+    "bailingmoe3", "cohere2moe", "deepseek3", "deepseek32", "glm-dsa", "glm-ocr", "glm4moe", "glm4moe-lite", "hy_v3",
+    "mimo2", "qwen35", "qwen35moe", "qwen3next", "step35",
+]  # fmt: skip
+QWEN = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm"}
+FINAL_NORM = {"shared_head.norm": "final_layernorm"}
+OTHER_NAMES = {  # of the tensors before and after the layer
+    "bailingmoe3": FINAL_NORM, "hy_v3": FINAL_NORM, "mimo2": FINAL_NORM, "qwen35": QWEN, "qwen35moe": QWEN,
+    "qwen3next": QWEN,
+    "step35": {
+        "shared_head.norm": "transformer.shared_head.norm", "shared_head.head": "transformer.shared_head.output",
+    },
+}  # fmt: skip
+IN_MODULE = {"mimo2": "model.mtp.layers."}  # in place of numbers after the other layers
+OF_WHOLE_MODULE = {"qwen35": "mtp.", "qwen35moe": "mtp.", "qwen3next": "mtp."}
+SOURCE_LAYERS = {"mimo2": 0}  # with the weights of an MTP layer, if it is not the last one with attention
+COUNTS = {"mimo2": 3}  # MTP layers; llama.cpp requires 3 of this model
+WITHOUT_EMBEDDINGS = {"bailingmoe3"}  # whose head always uses the model's embedding
+OF_LAYERS = {"layer_types": "sliding_attention", "partial_rotary_factors": 1.0, "rope_theta": 10_000.0}  # of step35
 
 
 def checkpoint(name: str, folder: Path, *, has_embeddings: bool = False) -> Path:
-    """Write a checkpoint with an MTP layer and return its path. With `has_embeddings`, the head has its own embedding
+    """Write a checkpoint with MTP layers and return its path. With `has_embeddings`, the head has its own embedding
     and output layer.
     """
     path, reference = reference_models.checkpoint(name, folder), reference_models.read_description(name)
-    tensors, blocks = load_file(path / "model.safetensors"), reference["n_layer"]
-    model = "model.language_model." if "model.language_model.embed_tokens.weight" in tensors else "model."
-    layers = f"{model}layers."
-    last = max(int(each.removeprefix(layers).split(".")[0]) for each in tensors if each.endswith("o_proj.weight"))
-    n_vocab, n = tensors[f"{model}embed_tokens.weight"].shape
-    shapes: dict[str, tuple[int, ...]] = {"eh_proj": (n, 2 * n), "enorm": (n,), "hnorm": (n,), "shared_head.norm": (n,)}
-    shapes |= {"embed_tokens": (n_vocab, n), "shared_head.head": (n_vocab, n)} if has_embeddings else {}
-    head: dict[str, Floats] = {
-        each.replace(f"layers.{last}.", f"layers.{blocks}."): values
-        for each, values in tensors.items()
-        if each.startswith(f"{layers}{last}.")
-    }
-    for each, shape in shapes.items():
-        whole = f"{layers}{blocks}.{each}.weight"
-        head[whole] = reference_models.values(f"{name}/{whole}", shape, reference["norm"])
-    if name.startswith("qwen"):
-        head = {qwen_name(each, blocks): values for each, values in head.items()}
+    tensors = load_file(path / "model.safetensors")
+    head: dict[str, Floats] = {}
+    for number in range(COUNTS.get(name, 1)):
+        head |= mtp_layer(name, tensors, number, has_embeddings=has_embeddings)
     save_file(tensors | head, path / "model.safetensors")
-    config = {"mtp_num_hidden_layers" if name.startswith("qwen") else "num_nextn_predict_layers": 1}
-    (path / "config.json").write_text(json.dumps(reference["config"] | config), encoding="utf-8")
+    key = "mtp_num_hidden_layers" if name.startswith("qwen") else "num_nextn_predict_layers"
+    config = {**reference["config"], key: COUNTS.get(name, 1)}
+    if name == "step35":
+        config |= {each: [*config[each], value] for each, value in OF_LAYERS.items()}
+    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return path
 
 
-def qwen_name(name: str, blocks: int) -> str:
-    _, _, remaining = name.partition(f"layers.{blocks}.")
-    tensor = remaining.removesuffix(".weight")
-    return f"mtp.{OF_QWEN[tensor]}.weight" if tensor in OF_QWEN else f"mtp.layers.0.{remaining}"
+def mtp_layer(name: str, tensors: Mapping[str, Floats], number: int, *, has_embeddings: bool) -> dict[str, Floats]:
+    """Return the tensors of an MTP layer: the weights of another layer, and those before and after it."""
+    reference = reference_models.read_description(name)
+    [embedding] = [each for each in tensors if each.endswith(("embed_tokens.weight", "word_embeddings.weight"))]
+    layers = f"{embedding.rsplit('.', 2)[0]}.layers."
+    outputs = (each for each in tensors if each.endswith(("self_attn.o_proj.weight", "attention.dense.weight")))
+    last = max(int(each.removeprefix(layers).split(".")[0]) for each in outputs)
+    source = f"{layers}{SOURCE_LAYERS.get(name, last)}."
+    n_vocab, n = tensors[embedding].shape
+    shapes: dict[str, tuple[int, ...]] = {"eh_proj": (n, 2 * n), "enorm": (n,), "hnorm": (n,), "shared_head.norm": (n,)}
+    if has_embeddings and name not in WITHOUT_EMBEDDINGS:
+        shapes |= {"embed_tokens": (n_vocab, n), "shared_head.head": (n_vocab, n)}
+    block = reference["n_layer"] + number
+    prefix = f"{IN_MODULE[name]}{number}." if name in IN_MODULE else f"{layers}{block}."
+    if name in OF_WHOLE_MODULE:
+        prefix = f"mtp.layers.{number}."
+    head = {each.replace(source, prefix): values for each, values in tensors.items() if each.startswith(source)}
+    for each, shape in shapes.items():
+        values = reference_models.values(f"{name}/{layers}{block}.{each}.weight", shape, reference["norm"])
+        other = OTHER_NAMES.get(name, {}).get(each, each)
+        whole_module = name in OF_WHOLE_MODULE and each in QWEN
+        head[f"{OF_WHOLE_MODULE[name] if whole_module else prefix}{other}.weight"] = values
+    return head
 
 
 def write_with_mtp_head(name: str, folder: Path, type: str, *, has_embeddings: bool = False) -> Path:

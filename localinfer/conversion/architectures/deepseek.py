@@ -70,12 +70,13 @@ def sparse_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
 
 
 def sparse_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
-    """Return which layers have no indexer, because they attend to the positions that an earlier one chose."""
+    """Return which layers have no indexer, because they attend to the positions that an earlier one chose. MTP layers
+    attend to all positions."""
     kinds = config.get("indexer_types", list, ["full"] * hp.n_layer)
     if len(kinds) != hp.n_layer or kinds[0] != "full" or not {"full", "shared"}.issuperset(map(str, kinds)):
         raise config.error("indexer_types", f"must be full, and then full or shared, {hp.n_layer} in all")
     shared = LayerOverrides({}, frozenset(INDEXER))
-    return tuple(LayerOverrides({}) if kind == "full" else shared for kind in kinds)
+    return (*(LayerOverrides({}) if kind == "full" else shared for kind in kinds), *[shared] * hp.n_mtp_layers)
 
 
 DEEPSEEK32 = replace(
@@ -98,8 +99,6 @@ DEEPSEEK32 = replace(
         "self_attn.indexer.k_norm": "indexer.k_norm",
         "self_attn.indexer.weights_proj": "indexer.proj",
     },
-    has_mtp=False,
-    ignores_mtp=True,
     read_hparams=sparse_hparams,
     metadata=sparse_metadata,
 )

@@ -65,6 +65,7 @@ BAILINGMOE3 = replace(
     },
     final_shapes={**KIMI_LINEAR.final_shapes, "ssm_a": ("n_heads", "one")},
     decay_sign=1.0,
+    has_mtp=True,
     name_map_architecture="bailingmoe2",
     tensor_names={
         **{f"attention.{kind}_proj": f"attn_{kind}" for kind in ("q", "k", "v", "q_a", "q_b", "kv_b")},
@@ -133,7 +134,8 @@ def bailingmoe3(config: JsonObject) -> Architecture:
         for layer, kind in enumerate(map(str, kinds))
         if kind in gates
     }
-    named = replace(BAILINGMOE3, tensor_names={**BAILINGMOE3.tensor_names, **of_layers})
+    of_mtp_layers = {"attention.g_proj": gates["full_attention"]}
+    named = replace(BAILINGMOE3, tensor_names={**BAILINGMOE3.tensor_names, **of_mtp_layers, **of_layers})
     return with_layers(named, config, kinds, **given)
 
 

@@ -193,8 +193,9 @@ HY_V3 = replace(
         "mlp.router.gate": "ffn_gate_inp",
         **dict.fromkeys(("mlp.expert_bias", "mlp.e_score_correction_bias"), "exp_probs_b"),
         **{f"mlp.shared_mlp.{each.split('_')[1]}_proj": each for each in SHARED_EXPERTS},
+        "final_layernorm": "nextn.shared_head_norm",
     },
-    ignores_mtp=True,
+    has_mtp=True,
     key_aliases={"n_shared_experts": "num_shared_experts"},
     float_keys={"router_scaling_factor": "expert_weights_scale"},
     bool_keys={"route_norm": "expert_weights_norm"},
@@ -252,6 +253,8 @@ MIMO2 = replace(
     read_hparams=layer_overrides.mimo_hparams,
     metadata=layer_overrides.mimo_metadata,
     layer_overrides=layer_overrides.mimo_layers,
+    has_mtp=True,
+    mtp_windows=lambda config, count: [True] * count,  # noqa: ARG005
     required_values={
         "scoring_func": "sigmoid", "norm_topk_prob": True, "add_full_attention_sink_bias": False,
         "add_swa_attention_sink_bias": True, "routed_scaling_factor": 1.0,
@@ -297,6 +300,7 @@ COHERE2MOE = Architecture(
     moe_tensors=(*EXPERTS, *SHARED_EXPERTS),
     dense_tensors=GATED_FFN,
     name_map_architecture="dots1",
+    has_mtp=True,
     norm="layer",
     window_period=4,
     writes_window_flags=True,

@@ -19,9 +19,11 @@ FRACTIONS = {"full_attention": 0.5, "sliding_attention": 1.0}  # of a head that 
 
 
 def adapted_keys(config: JsonObject) -> dict[str, Any]:
-    """Return the rotary embedding of each kind of layers, and the number of dense first layers."""
+    """Return the rotary embedding of each kind of layers, the kinds of MTP layers, which follow the others in the same
+    list, and the number of dense first layers."""
     n_layer = config.positive_int("num_hidden_layers", MAXIMA["block_count"])
-    kinds, theta = [str(kind) for kind in config.get("layer_types", list)[:n_layer]], config.values.get("rope_theta")
+    every, theta = [str(kind) for kind in config.get("layer_types", list)], config.values.get("rope_theta")
+    kinds = every[:n_layer]
     bases, usual = theta[:n_layer] if isinstance(theta, list) else [theta] * n_layer, [*map(FRACTIONS.get, kinds)]
     if config.get("partial_rotary_factors", list, usual)[:n_layer] != usual:
         what = "other than 0.5 with full attention and 1.0 with a window is not supported"
@@ -37,7 +39,16 @@ def adapted_keys(config: JsonObject) -> dict[str, Any]:
     sparse = sorted(int(each) for each in listed if each.isdecimal() and len(each) < 10)
     if not sparse or sparse != list(range(sparse[0], n_layer)):
         raise config.error("moe_layers_enum", "must be the numbers of all layers from one on", UnsupportedError)
-    return {"layer_types": kinds, "rope_parameters": ropes, "rope_theta": None, "first_k_dense_replace": sparse[0]}
+    return {
+        "layer_types": kinds, "mtp_layer_types": every[n_layer:], "rope_parameters": ropes, "rope_theta": None,
+        "first_k_dense_replace": sparse[0],
+    }  # fmt: skip
+
+
+def mtp_windows(config: JsonObject, count: int) -> list[bool]:
+    """Return which MTP layers have a window. Layers that the list lacks have full attention."""
+    kinds = [*config.get("mtp_layer_types", list), *["full_attention"] * count]
+    return [kind == "sliding_attention" for kind in kinds[:count]]
 
 
 def read_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001
@@ -61,12 +72,12 @@ def layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
     return tuple(local if sliding else full for sliding in hp.is_sliding)
 
 
-def limits(config: JsonObject, key: str, n_layer: int) -> Field:
-    """Return the limit of the gates of each layer; 0 if there is none."""
+def limits(config: JsonObject, key: str, n_layer: int, n_mtp: int) -> Field:
+    """Return the limit of the gates of each layer; 0 if there is none, as in MTP layers."""
     values = [0.0 if each is None else each for each in config.get(key, list)[:n_layer]]
     if len(values) != n_layer or not all(type(each) in (int, float) and 0 <= each < 1e30 for each in values):
         raise config.error(key, f"must be {n_layer} numbers, none below 0")
-    return Field.numbers(np.array(values, np.float32))
+    return Field.numbers(np.array([*values, *[0.0] * n_mtp], np.float32))
 
 
 def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
@@ -80,7 +91,7 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
         "moe_every_n_layers": Field.uint32(1),
     }
     keys = {"swiglu_limits": "swiglu_clamp_exp", "swiglu_limits_shared": "swiglu_clamp_shexp"}
-    return fields | {name: limits(config, key, hp.n_layer) for key, name in keys.items() if key in config.values}
+    return fields | {name: limits(config, key, hp.n_layer, hp.n_mtp_layers) for key, name in keys.items() if key in config.values}
 
 
 STEP35 = replace(
@@ -91,13 +102,18 @@ STEP35 = replace(
     optional_layer_tensors=(),
     moe_tensors=(*EXPERTS, *SHARED_EXPERTS, "exp_probs_b.bias"),
     shapes={"attn_gate": ("n_head", "n_embd")},
-    tensor_names={"moe.router_bias": "exp_probs_b.bias"},
+    tensor_names={
+        "moe.router_bias": "exp_probs_b.bias",
+        "transformer.shared_head.norm": "nextn.shared_head_norm",
+        "transformer.shared_head.output": "nextn.shared_head_head",
+    },
     norm_offset=1.0,
     has_partial_rope=True,
     has_window_rope=True,
     window_period=0,
     writes_window_flags=True,
-    ignores_mtp=True,
+    has_mtp=True,
+    mtp_windows=mtp_windows,
     key_aliases={
         "num_key_value_heads": "num_attention_groups", "num_experts_per_tok": "moe_top_k",
         "shared_expert_intermediate_size": "share_expert_dim",

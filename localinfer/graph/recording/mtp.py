@@ -2,15 +2,15 @@
 
 From the hidden state of a token and the embedding of the next token, it predicts the token after that:
 
-    previous = hidden state of the previous token, after the output norm; 0 for the first token
+    previous = hidden state of the previous token, in most models after the output norm; 0 for the first token
     y = eh_proj . [norm(embedding of the token), norm(previous)]
     one more layer, with its own keys and values, and its own norm
     logits from the output layer, or from the head's own
 """
 
-from localinfer.graph.builder import BlockFunction, Builder
+from localinfer.graph.builder import BlockFunction, Builder, MtpSpec
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.properties.mtp import mtp_norm, read_mtp_block
 from localinfer.graph.recording.draft_head import (
     DraftHead,
     concatenate,
@@ -23,16 +23,16 @@ from localinfer.graph.recording.model_graph import ModelGraph
 
 
 def build_mtp_head(
-    g: Builder[Buffer], model: ModelGraph, x: Buffer, apply_block: BlockFunction[Buffer], norm: str
+    g: Builder[Buffer], model: ModelGraph, x: Buffer, apply_block: BlockFunction[Buffer], spec: MtpSpec
 ) -> DraftHead | None:
-    """Build the MTP head after the output layer, if the file has one. `x` is the residual stream, `apply_block`
-    computes a layer, `norm` is the output norm."""
-    blk = Block(g.block_count, next(heads for heads in reversed(g.attention_heads) if heads.count_kv))
+    """Build the MTP head after the output layer, if the file has one. `x` is the residual stream, and `apply_block`
+    computes a layer."""
+    blk = read_mtp_block(g.properties)
     prefix = f"{blk}nextn."
     if not g.tensors.has(f"{prefix}eh_proj.weight"):
         return None
     graph, start_op = model.graph, len(model.graph.ops)
-    states = g.norm(x, norm)
+    states = g.norm(x, spec.norm) if spec.normed_states else x
     previous_rows, previous = previous_states(graph, states)
     embed_op = len(graph.ops)
     with graph.reuse_buffers():
@@ -41,11 +41,12 @@ def build_mtp_head(
         y = g.matmul(concatenate(graph, embedded, g.norm(previous, f"{prefix}hnorm")), f"{prefix}eh_proj", x.n)
         apply_block(blk, y)
         draft_rows, drafts = select_draft_rows(graph, y)
-    norm_name, output_name = f"{prefix}shared_head_norm", f"{prefix}shared_head_head"
-    state = g.norm(drafts, norm_name if g.tensors.has(f"{norm_name}.weight") else norm)
-    logits = g.matmul(
-        state, output_name if g.tensors.has(f"{output_name}.weight") else model.output_matrix, model.n_vocab
-    )
+    normed = g.norm(drafts, mtp_norm(g.tensors, blk, spec))
+    output = f"{prefix}shared_head_head"
+    logits = g.matmul(normed, output if g.tensors.has(f"{output}.weight") else model.output_matrix, model.n_vocab)
+    if spec.scale != 1.0 or spec.cap:
+        g.soft_cap(logits, spec.scale, spec.cap)
+    state = normed if spec.normed_states else drafts
     attention_op = find_attention_op(graph, blk, embed_op)
     return DraftHead(
         start_op, embed_op, attention_op, states, previous_rows, previous, draft_rows, state, logits, drafts.rows

@@ -1,7 +1,7 @@
 """Records what follows the last layer: the hidden states of the output tokens, the output layer, the MTP head."""
 
 from localinfer.gguf.pooling import CLASSIFIER, DENSE_KEYS, DENSE_TENSORS
-from localinfer.graph.builder import BlockFunction, Builder, OutputOperations
+from localinfer.graph.builder import BlockFunction, Builder, MtpSpec, OutputOperations
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import GATHER_ROWS
@@ -39,8 +39,8 @@ class OutputRecorder(OutputOperations[Buffer]):
         g.point(logits, "logits")
         model.logits_buffer = logits
 
-    def add_mtp_head(self, x: Buffer, apply_block: BlockFunction[Buffer], norm: str = "output_norm") -> None:
+    def add_mtp_head(self, x: Buffer, apply_block: BlockFunction[Buffer], spec: MtpSpec) -> None:
         if self._model.context.draft_head and self._model.context.causal:
             from localinfer.graph.recording.mtp import build_mtp_head
 
-            self._model.draft_head = build_mtp_head(self._g, self._model, x, apply_block, norm)
+            self._model.draft_head = build_mtp_head(self._g, self._model, x, apply_block, spec)
