@@ -20,7 +20,10 @@ BuildFunction = Callable[[Builder[Any]], None]  # adds a whole forward pass to t
 
 ENTRY_POINTS = "localinfer.architectures"
 SPEECH_RECOGNITION = "parakeet"  # see `localinfer.speech_recognition`
-EAGLE3 = "eagle3"  # a draft head, not a model: see `localinfer.graph.recording.eagle3`
+EAGLE3, GEMMA4_ASSISTANT = "eagle3", "gemma4-assistant"
+DRAFT_HEADS = {  # no models: see `localinfer.graph.recording.draft_head`. With the value of `--spec-type`
+    EAGLE3: "draft-eagle3", GEMMA4_ASSISTANT: "draft-mtp",
+}  # fmt: skip
 
 
 def known() -> list[str]:
@@ -43,7 +46,7 @@ def find_build_function(f: GGUF, architecture_file: str = "") -> BuildFunction:
         return build
     for added in from_packages(name):
         return added
-    if name == EAGLE3:
+    if name in DRAFT_HEADS:
         what = f"{name!r} is a draft head for another model: pass it as spec_draft_model (--spec-draft-model)"
         raise f.error("general.architecture", what, UnsupportedError)
     reject_speech_recognition(f)

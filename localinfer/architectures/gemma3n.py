@@ -7,8 +7,8 @@ last layers reuse the keys and values of earlier layers.
 
 import math
 
-from localinfer.architectures.gemma4 import attend, attention_specs
-from localinfer.graph.attention import kv_source_layers
+from localinfer.architectures.gemma4 import attend
+from localinfer.graph.attention import kv_source_layers, unscaled_attention
 from localinfer.graph.builder import Builder, X
 from localinfer.graph.decoder import BranchOutput, add_branch
 from localinfer.graph.feed_forward import feed_forward
@@ -18,7 +18,7 @@ SPARSE_BLOCKS, STD_MULTIPLIER = 10, 1.6448536  # keep the largest 5 % of the gat
 
 def build(g: Builder[X]) -> None:
     """The file gives the number of streams. Layers compute with the first one."""
-    specs, sources = attention_specs(g), kv_source_layers(g)
+    specs, sources = unscaled_attention(g), kv_source_layers(g)
     count = g.hparams.count("altup.num_inputs", 4, minimum=2, maximum=16)
     active = g.hparams.count("altup.active_idx", 0, minimum=0)
     if active:

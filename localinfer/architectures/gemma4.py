@@ -5,10 +5,8 @@ layers reuse the keys and values of earlier ones. In some layers of the large mo
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
-from localinfer.graph.attention import kv_source_layers, qkv, rope_swa, sliding_layers, sliding_window
+from localinfer.graph.attention import kv_source_layers, qkv, unscaled_attention
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, add_branch
 from localinfer.graph.feed_forward import feed_forward
@@ -17,7 +15,7 @@ from localinfer.graph.mixture_of_experts import has_experts, read_router
 
 def build(g: Builder[X]) -> None:
     """Full-attention layers rotate only some pairs of each head; the others have practically infinite RoPE factors."""
-    specs, sources = attention_specs(g), kv_source_layers(g)
+    specs, sources = unscaled_attention(g), kv_source_layers(g)
     x = g.embeddings.tokens(math.sqrt(g.embedding_length))
     size = g.hparams.count("embedding_length_per_layer_input", 0, minimum=0)
     inputs = g.embeddings.per_layer(x, size) if size else None
@@ -36,13 +34,6 @@ def build(g: Builder[X]) -> None:
         if g.tensors.has(f"{blk}layer_output_scale.weight"):
             g.scale(x, g.tensors.scalar(f"{blk}layer_output_scale.weight"))
     g.output.logits(x, cap=g.hparams.number("final_logit_softcapping", 0.0))
-
-
-def attention_specs(g: Builder[X]) -> Sequence[AttentionSpec]:
-    """Return the attention of each layer. Rows of an image attend to later ones in sliding-window layers only."""
-    full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=1.0, causal_media=True)
-    local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g), causal_media=False)
-    return [local if sliding else full for sliding in sliding_layers(g, 0)]
 
 
 def attend(g: Builder[X], h: X, blk: Block, spec: AttentionSpec, source: int) -> X:

@@ -14,6 +14,7 @@ from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 Fields = dict[str, Field]
 NO_ROPE_INTERVAL = 4
 MAX_PERIOD = 1 << 10  # layers
+BACKBONE = "backbone_hidden_size"  # the embedding length of the model of an assistant of Gemma 4
 MPT_VALUES = {
     "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False, "softmax_scale": None, "alibi": True,
 }  # fmt: skip
@@ -233,8 +234,14 @@ def mla_with_temperature(config: JsonObject, hp: HParams) -> Fields:
 
 
 def shared_kv_layers(config: JsonObject, hp: HParams) -> int:
-    """Return the number of last layers that share the KV cache of earlier layers."""
+    """Return the number of last layers that share the KV cache of earlier layers. All layers of an assistant of Gemma 4
+    use that of its model, also if config.json does not tell.
+    """
     count = config.get("num_kv_shared_layers", int, 0)
+    if BACKBONE in config.values:
+        if count not in (0, hp.n_layer):
+            raise config.error("num_kv_shared_layers", f"is {count}; it must be {hp.n_layer}, the number of layers")
+        return hp.n_layer
     if not 0 <= count < hp.n_layer:
         raise config.error("num_kv_shared_layers", f"is {count}; it must be 0 to {hp.n_layer - 1}")
     return count

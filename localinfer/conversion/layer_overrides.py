@@ -36,6 +36,18 @@ def gemma4_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
     return fields | {key: Field.numbers(np.array(each, np.int32)) for key, each in arrays.items() if len(set(each)) > 1}
 
 
+def assistant_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the sizes of the hidden states that an assistant of Gemma 4 reads."""
+    n = config.positive_int(attention_metadata.BACKBONE, MAXIMA["embedding_length"])
+    return replace(hp, sizes={**hp.sizes, "n_target": n, "n_pair": 2 * n})
+
+
+def assistant_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return the metadata of an assistant of Gemma 4, all of whose layers are called MTP layers."""
+    fields = {"embedding_length_out": hp.sizes["n_target"], "nextn_predict_layers": hp.n_layer}
+    return gemma4_metadata(config, hp) | {key: Field.uint32(number) for key, number in fields.items()}
+
+
 def gemma4_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
     """Return Gemma 4's layer overrides. Full-attention layers have longer heads and fewer KV heads, and may use keys as
     values.

@@ -192,6 +192,14 @@ def local_rope(g: Builder[X], spec: AttentionSpec, pattern: int, *, first: bool 
     return [local if sliding else full for sliding in sliding_layers(g, pattern, first=first)]
 
 
+def unscaled_attention(g: Builder[X]) -> Sequence[AttentionSpec]:
+    """Return the attention of each layer of Gemma 4, whose scores are not scaled: with a window and its own rotary
+    embedding where the file says so. Rows of an image attend to later ones in sliding-window layers only."""
+    full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=1.0, causal_media=True)
+    local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g), causal_media=False)
+    return [local if sliding else full for sliding in sliding_layers(g, 0)]
+
+
 def kv_source_layers(g: Builder[X]) -> Sequence[int]:
     """Return the layer whose keys and values each layer uses."""
     return read_kv_source_layers(g.hparams, g.block_count, sliding_layers(g, 0))

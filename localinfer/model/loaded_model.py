@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from localinfer import architectures, paths, tokenizer
 from localinfer.adapters import open_adapters
-from localinfer.architectures import EAGLE3
+from localinfer.architectures import DRAFT_HEADS
 from localinfer.errors import UsageError
 from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.session import GenerationSession, Progress
@@ -87,7 +87,7 @@ class LoadedModel(Model):
         if options.mmproj:
             require_pair(f, self._projector_path)
         draft = open_draft_model(f, options)
-        head = draft if draft and draft.architecture == EAGLE3 else None
+        head = draft if draft and draft.architecture in DRAFT_HEADS else None
         media = self._projector_path is not None
         adapters = open_adapters(f, options)
         engine = Engine.load(f, options, progress, head, at_once=False, media=media, adapters=adapters)

@@ -8,7 +8,7 @@ import gc
 from pathlib import Path
 
 from localinfer import tokenizer
-from localinfer.architectures import SPEECH_RECOGNITION
+from localinfer.architectures import DRAFT_HEADS, SPEECH_RECOGNITION
 from localinfer.errors import LocalInferError
 from localinfer.gguf.atomic_file import display_path
 from localinfer.gguf.mapped_file import MappedFile
@@ -18,7 +18,6 @@ from localinfer.runtime.compiled_graph import build_graph
 from localinfer.speech_recognition.recognition_file import recognition_file
 
 ENCODER = "clip"
-DRAFT_HEAD = "eagle3"  # it has no graph of its own: that of its target model includes it
 
 
 def require_runnable(file: Path, checkpoint: Path, architecture_file: str = "") -> None:
@@ -43,7 +42,7 @@ def record(f: GGUF, options: Options) -> None:
     if f.get("general.architecture", str) == SPEECH_RECOGNITION:
         recognition_file(f)
         return
-    if f.get("general.architecture", str) != DRAFT_HEAD:
+    if f.get("general.architecture", str) not in DRAFT_HEADS:  # their graphs are parts of those of their models
         build_graph(f, options)
     tokenizer.from_gguf(f)
 

@@ -220,8 +220,14 @@ class CompiledGraph:
 
     @property
     def has_draft_head(self) -> bool:
-        """Whether the model has a draft head, which predicts the token after the next one (MTP, EAGLE-3)."""
+        """Whether the model has a draft head, which predicts the token after the next one."""
         return self.model_graph.draft_head is not None
+
+    @property
+    def draft_head_shares_keys(self) -> bool:
+        """Whether the draft head attends to keys and values of the model instead of its own; all draft tokens then have
+        the position of the first one."""
+        return self.model_graph.draft_head is not None and self.model_graph.draft_head.shares_keys
 
     @property
     def kv_bytes(self) -> int:
@@ -409,13 +415,17 @@ def build_graph(
 def build_with_draft_head(model: ModelGraph, build_model: architectures.BuildFunction, draft_head: GGUF) -> None:
     """Build the graphs of a model and of a separate draft head."""
     from localinfer.graph.recording.eagle3 import build_eagle3_head, feature_layers
+    from localinfer.graph.recording.gemma4_assistant import build_gemma4_assistant
 
     context = model.context._replace(media=False)  # the head looks up tokens itself
     head = ModelGraph(draft_head, Hyperparameters(draft_head), model.graph, context)
-    model.capture_inputs(feature_layers(head, model))
+    is_assistant = draft_head.architecture == architectures.GEMMA4_ASSISTANT
+    if not is_assistant:
+        model.capture_inputs(feature_layers(head, model))
     target = GraphBuilder(model)
     build_model(target)
-    model.draft_head = build_eagle3_head(GraphBuilder(head), target)
+    build_head = build_gemma4_assistant if is_assistant else build_eagle3_head
+    model.draft_head = build_head(GraphBuilder(head), target)
 
 
 def required_kernels(

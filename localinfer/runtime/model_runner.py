@@ -149,9 +149,12 @@ class ModelRunner:
         bit-identical to separate evaluations. The sequences do not change.
         """
 
+        shares_keys = self.compiled_graph.draft_head_shares_keys
+
         def set_cache_inputs() -> None:
             for row, each in enumerate(inputs):
-                each.sequence.set_draft_inputs(each.position, row)
+                set_inputs = each.sequence.set_query_inputs if shares_keys else each.sequence.set_draft_inputs
+                set_inputs(each.position, row)
 
         with self.lock:
             with self.page_table_lock:

@@ -74,6 +74,12 @@ class Sequence:
         for cache in self.caches:
             cache.set_draft_inputs(position, row)
 
+    def set_query_inputs(self, position: int, row: int) -> None:
+        """Point the kernels to this sequence's cache for a draft head without keys and values of its own, which
+        evaluates `row` of the batch at a position after the committed ones."""
+        for cache in self.caches:
+            cache.set_query_inputs(position, row)
+
     def hidden_state(self, position: int) -> NDArray[np.float32] | float:
         """Return the hidden state after all layers of the token at a position, or 0 where it is not stored."""
         states = (cache.hidden_state(position) for cache in self.caches)

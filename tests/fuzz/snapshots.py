@@ -140,9 +140,9 @@ class SnapshotFile(Target):
 
 
 class DraftHeads(Target):
-    """EAGLE-3 heads in separate files, and MTP heads within models."""
+    """Heads in separate files, and MTP heads within models."""
 
-    NAMES = "eagle3", "eagle3-borrowing", "eagle3-normed"
+    NAMES = "eagle3", "eagle3-borrowing", "eagle3-normed", "gemma4-assistant"
 
     def make(self) -> Sequence[bytes]:
         Region.allocate = allocate_guarded  # type: ignore[method-assign]

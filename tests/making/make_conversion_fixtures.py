@@ -21,9 +21,9 @@ import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("", "models"))
 import draft_head_models
-import eagle3_heads
 import recorded
 import reference_models
+import separate_heads
 
 # whose keys the classes of newer transformers change
 CHANGED = ("bailing_hybrid", "laguna", "mimo_v2_flash", "nemotron_h", "nomic_bert")
@@ -35,7 +35,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     names = sys.argv[2:]
     remaining = recorded.read("conversion") if names else {}
-    known = [*reference_models.ALL, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
+    known = [*reference_models.ALL, *(f"{name}; head" for name in draft_head_models.NAMES), *separate_heads.NAMES]
     actual = remaining | {name: converted(name) for name in names or known}
     recorded.write("conversion", dict(sorted(actual.items())))
 
@@ -46,14 +46,14 @@ def converted(name: str) -> dict[str, Any] | str:
     from conversion.base import ModelBase, TextModel, gguf
 
     with tempfile.TemporaryDirectory() as folder:
-        eagle3 = name in eagle3_heads.NAMES
-        reference, _, head = (eagle3_heads.read_description(name)["model"] if eagle3 else name).partition("; ")
+        is_separate = name in separate_heads.NAMES
+        reference, _, head = (separate_heads.read_description(name)["model"] if is_separate else name).partition("; ")
         target = (
             draft_head_models.checkpoint(reference, Path(folder), has_embeddings=True)
             if head
             else reference_models.checkpoint(reference, Path(folder))
         )
-        checkpoint = eagle3_heads.checkpoint(name, Path(folder)) if eagle3 else target
+        checkpoint = separate_heads.checkpoint(name, Path(folder)) if is_separate else target
         out = Path(folder) / "model.gguf"
         values = with_older_keys(ModelBase.load_hparams(checkpoint, False))
         if values["model_type"] in CHANGED:
@@ -79,17 +79,17 @@ def converted(name: str) -> dict[str, Any] | str:
                 each.set_vocab = lambda self: None
         try:
             model_class(
-                checkpoint, gguf.LlamaFileType.ALL_F32, out, hparams=values, target_model_dir=target if eagle3 else None
-            ).write()
+                checkpoint, gguf.LlamaFileType.ALL_F32, out, hparams=values,
+                target_model_dir=target if is_separate else None,
+            ).write()  # fmt: skip
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:100]}"
         file = gguf.GGUFReader(out)
         written = file.fields["general.architecture"].contents()
-        if not eagle3 and written != reference_models.architecture(reference):
+        if not is_separate and written != reference_models.architecture(reference):
             return f"its architecture is {written} there"
-        prefix = "eagle3." if eagle3 else f"{reference_models.architecture(reference)}."
         return {
-            "keys": {key: field.contents() for key, field in file.fields.items() if key.startswith(prefix)},
+            "keys": {key: field.contents() for key, field in file.fields.items() if key.startswith(f"{written}.")},
             "tensors": reference_models.summary(
                 {each.name: (each.shape.tolist()[::-1], each.data) for each in file.tensors}
             ),

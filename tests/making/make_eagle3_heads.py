@@ -1,4 +1,4 @@
-"""Write tests/data/heads: the tiny EAGLE-3 heads of `eagle3_heads`, and what torch computes with them.
+"""Write tests/data/heads: the tiny EAGLE-3 heads of `separate_heads`, and what torch computes with them.
 
     python tests/making/make_eagle3_heads.py
 
@@ -16,8 +16,8 @@ import torch
 import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
-import eagle3_heads  # (needs the path above)
 import reference_models
+import separate_heads  # (needs the path above)
 from eagle3_model import Head
 
 POSITIONS = np.arange(1, 96, 4)
@@ -66,7 +66,7 @@ HEADS = {
 
 def main() -> None:
     transformers.utils.logging.disable_progress_bar()
-    eagle3_heads.DATA.mkdir(exist_ok=True)
+    separate_heads.DATA.mkdir(exist_ok=True)
     for name, (model, more) in HEADS.items():
         make(name, model, COMMON | more)
 
@@ -80,8 +80,8 @@ def make(name: str, target: str, values: dict[str, Any]) -> None:
     head = Head(config, model).eval()
     shapes = {each: list(tensor.shape) for each, tensor in head.state_dict().items()}
     written = {"model": target, "config": values, "tensors": shapes}
-    (eagle3_heads.DATA / f"{name}.json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    head.load_state_dict({each: torch.from_numpy(value) for each, value in eagle3_heads.weights(name).items()})
+    (separate_heads.DATA / f"{name}.json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    head.load_state_dict({each: torch.from_numpy(value) for each, value in separate_heads.weights(name).items()})
     layers = model.config.num_hidden_layers
     chosen = values.get("eagle_aux_hidden_state_layer_ids", [2, layers // 2, layers - 3])
     ids = torch.tensor(reference_models.expected(target).ids)
@@ -90,9 +90,9 @@ def make(name: str, target: str, values: dict[str, Any]) -> None:
         logits, _ = head(ids[1:], g[:-1])  # from each token but the first, and the state before it
         chains = [chain(name, head, ids[: at + 1], g[:at]) for at in CHAINS]
     np.savez_compressed(
-        eagle3_heads.DATA / f"{name}.npz", positions=POSITIONS, logits=logits.numpy()[POSITIONS - 1], chains=CHAINS,
+        separate_heads.DATA / f"{name}.npz", positions=POSITIONS, logits=logits.numpy()[POSITIONS - 1], chains=CHAINS,
         chain_tokens=np.array([tokens for tokens, _ in chains]), chain_logits=np.stack([each for _, each in chains]),
-        tokens=eagle3_heads.draft_tokens(name),
+        tokens=separate_heads.draft_tokens(name),
     )  # fmt: skip
     print(f"{name:20} standard deviation of logits {logits.std():.2f}")
 
@@ -115,7 +115,7 @@ def chain(name: str, head: Head, ids: torch.Tensor, g: torch.Tensor) -> tuple[li
     for _ in range(STEPS):
         actual, states = head(pairs, before)
         logits.append(actual[-1].numpy())
-        tokens.append(int(eagle3_heads.draft_tokens(name)[int(actual[-1].argmax())]))
+        tokens.append(int(separate_heads.draft_tokens(name)[int(actual[-1].argmax())]))
         pairs, before = torch.cat([pairs, torch.tensor(tokens[-1:])]), torch.cat([before, states[-1:]])
     return tokens, np.stack(logits)
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-import eagle3_heads
 import numpy as np
 import parakeet_checkpoints
 import parakeet_files
@@ -24,6 +23,7 @@ import projector_checkpoints
 import reference_models
 import reranker_checkpoints
 import sentence_transformers_files
+import separate_heads
 import sound_projectors
 from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
 from hearing_model import speech, wav, write_hearing_model
@@ -154,24 +154,24 @@ def checkpoint(path: Path) -> None:
     edit_json(path / "config.json", lambda config: config.update(max_position_embeddings=N_CTX))
 
 
-def eagle3_target(path: Path) -> Path:
-    """Write the checkpoint of the model for which the EAGLE-3 head was made, with a chat template."""
-    made = reference_models.checkpoint(eagle3_heads.read_description("eagle3")["model"], path.parent / "target")
+def head_target(name: str, path: Path) -> Path:
+    """Write the checkpoint of the model for which a draft head was made, with a chat template."""
+    made = reference_models.checkpoint(separate_heads.read_description(name)["model"], path.parent / "target")
     (made / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     return made.rename(path)
 
 
-def eagle3_target_model(path: Path) -> Path:
-    return as_f32(eagle3_target(path.parent / "model"), path)
+def head_target_model(name: str, path: Path) -> Path:
+    return as_f32(head_target(name, path.parent / "model"), path)
 
 
-def eagle3_checkpoint(path: Path) -> None:
-    eagle3_heads.checkpoint("eagle3", path.parent)
+def head_checkpoint(name: str, path: Path) -> None:
+    separate_heads.checkpoint(name, path.parent / "head").rename(path)
 
 
-def eagle3_model(path: Path) -> Path:
-    head = eagle3_heads.checkpoint("eagle3", path.parent)
-    return as_type(head, path, "F32", target=eagle3_target(path.parent / "model"))
+def head_model(name: str, path: Path) -> Path:
+    head = separate_heads.checkpoint(name, path.parent)
+    return as_type(head, path, "F32", target=head_target(name, path.parent / "model"))
 
 
 def qwen3_reranker(path: Path) -> Path:
@@ -216,8 +216,11 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "plm-checkpoint/": lambda path: reference_models.checkpoint("plm", path.parent).rename(path),
     "flan-t5-checkpoint/": encoder_decoder_checkpoint, "flan-t5-q8_0.gguf": encoder_decoder,
     "llada-checkpoint/": diffusion_checkpoint, "llada-q8_0.gguf": diffusion_model,
-    "gemma-3-4b-it/": vision_checkpoint, "eagle3/": eagle3_checkpoint, "model/": eagle3_target,
-    "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
+    "gemma-3-4b-it/": vision_checkpoint, "eagle3/": partial(head_checkpoint, "eagle3"),
+    "model/": partial(head_target, "eagle3"), "eagle3-target.gguf": partial(head_target_model, "eagle3"),
+    "eagle3-model.gguf": partial(head_model, "eagle3"), "gemma-4.gguf": partial(head_target_model, "gemma4-assistant"),
+    "gemma-4-assistant/": partial(head_checkpoint, "gemma4-assistant"),
+    "gemma-4-assistant.gguf": partial(head_model, "gemma4-assistant"),
     "voxtral.gguf": hearing_model, "mamba.gguf": recurrent_model,
     "parakeet.gguf": partial(parakeet_files.write_model, "tdt"),
     "parakeet-checkpoint/": partial(parakeet_checkpoints.write_checkpoint, "tdt"),

@@ -1,5 +1,5 @@
 """Tiny models with draft heads: checkpoints with an MTP layer, and models with a separate EAGLE-3 head
-(`eagle3_heads`).
+(`separate_heads`).
 
 An MTP layer has the weights of the reference model's last attention layer.
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import eagle3_heads
 import reference_models
+import separate_heads
 from reference_models import Floats
 from safetensors.numpy import load_file, save_file
 
@@ -95,6 +95,6 @@ def write_model_and_head(name: str, folder: Path, type: str = "F32") -> Pair:
     """Write a model and a draft head as two GGUF files, with matrices in this type."""
     from checkpoints import as_type
 
-    model = reference_models.checkpoint(eagle3_heads.read_description(name)["model"], folder)
-    head = eagle3_heads.checkpoint(name, folder)
+    model = reference_models.checkpoint(separate_heads.read_description(name)["model"], folder)
+    head = separate_heads.checkpoint(name, folder)
     return Pair(as_type(model, folder / "model.gguf", type), as_type(head, folder / f"{name}.gguf", type, target=model))

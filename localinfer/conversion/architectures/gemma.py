@@ -1,4 +1,4 @@
-"""Gemma 1 to 4, Gemma 3n, and EmbeddingGemma."""
+"""Gemma 1 to 4, assistants of Gemma 4, Gemma 3n, and EmbeddingGemma."""
 
 from dataclasses import replace
 
@@ -94,6 +94,23 @@ GEMMA4 = Architecture(
     required_values={"attention_bias": False, "use_bidirectional_attention": "vision"},  # for images only
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
 )  # fmt: skip
+GEMMA4_ASSISTANT = replace(
+    GEMMA4,
+    name="gemma4-assistant",
+    name_map_architecture="gemma4",
+    layer_tensors=(
+        *PRE_NORMS, *POST_NORMS, "attn_q", "attn_q_norm", "attn_output", *GATED_FFN, "layer_output_scale",
+    ),
+    optional_layer_tensors=(),
+    model_tensors=("nextn.pre_projection", "nextn.post_projection"),
+    optional_model_tensors=(),
+    shapes={"nextn.pre_projection": ("n_embd", "n_pair"), "nextn.post_projection": ("n_target", "n_embd")},
+    tensor_names={f"{name}.weight": f"nextn.{name}.weight" for name in ("pre_projection", "post_projection")},
+    ignored_tensors=r"masked_embedding\..*",  # which select the rows of the output layer that are computed
+    read_hparams=layer_overrides.assistant_hparams,
+    metadata=layer_overrides.assistant_metadata,
+    required_values={**GEMMA4.required_values, "tie_word_embeddings": True},
+)  # fmt: skip
 GEMMA3N = Architecture(
     name="gemma3n",
     layer_tensors=(
@@ -128,6 +145,8 @@ BY_CLASS = {
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4ForConditionalGeneration": GEMMA4,
     "Gemma4UnifiedForConditionalGeneration": GEMMA4,
+    "Gemma4AssistantForCausalLM": GEMMA4_ASSISTANT,
+    "Gemma4UnifiedAssistantForCausalLM": GEMMA4_ASSISTANT,
     "Gemma3nForCausalLM": GEMMA3N,
     "Gemma3nForConditionalGeneration": GEMMA3N,
 }

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from localinfer.architectures import SPEECH_RECOGNITION
+from localinfer.architectures import DRAFT_HEADS, SPEECH_RECOGNITION
 from localinfer.conversion import eagle3, speech_recognition
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures import BY_CLASS, FAMILIES, find_architecture
@@ -49,7 +49,7 @@ def decoders() -> Iterator[tuple[str, str, Architecture]]:
     for family in FAMILIES:
         module, of_classes = family.__name__.rpartition(".")[2], [*family.BY_CLASS.values()]
         for variable, architecture in vars(family).items():
-            if not isinstance(architecture, Architecture) or architecture.is_draft_head:
+            if not isinstance(architecture, Architecture) or architecture.name in DRAFT_HEADS:
                 continue
             if architecture.is_encoder or architecture.is_diffusion:
                 continue

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from localinfer.architectures import EAGLE3
+from localinfer.architectures import DRAFT_HEADS
 from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
@@ -14,8 +14,8 @@ from localinfer.tokenizer.vocabulary import TOKENS
 from quant.jit.loader import Progress
 
 MAX_VOCABULARY_DIFFERENCE = 128  # padding tokens that one vocabulary may have in addition
-DRAFT_HEAD = "a draft head", "head", "draft-eagle3", "draft"
-DRAFT_MODEL = "a draft model", "draft", "draft-simple", "head"
+DRAFT_HEAD = "a draft head", "head", "draft"
+DRAFT_MODEL = "a draft model", "draft", "head"
 
 
 def load_draft_engine(f: GGUF, target: Engine, options: Options, progress: Progress | None = None) -> Engine:
@@ -50,8 +50,8 @@ def require_same_vocabulary(draft: GGUF, target: GGUF) -> None:
 
 def require_spec_type(draft: GGUF, spec_type: str) -> None:
     """Raise UsageError if `--spec-type` only names the other kind of drafter: draft models or draft heads."""
-    is_head = draft.architecture == EAGLE3
-    kind, expected_type, flag, other_type = DRAFT_HEAD if is_head else DRAFT_MODEL
+    flag = DRAFT_HEADS.get(draft.architecture, "draft-simple")
+    kind, expected_type, other_type = DRAFT_HEAD if draft.architecture in DRAFT_HEADS else DRAFT_MODEL
     names = parse_speculation_types(spec_type)
     if expected_type not in names and other_type in names:
         path = printable(str(draft.path))

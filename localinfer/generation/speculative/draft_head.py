@@ -1,8 +1,7 @@
 """Drafts by a head of the model that predicts the token after the next one.
 
-It is either part of the model (an MTP head, `localinfer.graph.recording.mtp`) or in a file of its own (EAGLE-3,
-`localinfer.graph.recording.eagle3`). It needs no text of its own, since it uses the model's hidden states; evaluated on
-its own draft tokens, it drafts further ones.
+It is either part of the model or in a file of its own (`localinfer.graph.recording.draft_head`). It needs no text of
+its own, since it uses the model's hidden states; evaluated on its own draft tokens, it drafts further ones.
 """
 
 from time import perf_counter
@@ -13,7 +12,7 @@ from localinfer.runtime.batch import Logits
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.sequence_engine import SequenceEngine
 
-OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
+EMBEDDING = "token_embd.weight"
 
 
 class DraftHead(DraftModel):
@@ -31,7 +30,8 @@ class DraftHead(DraftModel):
         return self._head_logits(self._ids[-1])
 
     def _next_logits(self, id: int) -> Logits:
-        self._position += 1
+        if not self._engine.compiled_graph.draft_head_shares_keys:
+            self._position += 1
         return self._head_logits(id)
 
     def _pause(self) -> None:
@@ -46,9 +46,12 @@ class DraftHead(DraftModel):
 
 def relative_head_cost(engine: SequenceEngine) -> float:
     """Return the weight bytes that one draft token reads, relative to those of one token of the model."""
-    blocks = engine.compiled_graph.model_graph.block_count
+    model_graph = engine.compiled_graph.model_graph
+    assert model_graph.draft_head
     sizes, *head_sizes = ({name: each.nbytes for name, each in f.tensors.items()} for f in engine.compiled_graph.files)
-    mtp_bytes = sum(size for name, size in sizes.items() if name.startswith(f"blk.{blocks}."))
-    head = sum(size for name, size in head_sizes[0].items() if name != EMBEDDING) if head_sizes else mtp_bytes
-    output = 0 if head_sizes and OUTPUT in head_sizes[0] else sizes.get(OUTPUT, sizes[EMBEDDING])
-    return (head + output) / (sum(sizes.values()) - mtp_bytes)
+    mtp_sizes = {name: size for name, size in sizes.items() if name.startswith(f"blk.{model_graph.block_count}.")}
+    logits = model_graph.draft_head.logits
+    output = next(product.weight for product in reversed(model_graph.graph.products) if product.y is logits)
+    own = {**(head_sizes[0] if head_sizes else mtp_sizes), output.name: output.nbytes}
+    looked_up = own.get(EMBEDDING, 0) if output.name != EMBEDDING else 0
+    return (sum(own.values()) - looked_up) / (sum(sizes.values()) - sum(mtp_sizes.values()))

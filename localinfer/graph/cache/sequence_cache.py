@@ -56,6 +56,10 @@ class SequenceCache(ABC):
     def set_draft_inputs(self, position: int, row: int) -> None:  # noqa: B027 (only KV caches implement it)
         """Map an uncommitted position to the token `row` of the next batch. Raises OutOfPagesError."""
 
+    def set_query_inputs(self, position: int, row: int) -> None:  # noqa: B027 (only KV caches implement it)
+        """Let the token `row` of the next batch, which has this position, attend to what precedes it. It has no keys
+        and values of its own."""
+
     def hidden_state(self, position: int) -> NDArray[np.float32] | None:  # noqa: ARG002 (only one cache implements it)
         """Return the final hidden state of the token at a position, or None if it is not stored."""
         return None

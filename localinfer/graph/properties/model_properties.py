@@ -14,6 +14,7 @@ RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.laye
 
 ENCODER, DECODER = "enc.blk", "dec.blk"  # the groups of the layers of encoder-decoder models
 DECODER_START = "decoder_start_token_id"
+MTP_ARCHITECTURES = ("gemma4-assistant",)  # of draft heads in files of their own, which call all layers MTP layers
 
 
 class Block(NamedTuple):
@@ -31,14 +32,16 @@ class Block(NamedTuple):
 class ModelProperties:
     """The properties of the model in a file, and its hyperparameters and tensors.
 
-    `block_count` does not count MTP layers, whose tensors need not be used. Norms are RMSNorms, unless the architecture
-    calls `use_layer_norm`.
+    `block_count` does not count MTP layers, whose tensors need not be used, unless the file has no others. Norms are
+    RMSNorms, unless the architecture calls `use_layer_norm`.
     """
 
     def __init__(self, f: GGUF, hparams: Hyperparameters) -> None:
         self.f, self.hparams = f, hparams
         blocks = hparams.count("block_count")
-        self.block_count = blocks - hparams.count("nextn_predict_layers", 0, minimum=0, maximum=blocks - 1)
+        has_others = hparams.architecture not in MTP_ARCHITECTURES
+        n_mtp = hparams.count("nextn_predict_layers", 0, minimum=0, maximum=blocks - has_others)
+        self.block_count = blocks - n_mtp * has_others
         self.tensors = Tensors(f, self.block_count)
         self.tensors.accept(*(name for name in f.tensors if is_mtp_tensor(name, self.block_count, blocks)))
         self.embedding_length = multiple_of_32(hparams, "embedding_length")

@@ -1,8 +1,9 @@
 """The draft head of a model: its ops and buffers, and the hidden states that a sequence keeps for it. It is an MTP head
-(`localinfer.graph.recording.mtp`) or an EAGLE-3 head (`localinfer.graph.recording.eagle3`).
+(`localinfer.graph.recording.mtp`), or has a file of its own: an EAGLE-3 head (`localinfer.graph.recording.eagle3`), or
+an assistant of Gemma 4 (`localinfer.graph.recording.gemma4_assistant`).
 
 For draft tokens, whose hidden states are unknown, the head uses its own states instead. When the model evaluates
-tokens, the head only computes their keys and values; the rest is computed when drafting.
+tokens, the head only computes their keys and values, if it has any; the rest is computed when drafting.
 
 Besides the KV cache, the head needs the hidden states of a sequence's last tokens (`DraftHeadStates`), because the next
 batch needs the previous token's state. If it is missing, drafts are worse, but output does not change.
@@ -40,6 +41,7 @@ class DraftHead(NamedTuple):
     logits: Buffer  # of these tokens
     n_drafts: Rows  # the number of drafts, at most one per sequence
     token_ids: NDArray[np.int64] | None = None  # the token of each logit; None: all tokens
+    shares_keys: bool = False  # it attends to keys and values of the model, and has none
 
     def rows(self) -> NDArray[np.float32]:
         """Return the rows of `states` as an array."""

@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 
 from localinfer.adapters import open_adapters
-from localinfer.architectures import EAGLE3
+from localinfer.architectures import DRAFT_HEADS
 from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub import resolve
@@ -29,7 +29,7 @@ def required_bytes(source: str, given: Layer) -> int:
     needed += adapters.nbytes if adapters else 0
     if options.spec_draft_model:
         draft = open_gguf(resolve.find(options.spec_draft_model))
-        is_head = draft.architecture == EAGLE3
+        is_head = draft.architecture in DRAFT_HEADS
         own = replace(options, ctx_size=options.ctx_size_draft or options.ctx_size)
         needed += draft.size if is_head else sum(memory_requirements(draft, own).values())
     return needed

@@ -1,8 +1,6 @@
-"""Checks draft heads: compares llama.cpp's logits with those of torch (EAGLE-3 heads) and of the naive forward pass (MTP
-heads in the model's file).
+"""Checks draft heads in separate files: compares llama.cpp's logits with those of torch.
 
-    python tests/benchmarks/checks/draft_heads.py                 # all of them
-    python tests/benchmarks/checks/draft_heads.py hy_v3 step35    # MTP heads of these reference models
+    python tests/benchmarks/checks/draft_heads.py                 # all of tests/data/heads
 
 Files and the KV cache are in F32. The table has the largest difference between two logits for each head. llama.cpp's C
 API does not export the functions for heads yet, so this program loads them by their mangled C++ names. Needs the
@@ -24,20 +22,13 @@ from locations import PYTHONPATH
 sys.path[:0] = PYTHONPATH
 
 import draft_head_models  # noqa: E402
-import eagle3_heads  # noqa: E402
 import llama_cpp as C  # noqa: E402
 import llama_cpp_engine  # noqa: E402, F401  (silences llama.cpp's log)
 import reference_models  # noqa: E402
-
-from localinfer import naive  # noqa: E402
-from localinfer.gguf.reader import open_gguf  # noqa: E402
+import separate_heads  # noqa: E402
 
 Floats = NDArray[np.float32]
-UNKNOWN = {
-    "eagle3-borrowing": "llama.cpp keeps no inputs of smollm3's layers",
-    "glm-ocr": "llama.cpp does not run its MTP layer",
-    "mimo2": "llama.cpp requires one matrix for queries, keys and values",
-}
+UNKNOWN = {"eagle3-borrowing": "llama.cpp keeps no inputs of smollm3's layers"}
 ENCODE, DECODE = 0, 1
 POINTER, FLOATS = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
 
@@ -72,20 +63,28 @@ process = mangled_function("llama_process", INT, POINTER, ctypes.c_int, POINTER)
 def main() -> None:
     print("| head | model | largest difference |")
     print("|---|---|---|")
-    for name in sys.argv[1:] or sorted({*draft_head_models.NAMES} - {*UNKNOWN}):
-        ids = reference_models.expected(name).ids
+    for name in sorted({*separate_heads.NAMES} - {*UNKNOWN}):
+        expected, model = separate_heads.expected(name), separate_heads.read_description(name)["model"]
+        ids, is_assistant = reference_models.expected(model).ids, name in separate_heads.ASSISTANTS
         with tempfile.TemporaryDirectory() as folder:
-            path = draft_head_models.write_with_mtp_head(name, Path(folder), "F32")
-            expected, actual = naive.mtp_logits(naive.Model(open_gguf(path)), ids), mtp_logits_of_llama_cpp(path, ids)
-        print(f"| MTP | {name} | {np.abs(actual - expected).max():.1e} |")
-    for name in [] if sys.argv[1:] else sorted({*eagle3_heads.NAMES} - {*UNKNOWN}):
-        expected, model = eagle3_heads.expected(name), eagle3_heads.read_description(name)["model"]
-        with tempfile.TemporaryDirectory() as folder:
-            logits = by_llama_cpp(
-                draft_head_models.write_model_and_head(name, Path(folder)), reference_models.expected(model).ids
-            )
-        actual = logits[expected.positions - 1][:, expected.tokens]
+            pair = draft_head_models.write_model_and_head(name, Path(folder))
+            if is_assistant:
+                actual = np.stack([by_assistant(pair, ids[: at + 1]) for at in expected.positions])
+            else:
+                actual = by_llama_cpp(pair, ids)[expected.positions - 1][:, expected.tokens]
         print(f"| {name} | {model} | {np.abs(actual - expected.logits).max():.1e} |")
+
+
+def by_assistant(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
+    """Return the logits of an assistant of Gemma 4 for the last token, which the model has not seen."""
+    model, head = loaded(pair.model), loaded(pair.head)
+    whole = context_of(model)
+    head_context = context_of(head, whole)
+    keep_states(whole, True, True)
+    run(whole, DECODE, ids[:-1], None)
+    state = copied(states_of(whole), len(ids) - 1, C.llama_model_n_embd(model))[-1:]
+    run(head_context, DECODE, ids[-1:], state, len(ids) - 1)
+    return copied(C.llama_get_logits(head_context), 1, reference_models.N_VOCAB)[0]
 
 
 def by_llama_cpp(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
@@ -105,37 +104,21 @@ def by_llama_cpp(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
     return copied(C.llama_get_logits(head_context), n - 1, reference_models.N_VOCAB)
 
 
-def mtp_logits_of_llama_cpp(path: Path, ids: list[int]) -> Floats:
-    """Return the logits of the MTP head in a model's file for each token, given the state before it: 0 before the first
-    one."""
-    model = loaded(path)
-    whole = context_of(model)
-    head = context_of(model, whole, C.LLAMA_CONTEXT_TYPE_MTP)
-    keep_states(whole, True, False)
-    run(whole, DECODE, ids, None)
-    states = copied(states_of(whole), len(ids), C.llama_model_n_embd(model))
-    states[1:], states[0] = states[:-1].copy(), 0
-    run(head, DECODE, ids, states)
-    return copied(C.llama_get_logits(head), len(ids), reference_models.N_VOCAB)
-
-
 def loaded(path: Path) -> Any:
-    params = C.llama_model_default_params()
-    params.load_mtp = True
-    return C.llama_model_load_from_file(str(path).encode(), params)
+    return C.llama_model_load_from_file(str(path).encode(), C.llama_model_default_params())
 
 
-def context_of(model: Any, other: Any = None, kind: int = C.LLAMA_CONTEXT_TYPE_DEFAULT) -> Any:
+def context_of(model: Any, other: Any = None) -> Any:
     params = C.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 128
     params.n_threads = params.n_threads_batch = 1
     params.type_k = params.type_v = params.flash_attn_type = 0
-    params.ctx_other, params.ctx_type = other, kind
+    params.ctx_other = other
     return C.llama_init_from_model(model, params)
 
 
-def run(context: Any, kind: int, ids: list[int] | None, rows: Floats | None) -> None:
-    """Create a batch of tokens, of embedding rows, or of both."""
+def run(context: Any, kind: int, ids: list[int] | None, rows: Floats | None, first: int = 0) -> None:
+    """Evaluate a batch of tokens, of embedding rows, or of both, whose positions begin with `first`."""
     batch = batch_of(context)
     inputs = rows if ids is None else ids
     assert inputs is not None
@@ -144,7 +127,7 @@ def run(context: Any, kind: int, ids: list[int] | None, rows: Floats | None) -> 
         at = add_row(batch, 0, row) if ids is None else add_token(batch, 0, ids[position])
         if ids is not None and row is not None:
             set_row(batch, at, row)
-        set_position(batch, at, ctypes.byref(INT(position)))
+        set_position(batch, at, ctypes.byref(INT(first + position)))
         set_output(batch, at, True)
     assert process(context, kind, batch) == 0
 

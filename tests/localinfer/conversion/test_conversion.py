@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import draft_head_models
-import eagle3_heads
 import gguf
 import numpy as np
 import pytest
 import recorded
 import reference_models
+import separate_heads
 from checkpoints import edit_json
 from safetensors.numpy import load_file, save_file
 
@@ -30,7 +30,7 @@ STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that use the keys and values of other layers
 each = pytest.mark.parametrize("name", reference_models.NAMES)
 one_of_each_architecture = pytest.mark.parametrize("name", reference_models.one_of_each_architecture())
-each_head = pytest.mark.parametrize("name", eagle3_heads.NAMES)
+each_head = pytest.mark.parametrize("name", separate_heads.NAMES)
 
 # Keys that are always written here but that llama.cpp omits if they have default values, and keys unknown to it.
 MORE = {
@@ -79,6 +79,7 @@ OTHER = {
     "gemma3-vision": {"token_embd.weight"},
     "gemma4": {"token_embd.weight"},
     "gemma4-dense": {"token_embd.weight"},
+    **{name: {"token_embd.weight"} for name in separate_heads.ASSISTANTS},
     "gemma4-experts": {"token_embd.weight"},
     "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
     # llama.cpp takes the rows q1 k1 v1 q2 k2 v2 of heads for q1 q2 k1 k2 v1 v2
@@ -139,8 +140,9 @@ def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> N
 
 @each_head
 def test_draft_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    model = reference_models.checkpoint(eagle3_heads.read_description(name)["model"], tmp_path)
-    assert_equal(name, open_checkpoint(eagle3_heads.checkpoint(name, tmp_path), model), CONVERSION[name], "eagle3")
+    model = reference_models.checkpoint(separate_heads.read_description(name)["model"], tmp_path)
+    source = open_checkpoint(separate_heads.checkpoint(name, tmp_path), model)
+    assert_equal(name, source, CONVERSION[name], source.fields["general.architecture"].value.decode())
 
 
 def test_the_text_model_of_dots_ocr_is_qwen2(tmp_path: Path) -> None:
@@ -508,7 +510,7 @@ def test_context_length_of_command_r(tmp_path: Path) -> None:
 
 
 def head_and_model(folder: Path) -> tuple[Path, Path]:
-    return eagle3_heads.checkpoint("eagle3", folder), reference_models.checkpoint("llama3", folder)
+    return separate_heads.checkpoint("eagle3", folder), reference_models.checkpoint("llama3", folder)
 
 
 def test_draft_head_has_its_targets_tokenizer(tmp_path: Path) -> None:
@@ -524,6 +526,24 @@ def test_draft_head_without_target(tmp_path: Path) -> None:
     head, _ = head_and_model(tmp_path)
     with pytest.raises(UsageError, match=r"config\.json: is an EAGLE-3 draft head: --target-model-dir must name"):
         open_checkpoint(head)
+
+
+def test_assistants_share_all_keys(tmp_path: Path) -> None:
+    """config.json may leave out that all layers use the keys of the model. Tensors that choose some rows of the output
+    layer, whose other logits are not computed then, are not needed."""
+    folder = separate_heads.checkpoint("gemma4-assistant", tmp_path)
+    expected = open_checkpoint(folder)
+    edit_json(folder / "config.json", lambda config: config["text_config"].update(num_kv_shared_layers=0))
+    tensors = load_file(folder / "model.safetensors")
+    ordering = {"masked_embedding.token_ordering": np.arange(reference_models.N_VOCAB)}
+    centroids = {"masked_embedding.centroids.weight": np.zeros((8, 64), np.float32)}
+    save_file({**tensors, **ordering, **centroids}, folder / "model.safetensors")
+    found = open_checkpoint(folder)
+    assert keys_of(found) == keys_of(expected)
+    assert found.tensors.keys() == expected.tensors.keys()
+    edit_json(folder / "config.json", lambda config: config["text_config"].update(num_kv_shared_layers=1))
+    with pytest.raises(LocalInferError, match="num_kv_shared_layers: is 1"):
+        open_checkpoint(folder)
 
 
 def test_names_of_older_and_newer_draft_heads(tmp_path: Path) -> None:
@@ -567,7 +587,7 @@ def test_nonexistent_target_layers(layers: list[object], tmp_path: Path) -> None
 
 def test_default_target_layers(tmp_path: Path) -> None:
     head, model = (
-        eagle3_heads.checkpoint("eagle3-borrowing", tmp_path),
+        separate_heads.checkpoint("eagle3-borrowing", tmp_path),
         reference_models.checkpoint("smollm3", tmp_path),
     )
     edit_json(head / "config.json", lambda config: config.pop("eagle_aux_hidden_state_layer_ids"))

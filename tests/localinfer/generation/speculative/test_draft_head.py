@@ -8,6 +8,7 @@ from typing import Any
 import draft_head_models
 import numpy as np
 import pytest
+import separate_heads
 from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generate, make_draft_length_model
 from tiny import tiny_llama
 
@@ -25,11 +26,11 @@ SAMPLING: dict[str, dict[str, Any]] = {
 OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["glm4moe", "qwen35", "eagle3"])
+@pytest.fixture(scope="module", params=["glm4moe", "qwen35", "eagle3", "gemma4-assistant"])
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return a model with a head, or the two files of a pair."""
     folder = tmp_path_factory.mktemp("model")
-    if request.param == "eagle3":
+    if request.param in separate_heads.NAMES:
         pair = draft_head_models.write_model_and_head(request.param, folder, "Q8_0")
         return {"path_or_name": str(pair.model), "spec_draft_model": str(pair.head)}
     return {"path_or_name": str(draft_head_models.write_with_mtp_head(request.param, folder, "Q8_0"))}

@@ -1,11 +1,12 @@
-"""EAGLE-3 draft heads: tiny checkpoints for the reference models, and what torch computes with them.
+"""Draft heads in files of their own: tiny checkpoints for the reference models, and what torch computes with them.
 
 data/heads/NAME.json has the name of the target reference model, a config.json and the shapes of the tensors; the
-values are generated from the names. NAME.npz has what make_eagle3_heads.py computed for the target's text.
+values are generated from the names. NAME.npz has what make_eagle3_heads.py and make_gemma4_assistants.py computed for
+the target's text.
 Independent of localinfer's code.
 
-    folder = eagle3_heads.checkpoint("eagle3", tmp_path)
-    expected = eagle3_heads.expected("eagle3")            # .positions, .logits, .chains
+    folder = separate_heads.checkpoint("eagle3", tmp_path)
+    expected = separate_heads.expected("eagle3")            # .positions, .logits, .chains
     pair = draft_head_models.write_model_and_head("eagle3", tmp_path)   # .model and .head, GGUF files
 """
 
@@ -21,6 +22,8 @@ from safetensors.numpy import save_file
 
 DATA = Path(__file__).parents[1] / "data" / "heads"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
+EAGLE3 = [name for name in NAMES if name.startswith("eagle3")]
+ASSISTANTS = [name for name in NAMES if name.startswith("gemma4")]
 Floats = NDArray[np.float32]
 
 
@@ -50,7 +53,7 @@ def expected(name: str) -> Expected:
 
 def draft_tokens(name: str) -> NDArray[np.int64]:
     """Return the token id of each row of the output layer."""
-    count = read_description(name)["config"]["draft_vocab_size"]
+    count = read_description(name)["config"].get("draft_vocab_size", reference_models.N_VOCAB)
     return np.arange(reference_models.N_VOCAB) if count == reference_models.N_VOCAB else np.arange(count) * 3 // 2
 
 
@@ -69,5 +72,7 @@ def checkpoint(name: str, folder: Path) -> Path:
     if len(tokens) < reference_models.N_VOCAB:
         tensors["d2t"] = tokens - np.arange(len(tokens))
         tensors["t2d"] = np.isin(np.arange(reference_models.N_VOCAB), tokens)
+    if name in ASSISTANTS:
+        (path / "tokenizer.json").write_text(json.dumps(reference_models.byte_tokenizer()), encoding="utf-8")
     save_file(tensors, path / "model.safetensors")
     return path
