@@ -20,9 +20,9 @@ BuildFunction = Callable[[Builder[Any]], None]  # adds a whole forward pass to t
 
 ENTRY_POINTS = "localinfer.architectures"
 SPEECH_RECOGNITION = "parakeet"  # see `localinfer.speech_recognition`
-EAGLE3, GEMMA4_ASSISTANT = "eagle3", "gemma4-assistant"
-DRAFT_HEADS = {  # no models: see `localinfer.graph.recording.draft_head`. With the value of `--spec-type`
-    EAGLE3: "draft-eagle3", GEMMA4_ASSISTANT: "draft-mtp",
+EAGLE3, DFLASH = "eagle3", "dflash"
+DRAFT_HEADS = {  # no models: see `localinfer.graph.recording.separate_heads`. With the value of `--spec-type`
+    EAGLE3: "draft-eagle3", DFLASH: "draft-dflash", "gemma4-assistant": "draft-mtp",
 }  # fmt: skip
 
 

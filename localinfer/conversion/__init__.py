@@ -23,8 +23,10 @@ Keys, names and conventions are those of llama.cpp, which can run the result.
 
 from pathlib import Path
 
+from localinfer.architectures import DFLASH, EAGLE3
 from localinfer.conversion import (
     config_hyperparameters,
+    dflash,
     eagle3,
     general_metadata,
     layer_numbers,
@@ -49,8 +51,8 @@ __all__ = ["open_checkpoint"]
 def open_checkpoint(path: str | Path, target: str | Path | None = None, conversion: str | Path | None = None) -> Source:
     """Read everything in the directory except tensor bytes, which are loaded on demand.
 
-    `target` is the checkpoint of the target model; an EAGLE-3 draft head needs it. `conversion` is a Python file with
-    BY_CLASS, as the modules in architectures/ have it, for classes of the user's own.
+    `target` is the checkpoint of the target model; an EAGLE-3 or DFlash draft head needs it. `conversion` is a Python
+    file with BY_CLASS, as the modules in architectures/ have it, for classes of the user's own.
 
     Raises LocalInferError with `<file>: <key or tensor>: <what is wrong>`, UnsupportedError naming what is not
     supported, ModelNotFoundError if there is no such directory, UsageError for a draft head without its target.
@@ -62,10 +64,13 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
     architecture, config = find_architecture(folder.json(CONFIG), own_classes)
     stored = quantization_config.dequantize(architecture, config, safetensors_file.open_weights(folder))
     if architecture.is_draft_head:
-        tokenizer_folder, config = eagle3.read_target(config, Path(target) if target else None)
+        read_target = eagle3.read_target if architecture.name == EAGLE3 else dflash.read_target
+        tokenizer_folder, config = read_target(config, Path(target) if target else None)
     numbers = config_hyperparameters.read_hparams(architecture, config)
     of_layers: dict[str, Field] = {}
-    if architecture.is_draft_head:
+    if architecture.name == DFLASH:
+        converted = tensors.convert(folder, architecture, numbers, dflash.model_tensors(stored))
+    elif architecture.is_draft_head:
         draft_vocabulary = eagle3.draft_vocabulary(stored, config, numbers)
         converted = tensors.convert(folder, architecture, numbers, eagle3.model_tensors(stored)) | draft_vocabulary
     else:
@@ -87,6 +92,7 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
         **sentence_transformers.prompt_fields(folder),
         **vocabulary.fields(tokens, numbers.n_vocab),
         **special_tokens.fields(tokenizer_folder, tokens, numbers.n_vocab),
+        **(dflash.token_fields(config, numbers.n_vocab) if architecture.name == DFLASH else {}),
         **architecture.own_fields,
         **(rerankers.fields(reranker) if reranker else {}),
     }

@@ -29,7 +29,7 @@ I64 = ggml.TYPE_NUMBERS["I64"]
 
 def is_eagle3(config: JsonObject) -> bool:
     """Return whether config.json describes an EAGLE-3 head, whatever its class name is."""
-    return DRAFT in config.values
+    return DRAFT in config.values and "dflash_config" not in config.values
 
 
 def flatten_config(config: JsonObject) -> JsonObject:
@@ -37,17 +37,25 @@ def flatten_config(config: JsonObject) -> JsonObject:
     return replace(config, values={**config.values, **config.child(NESTED).values})
 
 
+def open_target(config: JsonObject, target: Path | None, kind: str) -> tuple[CheckpointFolder, JsonObject]:
+    """Return the directory of the target model of a draft head, and its config.json.
+
+    Raises UsageError if no target is given.
+    """
+    if target is None:
+        what = f"is {kind} draft head: --target-model-dir must name the checkpoint of its target model"
+        raise UsageError(f"{printable(str(config.path))}: {what}")
+    folder = CheckpointFolder(target)
+    model = folder.json(CONFIG)
+    return folder, model.child("text_config") if model.values.get("text_config") else model
+
+
 def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFolder, JsonObject]:
     """Return the directory of the target model, and the head's config completed by values of the target's config.
 
     Raises UsageError if no target is given.
     """
-    if target is None:
-        what = "is an EAGLE-3 draft head: --target-model-dir must name the checkpoint of its target model"
-        raise UsageError(f"{printable(str(config.path))}: {what}")
-    folder = CheckpointFolder(target)
-    model = folder.json(CONFIG)
-    model = model.child("text_config") if model.values.get("text_config") else model
+    folder, model = open_target(config, target, "an EAGLE-3")
     layers = model.positive_int("num_hidden_layers", MAXIMA["block_count"])
     default_layers = [2, layers // 2, layers - 3]
     from_target = {

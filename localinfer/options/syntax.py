@@ -23,7 +23,8 @@ LAYER_RANGE = re.compile(r"\s*(\d{1,6})[\s,]+(\d{1,6})\s*")
 SPECULATION_TYPES = {  # values of --spec-type, as in llama.cpp -> the draft method that implements each here
     "none": "", "ngram": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
     "ngram-mod": "ngram", "ngram-cache": "ngram",
-    "draft-simple": "draft", "draft-eagle3": "head", "draft-mtp": "head", "draft-dflash": "", "draft-dspark": "",
+    "draft-simple": "draft", "draft-eagle3": "head", "draft-mtp": "head", "draft-dflash": "head",
+    "draft-dspark": "",
 }  # fmt: skip
 
 BYTE_UNITS = {"": 1, "b": 1} | {

@@ -25,6 +25,7 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import has_decoder, trained_context
 from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.recording.context import Context
+from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.media_input import MediaRows
 from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
@@ -224,12 +225,6 @@ class CompiledGraph:
         return self.model_graph.draft_head is not None
 
     @property
-    def draft_head_shares_keys(self) -> bool:
-        """Whether the draft head attends to keys and values of the model instead of its own; all draft tokens then have
-        the position of the first one."""
-        return self.model_graph.draft_head is not None and self.model_graph.draft_head.shares_keys
-
-    @property
     def kv_bytes(self) -> int:
         """The memory of the KV cache and recurrent states, in bytes."""
         return self.model_graph.cache_bytes
@@ -283,7 +278,7 @@ class CompiledGraph:
         head's hidden states (tokens, n), valid until the next call.
         """
         head, count = self.model_graph.draft_head, len(previous_states)
-        assert head is not None
+        assert isinstance(head, DraftHead)
         for row, state in zip(float_rows(head.previous, count), previous_states, strict=True):
             row[:] = state
         head.n_drafts.set(count)
@@ -294,6 +289,16 @@ class CompiledGraph:
             reduced, logits = logits, np.full((count, self.n_vocab), -np.inf, np.float32)
             logits[:, head.token_ids] = reduced
         return logits, float_rows(head.state, count)
+
+    def run_draft_block(self, count: int) -> Floats:
+        """Run the draft head for a block of `count` tokens of a sequence. Return the logits of all but the first one,
+        (count - 1, n_vocab), valid until the next call."""
+        head = self.model_graph.draft_head
+        assert isinstance(head, DraftBlockHead)
+        head.n_drafts.set(count - 1)
+        head.draft_rows.view(np.int32)[: count - 1] = np.arange(1, count)
+        self.run(head.embed_op, len(self.graph.ops), count)
+        return float_rows(head.logits, count - 1)
 
     def residual_stream(self, tokens: int) -> Floats:
         """Return the residual stream of a batch of `tokens` tokens, a view of shape (tokens, n)."""
@@ -400,6 +405,8 @@ def build_graph(
     )  # fmt: skip
     model = ModelGraph(f, keys, graph, context, adapters, hooks)
     if draft_head and uses_draft_head and causal:
+        from localinfer.graph.recording.separate_heads import build_with_draft_head
+
         build_with_draft_head(model, build_model, draft_head)
     else:
         builder = GraphBuilder(model)
@@ -410,22 +417,6 @@ def build_graph(
             graph.separate_ops()
     model.reject_unused()
     return model
-
-
-def build_with_draft_head(model: ModelGraph, build_model: architectures.BuildFunction, draft_head: GGUF) -> None:
-    """Build the graphs of a model and of a separate draft head."""
-    from localinfer.graph.recording.eagle3 import build_eagle3_head, feature_layers
-    from localinfer.graph.recording.gemma4_assistant import build_gemma4_assistant
-
-    context = model.context._replace(media=False)  # the head looks up tokens itself
-    head = ModelGraph(draft_head, Hyperparameters(draft_head), model.graph, context)
-    is_assistant = draft_head.architecture == architectures.GEMMA4_ASSISTANT
-    if not is_assistant:
-        model.capture_inputs(feature_layers(head, model))
-    target = GraphBuilder(model)
-    build_model(target)
-    build_head = build_gemma4_assistant if is_assistant else build_eagle3_head
-    model.draft_head = build_head(GraphBuilder(head), target)
 
 
 def required_kernels(

@@ -49,8 +49,8 @@ class Engine(SequenceEngine):
     ) -> "Engine":
         """Load the weights of a model, and compile its graph.
 
-        With `media`, embeddings of images and sounds can take the place of tokens. `adapters` change its
-        weights. A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.recording.eagle3`).
+        With `media`, embeddings of images and sounds can take the place of tokens. `adapters` change its weights.
+        A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.recording.separate_heads`).
         Unless all kernels are wanted `at_once`, missing ones may be compiled in the background; the model is then tuned
         when it is loaded the next time. Raises the errors of `CompiledGraph` and `load_weights`.
         """

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError, UsageError
 from localinfer.graph.cache.page_pool import OutOfPagesError
+from localinfer.graph.recording.draft_head import DraftBlockHead
 from localinfer.kernels.layout import UNLIMITED_WINDOW
 from localinfer.runtime.activations.hooked_batch import HookedBatch, HookedGraphs
 from localinfer.runtime.activations.hooks import SequenceHooks
@@ -149,7 +150,7 @@ class ModelRunner:
         bit-identical to separate evaluations. The sequences do not change.
         """
 
-        shares_keys = self.compiled_graph.draft_head_shares_keys
+        shares_keys = self.compiled_graph.model_graph.draft_head_shares_keys
 
         def set_cache_inputs() -> None:
             for row, each in enumerate(inputs):
@@ -168,6 +169,30 @@ class ModelRunner:
                     self.compiled_graph.model_graph.set_adapter_scales(row, 1, each.sequence.modifiers.scales)
             logits, states = self.compiled_graph.run_draft_head([each.state for each in inputs])
             return logits, states.copy()
+
+    def evaluate_draft_block(self, sequence: Sequence, id: int, position: int) -> Logits:
+        """Evaluate a draft head that drafts a block of tokens at once, after the token `id` at a position that the
+        model has not evaluated yet.
+
+        Return the logits of the tokens after it, (n, n_vocab): fewer at the end of the context, and while kernels for
+        large batches are compiled. The sequence does not change.
+        """
+        graph = self.compiled_graph
+        count = min(graph.model_graph.draft_block_size, graph.max_batch)
+        if not self.uses_ring_buffer:
+            count = min(count, graph.n_ctx - position)
+        head = graph.model_graph.draft_head
+        assert isinstance(head, DraftBlockHead)
+        ids, positions = np.full(count, head.mask_token, np.int32), np.arange(position, position + count)
+        ids[0] = id
+        with self.lock:
+            self.require_open()
+            with self.page_table_lock:
+                self.retry_after_eviction(lambda: sequence.set_block_inputs(position, count))
+                media = media_inputs([Segment(sequence, ids)], [sequence.media], [positions])
+                graph.set_inputs(ids, positions, media=media)
+                graph.model_graph.set_adapter_scales(0, count, sequence.modifiers.scales)
+            return graph.run_draft_block(count).copy()
 
     def evaluate_packed(self, sequence: Sequence, texts: abc.Sequence[Ids], types: abc.Sequence[Ids] = ()) -> None:
         """Evaluate independent texts in one batch; `compiled_graph.hidden_states` then returns their hidden states.

@@ -154,6 +154,14 @@ class SequenceEngine(ABC):
         as `previous_state` to draft one token further. The sequence does not change.
         """
 
+    def evaluate_draft_block(self, id: int, position: int) -> Logits:
+        """Evaluate a draft head that drafts several tokens at once, for a token at a position that the model has not
+        evaluated yet.
+
+        Return the logits of the tokens after it, float32 (n, n_vocab). The sequence does not change.
+        """
+        return self.runner.evaluate_draft_block(self.sequence, id, position)
+
     @abstractmethod
     def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:
         """Append a batch of tokens. Return the logits of the given rows; without rows skip the output layer."""

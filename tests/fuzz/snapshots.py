@@ -142,7 +142,7 @@ class SnapshotFile(Target):
 class DraftHeads(Target):
     """Heads in separate files, and MTP heads within models."""
 
-    NAMES = "eagle3", "eagle3-borrowing", "eagle3-normed", "gemma4-assistant"
+    NAMES = "eagle3", "eagle3-borrowing", "eagle3-normed", "gemma4-assistant", "dflash"
 
     def make(self) -> Sequence[bytes]:
         Region.allocate = allocate_guarded  # type: ignore[method-assign]
@@ -184,7 +184,10 @@ class DraftHeads(Target):
                 return
             engine.evaluate(IDS[:20])
             state = None
-            for step in range(4):
+            is_block = engine.compiled_graph.model_graph.draft_block_size > 0
+            if is_block:
+                assert engine.evaluate_draft_block(choose.randrange(engine.n_vocab), 20).shape[1] == engine.n_vocab
+            for step in range(0 if is_block else 4):
                 logits, state = engine.evaluate_draft_head(choose.randrange(engine.n_vocab), 20 + step, state)
                 assert len(logits) == engine.n_vocab
             engine.evaluate_draft([1, 2, 3])

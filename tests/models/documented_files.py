@@ -221,6 +221,8 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "eagle3-model.gguf": partial(head_model, "eagle3"), "gemma-4.gguf": partial(head_target_model, "gemma4-assistant"),
     "gemma-4-assistant/": partial(head_checkpoint, "gemma4-assistant"),
     "gemma-4-assistant.gguf": partial(head_model, "gemma4-assistant"),
+    "qwen3.5/": partial(head_target, "dflash"), "qwen3.5.gguf": partial(head_target_model, "dflash"),
+    "qwen3.5-dflash/": partial(head_checkpoint, "dflash"), "qwen3.5-dflash.gguf": partial(head_model, "dflash"),
     "voxtral.gguf": hearing_model, "mamba.gguf": recurrent_model,
     "parakeet.gguf": partial(parakeet_files.write_model, "tdt"),
     "parakeet-checkpoint/": partial(parakeet_checkpoints.write_checkpoint, "tdt"),

@@ -1,8 +1,8 @@
 """Draft heads in files of their own: tiny checkpoints for the reference models, and what torch computes with them.
 
 data/heads/NAME.json has the name of the target reference model, a config.json and the shapes of the tensors; the
-values are generated from the names. NAME.npz has what make_eagle3_heads.py and make_gemma4_assistants.py computed for
-the target's text.
+values are generated from the names. NAME.npz has what make_eagle3_heads.py, make_gemma4_assistants.py and
+make_dflash_heads.py computed for the target's text.
 Independent of localinfer's code.
 
     folder = separate_heads.checkpoint("eagle3", tmp_path)
@@ -24,6 +24,7 @@ DATA = Path(__file__).parents[1] / "data" / "heads"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
 EAGLE3 = [name for name in NAMES if name.startswith("eagle3")]
 ASSISTANTS = [name for name in NAMES if name.startswith("gemma4")]
+DFLASH = [name for name in NAMES if name.startswith("dflash")]  # which draft several tokens at once
 Floats = NDArray[np.float32]
 
 
@@ -49,6 +50,12 @@ def read_description(name: str) -> dict[str, Any]:
 def expected(name: str) -> Expected:
     with np.load(DATA / f"{name}.npz") as actual:
         return Expected(**actual)
+
+
+def expected_blocks(name: str) -> tuple[NDArray[np.int64], Floats]:
+    """Return positions, and the logits of the tokens after each of them, (positions, block - 1, n_vocab)."""
+    with np.load(DATA / f"{name}.npz") as actual:
+        return actual["positions"], actual["logits"]
 
 
 def draft_tokens(name: str) -> NDArray[np.int64]:

@@ -29,6 +29,9 @@ GRAMMAR = 'root ::= "Hello there!"\n'
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 OUTPUT_FLAGS = ("-o", "--output", "--outfile")
 MODEL, DRAFT = ("-m", "--model"), ("-md", "--model-draft", "--spec-draft-model")
+HEADS = {  # in a command line: its model and its draft head
+    "eagle3": ("eagle3-target.gguf", "eagle3-model.gguf"), "dflash": ("qwen3.5.gguf", "qwen3.5-dflash.gguf"),
+}  # fmt: skip
 FILES = {  # flag: what its value names
     "--chat-template-file": "template.jinja", "--grammar-file": "list.gbnf", "--models-preset": "models.ini",
     "--models-dir": "models", "--target-model-dir": "model/", "--context-file": "text.txt",
@@ -119,8 +122,8 @@ class ToolInputs:
     def write_model(self, flag: str, word: str, words: list[str]) -> None:
         if words[0] == "llama-retrieval":
             self.put("minilm.gguf", word)
-        elif "eagle3" in " ".join(words).lower():
-            self.put("eagle3-target.gguf" if flag in MODEL else "eagle3-model.gguf", word)
+        elif files := next((files for kind, files in HEADS.items() if kind in " ".join(words).lower()), ()):
+            self.put(files[flag not in MODEL], word)
         elif "-00001-of-00003" in word:
             self.put_split(word)
         else:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from localinfer.architectures import run_python_file
 from localinfer.conversion import eagle3
 from localinfer.conversion.architecture import UNKNOWN, Architecture
-from localinfer.conversion.architectures import deepseek, eagle
+from localinfer.conversion.architectures import deepseek, draft_heads
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.config_key_aliases import normalize_keys
 from localinfer.errors import UnsupportedError, UsageError
@@ -71,7 +71,7 @@ def find_architecture(config: JsonObject, own_classes: Classes = NO_CLASSES) -> 
     supported one, UsageError if one of the user's is an unfinished draft.
     """
     if eagle3.is_eagle3(config):  # independent of its class name
-        return eagle.EAGLE3, eagle3.flatten_config(config)
+        return draft_heads.EAGLE3, eagle3.flatten_config(config)
     classes, by_class = config.get("architectures", list), {**BY_CLASS, **own_classes}
     name = classes[0] if classes else None
     if not isinstance(name, str) or name not in by_class:

@@ -30,7 +30,7 @@ class DraftHead(DraftModel):
         return self._head_logits(self._ids[-1])
 
     def _next_logits(self, id: int) -> Logits:
-        if not self._engine.compiled_graph.draft_head_shares_keys:
+        if not self._engine.compiled_graph.model_graph.draft_head_shares_keys:
             self._position += 1
         return self._head_logits(id)
 
@@ -44,6 +44,37 @@ class DraftHead(DraftModel):
         return logits
 
 
+class DraftBlock(DraftHead):
+    """A drafter with a head that drafts several tokens at once."""
+
+    _rows: Logits
+
+    def choose_length(self, min_tokens: int, max_tokens: int) -> float:
+        most = self._engine.compiled_graph.model_graph.draft_block_size - 1
+        return super().choose_length(min_tokens, min(max_tokens, most))
+
+    def _first_logits(self) -> Logits:
+        start = perf_counter()
+        self._rows, self._position = self._engine.evaluate_draft_block(self._ids[-1], len(self._ids) - 1), 0
+        self._pass_seconds.update((perf_counter() - start) / len(self._rows))
+        self._max_tokens = min(self._max_tokens, len(self._rows))
+        first: Logits = self._rows[0]
+        return first
+
+    def _next_logits(self, id: int) -> Logits:  # noqa: ARG002 (the other logits do not depend on it)
+        self._position += 1
+        following: Logits = self._rows[self._position]
+        return following
+
+
+def open_draft_head(engine: SequenceEngine, length_model: DraftLengthModel) -> DraftHead | None:
+    """Return the drafter of the engine's draft head, if it has one."""
+    graph = engine.compiled_graph
+    if not graph.has_draft_head:
+        return None
+    return (DraftBlock if graph.model_graph.draft_block_size else DraftHead)(engine, length_model)
+
+
 def relative_head_cost(engine: SequenceEngine) -> float:
     """Return the weight bytes that one draft token reads, relative to those of one token of the model."""
     model_graph = engine.compiled_graph.model_graph
@@ -52,6 +83,7 @@ def relative_head_cost(engine: SequenceEngine) -> float:
     mtp_sizes = {name: size for name, size in sizes.items() if name.startswith(f"blk.{model_graph.block_count}.")}
     logits = model_graph.draft_head.logits
     output = next(product.weight for product in reversed(model_graph.graph.products) if product.y is logits)
+    tokens = max(1, engine.compiled_graph.model_graph.draft_block_size - 1)  # that are drafted at once
     own = {**(head_sizes[0] if head_sizes else mtp_sizes), output.name: output.nbytes}
     looked_up = own.get(EMBEDDING, 0) if output.name != EMBEDDING else 0
-    return (sum(own.values()) - looked_up) / (sum(sizes.values()) - sum(mtp_sizes.values()))
+    return (sum(own.values()) - looked_up) / tokens / (sum(sizes.values()) - sum(mtp_sizes.values()))

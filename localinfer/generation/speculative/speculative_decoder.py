@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Protocol
 
 from localinfer.generation.pieces import Piece, Stats
-from localinfer.generation.speculative.draft_head import DraftHead
+from localinfer.generation.speculative.draft_head import open_draft_head
 from localinfer.generation.speculative.draft_length import DraftLengthModel
 from localinfer.generation.speculative.draft_model import DraftModel
 from localinfer.generation.speculative.prompt_lookup import PromptLookup
@@ -156,7 +156,7 @@ class SpeculativeDecoder:
             if draft
             else None
         )
-        self._draft_head = DraftHead(engine, self._length_model) if engine.compiled_graph.has_draft_head else None
+        self._draft_head = open_draft_head(engine, self._length_model)
 
     def new_run(self, tokens: Sequence[int], names: Collection[str], options: Options, stats: Stats) -> SpeculativeRun:
         """Return the speculative decoding of a run after these tokens, with the drafters `names`:

@@ -172,10 +172,10 @@ class AttentionRecorder:
         )  # fmt: skip
 
     def store(self, layer: LayerAttention, k: Buffer, v: Buffer) -> None:
-        """Write keys and values to the cache of a layer, without attention to them and without RoPE."""
+        """Write keys and values to the cache of a layer, without attention to them."""
         layer = layer._replace(v_weight=self.graph.weight_of(v))
-        cache = self._cache(layer)
-        self._append(layer, k, v, self._rope_table(NO_ROPE), self._ring(layer, anchored=cache.anchored), cache)
+        cache, table = self._cache(layer), self._rope_table(layer.spec.rope or NO_ROPE)
+        self._append(layer, k, v, table, self._ring(layer, anchored=cache.anchored), cache)
 
     def _cache(self, layer: LayerAttention, *, values: bool = True) -> LayerCache:
         """Return the cache that a layer uses. It is created if it does not exist yet."""

@@ -1,6 +1,7 @@
 """The draft head of a model: its ops and buffers, and the hidden states that a sequence keeps for it. It is an MTP head
-(`localinfer.graph.recording.mtp`), or has a file of its own: an EAGLE-3 head (`localinfer.graph.recording.eagle3`), or
-an assistant of Gemma 4 (`localinfer.graph.recording.gemma4_assistant`).
+(`localinfer.graph.recording.mtp`), or has a file of its own: an EAGLE-3 head (`localinfer.graph.recording.eagle3`),
+an assistant of Gemma 4 (`localinfer.graph.recording.gemma4_assistant`), or a DFlash head, which drafts several tokens
+at once (`localinfer.graph.recording.dflash`).
 
 For draft tokens, whose hidden states are unknown, the head uses its own states instead. When the model evaluates
 tokens, the head only computes their keys and values, if it has any; the rest is computed when drafting.
@@ -49,6 +50,27 @@ class DraftHead(NamedTuple):
         return result
 
 
+class DraftBlockHead(NamedTuple):
+    """The ops and buffers of a draft head that drafts a block of tokens at once: a token of the text, and mask tokens
+    in the places of those that follow.
+
+    From `start_op` on, ops compute its keys and values of the text's tokens; from `embed_op` on, a draft.
+    """
+
+    start_op: int
+    embed_op: int
+    draft_rows: Region  # int32 [block_size]: the tokens of the block to draft for, all but the first
+    logits: Buffer  # of these tokens
+    n_drafts: Rows  # the number of these tokens
+    block_size: int
+    mask_token: int
+
+    @property
+    def attention_op(self) -> int:
+        """The end of the ops that write the keys and values of the text's tokens."""
+        return self.embed_op
+
+
 def previous_states(graph: ComputeGraph, states: Buffer) -> tuple[Region, Buffer]:
     """Add the lookup of each token's previous state; return the row numbers and the result. The buffer of states has as
     many extra rows as the batch has tokens."""
@@ -70,9 +92,11 @@ def concatenate(graph: ComputeGraph, a: Buffer, b: Buffer) -> Buffer:
     return y
 
 
-def select_draft_rows(graph: ComputeGraph, x: Buffer) -> tuple[Region, Buffer]:
-    """Add the selection of the tokens to draft for, at most one per sequence. Few rows of logits need little memory."""
-    draft_rows, rows = graph.region(4 * graph.sequences), graph.buffer(x.n, graph.rows(graph.sequences))
+def select_draft_rows(graph: ComputeGraph, x: Buffer, most: int = 0) -> tuple[Region, Buffer]:
+    """Add the selection of the tokens to draft for, at most one per sequence, or `most`. Few rows of logits need little
+    memory."""
+    most = most or graph.sequences
+    draft_rows, rows = graph.region(4 * most), graph.buffer(x.n, graph.rows(most))
     graph.op("draft_head.select", GATHER_ROWS, rows.rows, x=x, numbers=draft_rows, n=x.n, y=rows)
     return draft_rows, rows
 

@@ -44,11 +44,17 @@ def feature_layers(head: ModelGraph, model: ModelGraph) -> Sequence[int]:
     """
     hparams = head.hparams
     hparams.count("block_count", maximum=1)
-    blocks, n = hparams.counts("target_layers", FEATURES, minimum=0), hparams.count("target_hidden_size")
+    n = hparams.count("target_hidden_size")
     if n != model.embedding_length:
         raise hparams.error("target_hidden_size", f"is {n}; the model's embedding has {model.embedding_length} values")
+    return target_layers(head, model, FEATURES)
+
+
+def target_layers(head: ModelGraph, model: ModelGraph, count: int) -> Sequence[int]:
+    """Return the layers of the model that a head names. Raises LocalInferError if the model lacks one of them."""
+    blocks = head.hparams.counts("target_layers", count, minimum=0)
     if max(blocks) > model.block_count:
-        raise hparams.error("target_layers", f"has {max(blocks)}; the model has {model.block_count} layers")
+        raise head.hparams.error("target_layers", f"has {max(blocks)}; the model has {model.block_count} layers")
     return blocks
 
 
@@ -94,17 +100,17 @@ def build_eagle3_head(head: GraphBuilder, target: GraphBuilder) -> DraftHead:
     )
 
 
-def embed(head: ModelGraph, model: ModelGraph) -> Buffer:
-    """Return the rows of the head's own embedding, or of the model's."""
+def embed(head: ModelGraph, model: ModelGraph, factor: float = 1.0) -> Buffer:
+    """Return the rows of the head's own embedding, or of the model's, times a factor."""
     if not head.tensors.has("token_embd.weight"):
         if head.embedding_length != model.embedding_length:
             what = f"is {head.embedding_length}; the model's, which is used, has {model.embedding_length} values"
             raise head.hparams.error("embedding_length", what)
-        return look_up_tokens(model, "token_embd")
+        return look_up_tokens(model, "token_embd", factor)
     if head.n_vocab != model.n_vocab:
         what = f"are of {head.n_vocab} tokens; the model has {model.n_vocab}"
         raise head.f.error("tensor token_embd.weight", what)
-    return look_up_tokens(head, "token_embd")
+    return look_up_tokens(head, "token_embd", factor)
 
 
 def attend(head: GraphBuilder, blk: Block, x: Buffer) -> Buffer:

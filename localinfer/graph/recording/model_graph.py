@@ -16,7 +16,7 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
-from localinfer.graph.recording.draft_head import DraftHead, DraftHeadStates
+from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead, DraftHeadStates
 from localinfer.graph.recording.media_input import MediaInput
 from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.points import PointRecorder
@@ -93,7 +93,7 @@ class ModelGraph(ModelProperties):
         self.final_states_buffer: Buffer | None = None
         self.final_states_end = 0
         self.logits_buffer: Buffer | None = None
-        self.draft_head: DraftHead | None = None
+        self.draft_head: DraftHead | DraftBlockHead | None = None
         self.media_input: MediaInput | None = None
         if context.media:
             self.media_input = MediaInput(graph, self.embedding_length, self.n_deepstack)
@@ -103,7 +103,8 @@ class ModelGraph(ModelProperties):
         """Return new, empty caches for a sequence."""
         kv_caches = [KVCache(ring) for ring in self.attention.rings.values()]
         states = [RecurrentState(self.states)] if self.states.layers else []
-        return [*kv_caches, *states, *([DraftHeadStates(self.draft_head)] if self.draft_head else [])]
+        head_states = [DraftHeadStates(self.draft_head)] if isinstance(self.draft_head, DraftHead) else []
+        return [*kv_caches, *states, *head_states]
 
     @property
     def is_encoding(self) -> bool:
@@ -114,6 +115,17 @@ class ModelGraph(ModelProperties):
     def cache_bytes(self) -> int:
         """The memory of the caches of all sequences."""
         return sum(ring.nbytes for ring in self.attention.rings.values()) + self.states.nbytes
+
+    @property
+    def draft_head_shares_keys(self) -> bool:
+        """Whether the draft head attends to keys and values of the model instead of its own; all draft tokens then have
+        the position of the first one."""
+        return isinstance(self.draft_head, DraftHead) and self.draft_head.shares_keys
+
+    @property
+    def draft_block_size(self) -> int:
+        """The number of tokens of a block that the draft head evaluates at once; 0 if it drafts one token at a time."""
+        return self.draft_head.block_size if isinstance(self.draft_head, DraftBlockHead) else 0
 
     @property
     def n_vocab(self) -> int:

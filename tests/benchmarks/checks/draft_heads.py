@@ -64,15 +64,22 @@ def main() -> None:
     print("| head | model | largest difference |")
     print("|---|---|---|")
     for name in sorted({*separate_heads.NAMES} - {*UNKNOWN}):
-        expected, model = separate_heads.expected(name), separate_heads.read_description(name)["model"]
-        ids, is_assistant = reference_models.expected(model).ids, name in separate_heads.ASSISTANTS
+        model = separate_heads.read_description(name)["model"]
         with tempfile.TemporaryDirectory() as folder:
             pair = draft_head_models.write_model_and_head(name, Path(folder))
-            if is_assistant:
-                actual = np.stack([by_assistant(pair, ids[: at + 1]) for at in expected.positions])
-            else:
-                actual = by_llama_cpp(pair, ids)[expected.positions - 1][:, expected.tokens]
-        print(f"| {name} | {model} | {np.abs(actual - expected.logits).max():.1e} |")
+            actual, expected = logits_of(name, pair, reference_models.expected(model).ids)
+        print(f"| {name} | {model} | {np.abs(actual - expected).max():.1e} |")
+
+
+def logits_of(name: str, pair: draft_head_models.Pair, ids: list[int]) -> tuple[Floats, Floats]:
+    """Return logits of llama.cpp, and those of torch."""
+    if name in separate_heads.DFLASH:
+        positions, blocks = separate_heads.expected_blocks(name)
+        return np.stack([by_block(name, pair, ids[: at + 1]) for at in positions]), blocks
+    expected = separate_heads.expected(name)
+    if name in separate_heads.ASSISTANTS:
+        return np.stack([by_assistant(pair, ids[: at + 1]) for at in expected.positions]), expected.logits
+    return by_eagle3(pair, ids)[expected.positions - 1][:, expected.tokens], expected.logits
 
 
 def by_assistant(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
@@ -87,21 +94,38 @@ def by_assistant(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
     return copied(C.llama_get_logits(head_context), 1, reference_models.N_VOCAB)[0]
 
 
-def by_llama_cpp(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
+def by_eagle3(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
     """Return the head's logits for each token but the first, given the tokens before it."""
+    head, context, features = read_features(pair, ids, 3)
+    run(context, ENCODE, None, features)
+    run(context, DECODE, ids[1:], copied(states_of(context), len(ids), C.llama_model_n_embd(head))[:-1])
+    return copied(C.llama_get_logits(context), len(ids) - 1, reference_models.N_VOCAB)
+
+
+def by_block(name: str, pair: draft_head_models.Pair, ids: list[int]) -> Floats:
+    """Return the logits of the mask tokens of a block after the last token, which the model has not seen."""
+    config = separate_heads.read_description(name)["config"]
+    own = config["dflash_config"]
+    block = [ids[-1], *[own["mask_token_id"]] * (config["block_size"] - 1)]
+    _, context, features = read_features(pair, ids[:-1], len(own["target_layer_ids"]))
+    run(context, DECODE, None, features, has_outputs=False)
+    C.llama_set_causal_attn(context, False)
+    run(context, DECODE, block, None, len(ids) - 1)
+    return copied(C.llama_get_logits(context), len(block), reference_models.N_VOCAB)[1:]
+
+
+def read_features(pair: draft_head_models.Pair, ids: list[int], count: int) -> tuple[Any, Any, Floats]:
+    """Return the head and its context, and the inputs of the `count` layers that it reads."""
     model, head = loaded(pair.model), loaded(pair.head)
     whole = context_of(model)
-    head_context = context_of(head, whole)
-    layers = target_layers(head)[:3]
+    context = context_of(head, whole)
+    layers = target_layers(head)[:count]
     for layer in layers:
         keep_inputs(whole, layer, True)
-    keep_states(head_context, True, True)
+    keep_states(context, True, True)
     run(whole, DECODE, ids, None)
-    n, n_model, n_head = len(ids), C.llama_model_n_embd(model), C.llama_model_n_embd(head)
-    features = np.concatenate([copied(inputs_of(whole, layer), n, n_model) for layer in layers], axis=1)
-    run(head_context, ENCODE, None, features)
-    run(head_context, DECODE, ids[1:], copied(states_of(head_context), n, n_head)[:-1])
-    return copied(C.llama_get_logits(head_context), n - 1, reference_models.N_VOCAB)
+    n, n_model = len(ids), C.llama_model_n_embd(model)
+    return head, context, np.concatenate([copied(inputs_of(whole, layer), n, n_model) for layer in layers], axis=1)
 
 
 def loaded(path: Path) -> Any:
@@ -117,7 +141,8 @@ def context_of(model: Any, other: Any = None) -> Any:
     return C.llama_init_from_model(model, params)
 
 
-def run(context: Any, kind: int, ids: list[int] | None, rows: Floats | None, first: int = 0) -> None:
+def run(context: Any, kind: int, ids: list[int] | None, rows: Floats | None, first: int = 0, *,
+        has_outputs: bool = True) -> None:
     """Evaluate a batch of tokens, of embedding rows, or of both, whose positions begin with `first`."""
     batch = batch_of(context)
     inputs = rows if ids is None else ids
@@ -128,7 +153,7 @@ def run(context: Any, kind: int, ids: list[int] | None, rows: Floats | None, fir
         if ids is not None and row is not None:
             set_row(batch, at, row)
         set_position(batch, at, ctypes.byref(INT(first + position)))
-        set_output(batch, at, True)
+        set_output(batch, at, has_outputs)
     assert process(context, kind, batch) == 0
 
 

@@ -12,6 +12,7 @@ import reference_models
 import separate_heads
 from draft_head_models import Pair
 from speculative_helpers import check_draft_head_isolation
+from tiny import tiny_llama
 
 from localinfer.errors import LocalInferError
 from localinfer.gguf.gguf_source import from_gguf
@@ -19,10 +20,12 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.source import Field
 from localinfer.options import Options
 from localinfer.quantization.quantize import make_encoder_factory, quantize
+from localinfer.runtime.batch import Segment
 from localinfer.runtime.engine import Engine
 
 EXACT = Options(ctx_size=128, threads=1, parallel=2, precision="high", cache_type_k="f32", cache_type_v="f32")
-each = pytest.mark.parametrize("name", separate_heads.NAMES)
+each = pytest.mark.parametrize("name", [*separate_heads.EAGLE3, *separate_heads.ASSISTANTS])
+each_block = pytest.mark.parametrize("name", separate_heads.DFLASH)
 one_of_each_kind = pytest.mark.parametrize("name", ["eagle3", "gemma4-assistant"])
 
 
@@ -58,11 +61,57 @@ def test_head_continues_its_own_draft(name: str, tmp_path: Path) -> None:
             engine.evaluate(ids[engine.n_past : at])
             before, id = None, ids[at]
             for step, (token, logits) in enumerate(zip(tokens, chain, strict=True)):
-                position = int(at) + (0 if engine.compiled_graph.draft_head_shares_keys else step)
+                position = int(at) + (0 if engine.compiled_graph.model_graph.draft_head_shares_keys else step)
                 actual, before = engine.evaluate_draft_head(id, position, before)
                 np.testing.assert_allclose(actual[expected.tokens], logits, rtol=0, atol=1e-4)
                 id = int(actual.argmax())
                 assert id == token
+
+
+@each_block
+@pytest.mark.parametrize("batch_size", [2048, 7])
+def test_blocks_match_torch(name: str, batch_size: int, tmp_path: Path) -> None:
+    (positions, blocks), ids = separate_heads.expected_blocks(name), ids_of(name)
+    with opened(draft_head_models.write_model_and_head(name, tmp_path), parallel=1, batch_size=batch_size) as engine:
+        for position, logits in zip(positions, blocks, strict=True):
+            engine.evaluate(ids[engine.n_past : position])
+            actual = engine.evaluate_draft_block(ids[position], int(position))
+            np.testing.assert_allclose(actual, logits, rtol=0, atol=1e-4)
+            assert engine.n_past == position
+
+
+@each_block
+def test_blocks_leave_no_trace(name: str, tmp_path: Path) -> None:
+    """A block depends on the tokens before it only: not on earlier blocks, rejected tokens and other sequences."""
+    ids = ids_of(name)
+    with opened(draft_head_models.write_model_and_head(name, tmp_path, "Q8_0")) as engine:
+        engine.evaluate(ids[:43])
+        expected = engine.evaluate_draft_block(ids[43], 43)
+        engine.reset()
+        engine.evaluate(ids[:40])
+        engine.evaluate_draft_block(7, 40)
+        engine.sequence.begin_draft(3)
+        engine.evaluate_draft([*ids[40:43], 7, 7])
+        assert engine.rewind(43) == 43
+        engine.evaluate_draft_block(9, 43)
+        other = engine.runner.new_sequence()
+        engine.runner.evaluate_segments([Segment(other, np.array(ids[:20], np.int32))])
+        engine.runner.evaluate_draft_block(other, 5, 20)
+        np.testing.assert_array_equal(engine.evaluate_draft_block(ids[43], 43), expected)
+
+
+def test_block_ends_with_the_context(tmp_path: Path) -> None:
+    """Without a ring buffer, a block has no tokens beyond the context; with one, it has."""
+    pair, ids = draft_head_models.write_model_and_head("dflash-window", tmp_path, "Q8_0"), ids_of("dflash-window")
+    with opened(pair, ctx_size=64) as engine:
+        engine.evaluate(ids[:61])
+        assert len(engine.evaluate_draft_block(ids[61], 61)) == 2
+    with opened(pair, ctx_size=64, ctx_policy="ring") as engine:
+        for id in ids[:90]:
+            engine.evaluate([id])
+        block = engine.evaluate_draft_block(ids[90], 90)
+        assert len(block) == 4
+        assert np.isfinite(block).all()
 
 
 @one_of_each_kind
@@ -105,43 +154,46 @@ def test_logits_are_finite_in_a_ring_buffer(name: str, tmp_path: Path) -> None:
             assert np.isfinite(actual[separate_heads.expected(name).tokens]).all()
 
 
-def changed(path: Path, architecture: str = "eagle3", **fields: Field) -> Path:
+def changed(path: Path, fields: dict[str, Field]) -> Path:
     """Return the file with changed metadata."""
     out, source = path.with_name("changed.gguf"), from_gguf(path)
     types = {name: tensor.type for name, tensor in source.tensors.items()}
-    named = {f"{architecture}.{key.replace('__', '.')}": field for key, field in fields.items()}
-    source = replace(source, fields={**source.fields, **named})
+    source = replace(source, fields={**source.fields, **fields})
     quantize(source, out, types, encoder_factory=make_encoder_factory("fast", {}))
     return out
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"),
+    ("name", "fields", "problem"),
     [
-        ({"target_layers": Field.numbers(np.array([0, 1, 3]))}, "target_layers: has 3; the model has 2 layers"),
-        ({"target_layers": Field.numbers(np.array([0, 1]))}, "target_layers: must have an integer for each"),
-        ({"target_hidden_size": Field.uint32(64)}, "target_hidden_size: is 64; the model's embedding has 96 values"),
-        ({"block_count": Field.uint32(2)}, "block_count: is 2; it must be 1 to 1"),
+        ("eagle3", {"target_layers": Field.numbers(np.array([0, 1, 3]))}, "has 3; the model has 2 layers"),
+        ("eagle3", {"target_layers": Field.numbers(np.array([0, 1]))}, "target_layers: must have an integer for each"),
+        ("eagle3", {"target_hidden_size": Field.uint32(64)}, "is 64; the model's embedding has 96 values"),
+        ("eagle3", {"block_count": Field.uint32(2)}, "block_count: is 2; it must be 1 to 1"),
+        ("gemma4-assistant", {"embedding_length_out": Field.uint32(64)}, "is 64; the model's embedding has 96 values"),
+        ("gemma4-assistant", {"attention.sliding_window": Field.uint32(16)}, "is 16; the model has layers with 24"),
+        ("gemma4-assistant", {"attention.head_count_kv": Field.uint32(1)}, "other heads than the model's layer blk.3"),
+        ("dflash", {"target_layers": Field.numbers(np.array([1, 5]))}, "has 5; the model has 4 layers"),
+        ("dflash", {"target_layers": Field.numbers(np.array([1]))}, "tensor fc.weight: "),
+        ("dflash", {"block_size": Field.uint32(1)}, "block_size: is 1; it must be 2 to 256"),
+        ("dflash", {"attention.causal": Field.flag(True)}, "attention.causal: True is not supported"),
+        ("dflash", {"selector_rank": Field.uint32(8)}, "selector_rank: 8 is not supported by the dflash architecture"),
     ],
 )
-def test_head_of_another_model_is_rejected(fields: dict[str, Field], problem: str, tmp_path: Path) -> None:
-    pair = draft_head_models.write_model_and_head("eagle3", tmp_path)
-    with pytest.raises(LocalInferError, match=problem), opened(Pair(pair.model, changed(pair.head, **fields))):
+def test_head_of_another_model_is_rejected(
+    name: str, fields: dict[str, Field], problem: str, tmp_path: Path
+) -> None:
+    pair = draft_head_models.write_model_and_head(name, tmp_path)
+    named = {f"{name}.{key}": field for key, field in fields.items()}
+    with pytest.raises(LocalInferError, match=problem), opened(Pair(pair.model, changed(pair.head, named))):
         pass
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"embedding_length_out": Field.uint32(64)}, "_length_out: is 64; the model's embedding has 96 values"),
-        ({"attention__sliding_window": Field.uint32(16)}, "sliding_window: is 16; the model has layers with 24"),
-        ({"attention__head_count_kv": Field.uint32(1)}, "layer 0 has other heads than the model's layer blk.3"),
-    ],
-)
-def test_assistant_of_another_model_is_rejected(fields: dict[str, Field], problem: str, tmp_path: Path) -> None:
-    pair = draft_head_models.write_model_and_head("gemma4-assistant", tmp_path)
-    head = changed(pair.head, "gemma4-assistant", **fields)
-    with pytest.raises(LocalInferError, match=problem), opened(Pair(pair.model, head)):
+def test_dflash_head_needs_the_embedding_of_its_length(tmp_path: Path) -> None:
+    pair = draft_head_models.write_model_and_head("dflash", tmp_path)
+    shorter = tiny_llama(tmp_path / "other.gguf")
+    problem = "embedding_length: is 96; the model's embedding has 256 values"
+    with pytest.raises(LocalInferError, match=problem), opened(Pair(shorter, pair.head)):
         pass
 
 

@@ -1,5 +1,6 @@
 """Draft heads: speculative decoding does not change the text, in separate and concurrent runs."""
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +9,11 @@ from typing import Any
 import draft_head_models
 import numpy as np
 import pytest
+import reference_models
 import separate_heads
+from checkpoints import as_type
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generate, make_draft_length_model
 from tiny import tiny_llama
 
@@ -17,16 +22,19 @@ from localinfer import GenerationResult, Model
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.generation.speculative.draft_head import DraftHead
 from localinfer.gguf.reader import open_gguf
+from localinfer.options import Options
+from localinfer.runtime.engine import Engine
 
 SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {"temp": 0},
     "sampled": HIGH_TEMPERATURE,
     "penalties": {"temp": 0, "repeat_penalty": 1.2},
 }
+EXACT = Options(ctx_size=128, threads=1, precision="high")
 OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["glm4moe", "qwen35", "eagle3", "gemma4-assistant"])
+@pytest.fixture(scope="module", params=["glm4moe", "qwen35", "eagle3", "gemma4-assistant", "dflash", "dflash-window"])
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return a model with a head, or the two files of a pair."""
     folder = tmp_path_factory.mktemp("model")
@@ -75,6 +83,57 @@ def test_concurrent_text_is_the_same(model: Model) -> None:
         results = list(threads.map(run, range(len(option_sets))))
     assert [result.tokens for result in results] == alone
     assert sum(result.stats.drafted_tokens for result in results) > 0
+
+
+STEPS = 2  # draft tokens of each draft that a head learns
+
+
+@pytest.mark.parametrize("name", ["gemma4-assistant", "dflash"])
+def test_drafts_of_a_head_that_knows_the_text_are_accepted(name: str, tmp_path: Path, free_drafts: None) -> None:
+    """The output layer is fitted to the states after each token of the text, which are the logits of an identity."""
+    target = reference_models.checkpoint(separate_heads.read_description(name)["model"], tmp_path)
+    model, head = as_type(target, tmp_path / "model.gguf", "F32"), separate_heads.checkpoint(name, tmp_path)
+    options: dict[str, Any] = {"n_predict": 30, "ignore_eos": True, "temp": 0}
+    with localinfer.load(model, ctx_size=128, threads=1) as opened:
+        alone = generate(opened, spec_type="none", **options)
+        text = [*opened.engine.sequence.tokens, alone.tokens[-1]]
+    size = separate_heads.read_description(name)["config"].get("hidden_size", 64)
+    file = with_output(head, np.eye(reference_models.N_VOCAB, size, dtype=np.float32), target)
+    first = len(text) - len(alone.tokens)
+    with contextlib.closing(Engine.load(open_gguf(model), EXACT, draft_head=open_gguf(file))) as engine:
+        states = [each for at in range(first, len(text) - STEPS) for each in states_after(engine, text, at)]
+    following = [text[at + step] for at in range(first, len(text) - STEPS) for step in range(1, STEPS + 1)]
+    wanted = np.eye(reference_models.N_VOCAB)[following]
+    fitted = np.linalg.lstsq(np.array(states)[:, :size].astype(np.float64), wanted, rcond=1e-6)[0].T
+    file = with_output(head, fitted.astype(np.float32), target)
+    with localinfer.load(model, spec_draft_model=str(file), ctx_size=128, threads=1, precision="high") as opened:
+        result = generate(opened, spec_type=f"draft-{'dflash' if name == 'dflash' else 'mtp'}", spec_draft_n_max=STEPS,
+                          **options)  # fmt: skip
+    assert result.tokens == alone.tokens
+    assert len({*alone.tokens}) > 3
+    assert result.stats.accepted_tokens > len(text) / 3
+
+
+def with_output(head: Path, matrix: NDArray[np.float32], target: Path) -> Path:
+    """Convert a head with this output layer, which is the embedding of an assistant of Gemma 4."""
+    tensors = load_file(head / "model.safetensors")
+    name = "model.embed_tokens.weight" if "model.embed_tokens.weight" in tensors else "lm_head.weight"
+    save_file({**tensors, name: np.ascontiguousarray(matrix)}, head / "model.safetensors")
+    out = head / "head.gguf"
+    out.unlink(missing_ok=True)
+    return as_type(head, out, "F32", target=target)
+
+
+def states_after(engine: Engine, text: list[int], at: int) -> list[NDArray[np.float32]]:
+    """Return the logits of the draft tokens after the token at a position."""
+    engine.evaluate(text[engine.n_past : at])
+    if engine.compiled_graph.model_graph.draft_block_size:
+        return list(engine.evaluate_draft_block(text[at], at)[:STEPS])
+    states, before = [], None
+    for step in range(STEPS):
+        logits, before = engine.evaluate_draft_head(text[at + step], at, before)
+        states.append(logits.copy())
+    return states
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

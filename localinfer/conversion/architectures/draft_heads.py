@@ -1,0 +1,55 @@
+"""EAGLE-3 and DFlash draft heads for speculative decoding."""
+
+from localinfer.conversion import dflash, eagle3
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architectures.common import GATED_FFN, HEAD_NORMS, INTERLEAVED_ROPE, PRE_NORMS, SEPARATE_QKV
+
+EAGLE3 = Architecture(
+    name="eagle3",
+    name_map_architecture="llama",
+    is_draft_head=True,
+    layer_tensors=("attn_norm", "attn_norm_2", *SEPARATE_QKV, "ffn_norm", *GATED_FFN),
+    model_tensors=("fc",),
+    optional_model_tensors=("token_embd", "output", "enc.output_norm"),
+    shapes={
+        "fc": ("n_embd", "n_features"),
+        "enc.output_norm": ("n_features",),
+        "output": ("n_draft", "n_embd"),
+        "attn_q": ("n_q", "n_pair"),
+        "attn_k": ("n_kv", "n_pair"),
+        "attn_v": ("n_kv", "n_pair"),
+    },
+    tensor_names={
+        "fc.weight": "fc.weight",
+        "input_norm.weight": "enc.output_norm.weight",
+        "norm.weight": "output_norm.weight",
+        "embed_tokens.weight": "token_embd.weight",
+        "hidden_norm": "attn_norm_2",
+    },
+    reorder=INTERLEAVED_ROPE,
+    read_hparams=eagle3.add_sizes,
+    metadata=eagle3.metadata,
+)
+DFLASH = Architecture(
+    name="dflash",
+    name_map_architecture="qwen3",
+    is_draft_head=True,
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *GATED_FFN),
+    model_tensors=("fc", "enc.output_norm"),
+    optional_model_tensors=("token_embd", "output"),
+    shapes={"fc": ("n_embd", "n_features")},
+    tensor_names={
+        "fc.weight": "fc.weight",
+        "hidden_norm.weight": "enc.output_norm.weight",
+        "norm.weight": "output_norm.weight",
+        "embed_tokens.weight": "token_embd.weight",
+    },
+    has_partial_rope=True,
+    may_have_window=True,
+    writes_window_flags=True,
+    read_hparams=dflash.add_sizes,
+    metadata=dflash.metadata,
+    required_values={"rope_is_neox_style": True, "is_causal": False},
+    defaults={"use_sliding_window": False},
+)
+BY_CLASS = {"DFlashDraftModel": DFLASH}

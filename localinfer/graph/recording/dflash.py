@@ -1,0 +1,107 @@
+"""The DFlash draft head (Chen et al., 2026), which has its own file and drafts a block of tokens at once.
+
+    features = inputs of some layers of the model, concatenated
+    g = norm(fc . features)
+    block = embeddings of the last token and of mask tokens in the places of the tokens after it
+    layers like those of Qwen3, with keys and values of the block and, of the tokens before it, of g
+    logits of each mask token from norm(x)
+
+The tokens of a block attend to all tokens before it and to each other. When the model evaluates tokens, the head
+computes g, and with it the keys and values of all its layers. A token of the text replaces what a block wrote to its
+position.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localinfer.graph.attention import rope_of_file, with_window
+from localinfer.graph.decoder import BranchOutput, add_branch
+from localinfer.graph.feed_forward import feed_forward
+from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.attention import AttentionSpec
+from localinfer.graph.properties.model_properties import Block
+from localinfer.graph.recording.attention import HeadNorms, LayerAttention
+from localinfer.graph.recording.draft_head import DraftBlockHead, select_draft_rows
+from localinfer.graph.recording.eagle3 import embed, target_layers
+from localinfer.graph.recording.graph_builder import GraphBuilder
+from localinfer.graph.recording.model_graph import ModelGraph
+
+NAME = "dflash."  # prefix of the head's caches and ops
+MAX_BLOCK = 256  # tokens
+MAX_FEATURES = 64  # layers
+MASK_TOKEN = "tokenizer.ggml.mask_token_id"
+
+
+def feature_layers(head: ModelGraph, model: ModelGraph) -> Sequence[int]:
+    """Return the layers whose inputs the head uses; the number after the last one stands for its output.
+
+    Raises LocalInferError if the head belongs to a model of another shape.
+    """
+    if head.embedding_length != model.embedding_length:
+        what = f"is {head.embedding_length}; the model's embedding has {model.embedding_length} values"
+        raise head.hparams.error("embedding_length", what)
+    key = head.hparams.full_name("target_layers")
+    count = len(head.f.get(key, np.ndarray))
+    if not 1 <= count <= MAX_FEATURES:
+        raise head.hparams.error("target_layers", f"has {count} layers; it must have 1 to {MAX_FEATURES}")
+    return target_layers(head, model, count)
+
+
+def build_dflash_head(head: GraphBuilder, target: GraphBuilder) -> DraftBlockHead:
+    """Build the head after the output layer of the target model. The inputs of the chosen layers must have been
+    captured."""
+    model, own = target.model, head.model
+    graph, features, start_op = model.graph, model.captured_inputs, len(model.graph.ops)
+    assert features is not None
+    own.ids, own.attention = model.ids, model.attention
+    layers = read_layers(head)
+    with graph.reuse_buffers():
+        states = head.norm(head.matmul(features, "fc", head.embedding_length), "enc.output_norm")
+        for layer, blk in zip(layers, head.blocks(), strict=True):
+            own.attention.store(layer, *keys_and_values(head, states, blk))
+    embed_op = len(graph.ops)
+    y = embed(own, model, head.hparams.positive("embedding_scale", 1.0))
+    for layer, blk in zip(layers, head.blocks(), strict=True):
+        h = head.norm(y, f"{blk}attn_norm")
+        q = head.matmul(h, f"{blk}attn_q", blk.heads.count * blk.heads.key)
+        a = own.attention.attend(layer, q, *keys_and_values(head, h, blk))
+        add_branch(head, y, BranchOutput(a, "attn_output"), blk)
+        f = feed_forward(head, head.norm(y, f"{blk}ffn_norm"), blk, "silu")
+        add_branch(head, y, BranchOutput(f, "ffn_down"), blk)
+    block_size = min(head.hparams.count("block_size", minimum=2, maximum=MAX_BLOCK), graph.batch)
+    draft_rows, drafts = select_draft_rows(graph, y, block_size)
+    owner = head if own.tensors.has(f"{own.output_matrix}.weight") else target
+    logits = owner.matmul(head.norm(drafts, "output_norm"), owner.model.output_matrix, model.n_vocab)
+    mask_token = read_mask_token(head, model.n_vocab)
+    own.reject_unused()
+    return DraftBlockHead(start_op, embed_op, draft_rows, logits, drafts.rows, block_size, mask_token)
+
+
+def read_layers(head: GraphBuilder) -> list[LayerAttention]:
+    """Return the attention of each layer. Raises UnsupportedError for a head whose blocks have causal attention."""
+    if head.hparams.flag("attention.causal", default=False):
+        raise head.hparams.unsupported("attention.causal", True)
+    specs, layers = with_window(head, AttentionSpec(rope_of_file(head, "halves"), head_norm="before_rope")), []
+    for number, (heads, spec) in enumerate(zip(head.model.attention_heads, specs, strict=True)):
+        blk = Block(number, heads)
+        norms = (head.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in "qk")
+        if spec.rope and spec.rope.n_rot > heads.key:
+            what = f"is {spec.rope.n_rot}; heads have {heads.key} values"
+            raise head.hparams.error("rope.dimension_count", what)
+        layers.append(LayerAttention(f"{NAME}{blk}", heads, spec, HeadNorms("before_rope", *norms)))
+    return layers
+
+
+def keys_and_values(head: GraphBuilder, x: Buffer, blk: Block) -> tuple[Buffer, Buffer]:
+    """Return the keys and values of a layer for its input, or for the states of the text's tokens."""
+    n, heads = blk.heads.count_kv, blk.heads
+    return head.matmul(x, f"{blk}attn_k", n * heads.key), head.matmul(x, f"{blk}attn_v", n * heads.value)
+
+
+def read_mask_token(head: GraphBuilder, n_vocab: int) -> int:
+    """Return the id of the mask token. Raises LocalInferError unless it is in the vocabulary."""
+    id = head.model.f.get(MASK_TOKEN, int)
+    if not 0 <= id < n_vocab:
+        raise head.model.f.error(MASK_TOKEN, f"is {id}; it must be 0 to {n_vocab - 1}")
+    return id
