@@ -91,7 +91,8 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
         "moe_every_n_layers": Field.uint32(1),
     }
     keys = {"swiglu_limits": "swiglu_clamp_exp", "swiglu_limits_shared": "swiglu_clamp_shexp"}
-    return fields | {name: limits(config, key, hp.n_layer, hp.n_mtp_layers) for key, name in keys.items() if key in config.values}
+    given = {key: name for key, name in keys.items() if key in config.values}
+    return fields | {name: limits(config, key, hp.n_layer, hp.n_mtp_layers) for key, name in given.items()}
 
 
 STEP35 = replace(

@@ -1,6 +1,8 @@
-"""Checks draft heads in separate files: compares llama.cpp's logits with those of torch.
+"""Checks draft heads: compares llama.cpp's logits with those of torch (heads in separate files) and of the naive forward
+pass (MTP heads in the model's file).
 
-    python tests/benchmarks/checks/draft_heads.py                 # all of tests/data/heads
+    python tests/benchmarks/checks/draft_heads.py                 # all of them
+    python tests/benchmarks/checks/draft_heads.py hy_v3 step35    # MTP heads of these reference models
 
 Files and the KV cache are in F32. The table has the largest difference between two logits for each head. llama.cpp's C
 API does not export the functions for heads yet, so this program loads them by their mangled C++ names. Needs the
@@ -27,8 +29,15 @@ import llama_cpp_engine  # noqa: E402, F401  (silences llama.cpp's log)
 import reference_models  # noqa: E402
 import separate_heads  # noqa: E402
 
+from localinfer import naive  # noqa: E402
+from localinfer.gguf.reader import open_gguf  # noqa: E402
+
 Floats = NDArray[np.float32]
-UNKNOWN = {"eagle3-borrowing": "llama.cpp keeps no inputs of smollm3's layers"}
+UNKNOWN = {
+    "eagle3-borrowing": "llama.cpp keeps no inputs of smollm3's layers",
+    "glm-ocr": "llama.cpp does not run its MTP layer",
+    "mimo2": "llama.cpp requires one matrix for queries, keys and values",
+}
 ENCODE, DECODE = 0, 1
 POINTER, FLOATS = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
 
@@ -63,7 +72,13 @@ process = mangled_function("llama_process", INT, POINTER, ctypes.c_int, POINTER)
 def main() -> None:
     print("| head | model | largest difference |")
     print("|---|---|---|")
-    for name in sorted({*separate_heads.NAMES} - {*UNKNOWN}):
+    for name in sys.argv[1:] or sorted({*draft_head_models.NAMES} - {*UNKNOWN}):
+        ids = reference_models.expected(name).ids
+        with tempfile.TemporaryDirectory() as folder:
+            path = draft_head_models.write_with_mtp_head(name, Path(folder), "F32")
+            expected, actual = naive.mtp_logits(naive.Model(open_gguf(path)), ids), mtp_logits_of_llama_cpp(path, ids)
+        print(f"| MTP | {name} | {np.abs(actual - expected).max():.1e} |")
+    for name in [] if sys.argv[1:] else sorted({*separate_heads.NAMES} - {*UNKNOWN}):
         model = separate_heads.read_description(name)["model"]
         with tempfile.TemporaryDirectory() as folder:
             pair = draft_head_models.write_model_and_head(name, Path(folder))
@@ -128,16 +143,32 @@ def read_features(pair: draft_head_models.Pair, ids: list[int], count: int) -> t
     return head, context, np.concatenate([copied(inputs_of(whole, layer), n, n_model) for layer in layers], axis=1)
 
 
+def mtp_logits_of_llama_cpp(path: Path, ids: list[int]) -> Floats:
+    """Return the logits of the MTP head in a model's file for each token, given the state before it: 0 before the first
+    one."""
+    model = loaded(path)
+    whole = context_of(model)
+    head = context_of(model, whole, C.LLAMA_CONTEXT_TYPE_MTP)
+    keep_states(whole, True, False)
+    run(whole, DECODE, ids, None)
+    states = copied(states_of(whole), len(ids), C.llama_model_n_embd(model))
+    states[1:], states[0] = states[:-1].copy(), 0
+    run(head, DECODE, ids, states)
+    return copied(C.llama_get_logits(head), len(ids), reference_models.N_VOCAB)
+
+
 def loaded(path: Path) -> Any:
-    return C.llama_model_load_from_file(str(path).encode(), C.llama_model_default_params())
+    params = C.llama_model_default_params()
+    params.load_mtp = True
+    return C.llama_model_load_from_file(str(path).encode(), params)
 
 
-def context_of(model: Any, other: Any = None) -> Any:
+def context_of(model: Any, other: Any = None, kind: int = C.LLAMA_CONTEXT_TYPE_DEFAULT) -> Any:
     params = C.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 128
     params.n_threads = params.n_threads_batch = 1
     params.type_k = params.type_v = params.flash_attn_type = 0
-    params.ctx_other = other
+    params.ctx_other, params.ctx_type = other, kind
     return C.llama_init_from_model(model, params)
 
 
