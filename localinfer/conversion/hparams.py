@@ -60,6 +60,7 @@ class HParams:
     weight_factors: Mapping[str, NDArray[np.float32]] = field(
         default_factory=dict
     )  # factors multiplied into tensors, or into each of their rows
+    constant_tensors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # which no checkpoint has
     ternary_scale_power: int = 0  # power of the scale of packed ternary matrices (1 or -1); 0: not packed
 
     def size(self, name: str) -> int:

@@ -124,8 +124,8 @@ def convert(
         reject_leftover(tensor, name, architecture, hparams)
     for name, other in architecture.copied_tensors.items():
         tensors[name] = replace(tensors[other], name=name)
-    for name, factors in hparams.rope.factors.items():
-        tensors[name] = SourceTensor(name, factors.shape, F32, partial(to_bytes, factors))
+    for name, values in {**hparams.rope.factors, **hparams.constant_tensors}.items():
+        tensors[name] = SourceTensor(name, values.shape, F32, partial(to_bytes, values))
     return tensors
 
 

@@ -85,9 +85,11 @@ class Builder(ABC, Generic[X]):
     # --- rows ---
 
     @abstractmethod
-    def norm(self, x: X, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0) -> X:
-        """Return norm(x) * weight (+ bias): LayerNorm if `uses_layer_norm`, else RMSNorm. With `layer_norm_eps`, it is
-        a LayerNorm with this epsilon."""
+    def norm(
+        self, x: X, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0, eps: float | None = None
+    ) -> X:
+        """Return norm(x) * weight (+ bias): LayerNorm if `uses_layer_norm`, else RMSNorm, with the epsilon `eps` (None:
+        the model's). With `layer_norm_eps`, it is a LayerNorm with this epsilon."""
 
     @abstractmethod
     def norm_groups(
@@ -98,8 +100,8 @@ class Builder(ABC, Generic[X]):
         the same for all groups, or differ with `per_group_weight`."""
 
     @abstractmethod
-    def add_norm(self, x: X, branch: X, name: str) -> None:
-        """Add norm(branch) * weight to x. Overwrites the branch."""
+    def add_norm(self, x: X, branch: X, name: str, *, eps: float | None = None) -> None:
+        """Add norm(branch) * weight to x, with the epsilon `eps` (None: the model's). Overwrites the branch."""
 
     @abstractmethod
     def add(self, x: X, branch: X, factor: float = 1.0) -> None:

@@ -47,6 +47,7 @@ class DecoderSpec:
     row_norm: bool = False  # RMSNorm over whole rows of queries and keys
     pre_norms: Mapping[str, str] = field(default_factory=lambda: PRE_NORMS)
     post_norms: Mapping[str, str] = field(default_factory=lambda: NO_BRANCH_NORMS)
+    post_norm_eps: float | None = None  # the epsilon of `post_norms`, if it is another one
     parallel: bool = False  # both branches have the residual stream before the layer as input
     sub_norms: bool = False  # a norm before the last matrix of each branch
     router: Router | None = None  # layers with a router tensor are mixtures of experts, possibly with a shared expert
@@ -54,6 +55,7 @@ class DecoderSpec:
     qkv_bias: bool = False
     learned_positions: bool = False
     embedding_norm: bool = False  # a norm of the embedding, which also replaces a missing first norm
+    unweighted_embedding_norm: bool = False  # RMSNorm of the embedding without weights
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
@@ -85,6 +87,8 @@ def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = Non
         g.embeddings.add_positions(x)
     if spec.embedding_norm:
         g.norm(x, "token_embd_norm", in_place=True)
+    if spec.unweighted_embedding_norm:
+        g.norm_groups(x, g.embedding_length, out=x)
     apply_block: BlockFunction[X] = partial(apply_decoder_block, g, spec, mixer)
     for blk in g.blocks():
         apply_block(blk, x)
@@ -100,8 +104,9 @@ def apply_decoder_block(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None
     h = g.norm(x, f"{blk}{spec.pre_norms['attention']}") if spec.pre_norms and not has_no_norm else x
     mixed = mixer(blk, h) if mixer else None
     attention = attention_branch(g, spec, blk, h) if mixed is None else mixed
+    add = partial(add_branch, g, x, blk=blk, scale=spec.residual_scale, eps=spec.post_norm_eps)
     if not spec.parallel:
-        add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale, "attn_out")
+        add(attention, norm=spec.post_norms.get("attention"), point="attn_out")
         g.point(x, f"{blk}resid_mid")
     if not spec.pre_norms:
         h = x
@@ -109,8 +114,8 @@ def apply_decoder_block(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None
         h = g.norm(x, f"{blk}{spec.pre_norms['feed_forward']}")
     network = feed_forward_branch(g, spec, blk, h)
     if spec.parallel:
-        add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale, "attn_out")
-    add_branch(g, x, network, blk, spec.post_norms.get("feed_forward"), spec.residual_scale, "ffn_out")
+        add(attention, norm=spec.post_norms.get("attention"), point="attn_out")
+    add(network, norm=spec.post_norms.get("feed_forward"), point="ffn_out")
 
 
 def attention_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> BranchOutput[X]:
@@ -154,9 +159,10 @@ def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> B
 
 def add_branch(
     g: Builder[X], x: X, output: BranchOutput[X], blk: Block, norm: str | None = None, scale: float = 1.0,
-    point: str = "",
+    point: str = "", eps: float | None = None,
 ) -> None:  # fmt: skip
-    """Add a branch to x: project it with its matrix, if it has one, then normalize it with `norm` or scale it.
+    """Add a branch to x: project it with its matrix, if it has one, then normalize it with `norm`, whose epsilon is
+    `eps` (None: the model's), or scale it.
 
     `point` names what is added, before it is scaled.
     """
@@ -166,10 +172,10 @@ def add_branch(
         return
     y = g.matmul(output.branch, f"{blk}{matrix}", n) if matrix else output.branch
     if norm and not is_read:
-        g.add_norm(x, y, f"{blk}{norm}")
+        g.add_norm(x, y, f"{blk}{norm}", eps=eps)
         return
     if norm:
-        y = g.norm(y, f"{blk}{norm}")
+        y = g.norm(y, f"{blk}{norm}", eps=eps)
     if is_read:
         g.point(y, f"{blk}{point}")
     g.add(x, y, scale)

@@ -113,13 +113,15 @@ class NumpyBuilder(PointBuilder):
 
     # --- rows ---
 
-    def norm(self, x: Floats, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0) -> Floats:
+    def norm(
+        self, x: Floats, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0, eps: float | None = None
+    ) -> Floats:
         if in_place:
-            x[:] = self.norm(x, name, layer_norm_eps=layer_norm_eps)
+            x[:] = self.norm(x, name, layer_norm_eps=layer_norm_eps, eps=eps)
             return x
         normalize = layer_norm if self.uses_layer_norm or layer_norm_eps else rms_norm
         weight = self.model[name] if self.properties.has_norm_weights else np.ones(x.shape[1], x.dtype)
-        self.point(y := normalize(x, weight, layer_norm_eps or self.eps) + self.model.bias(name), name)
+        self.point(y := normalize(x, weight, layer_norm_eps or eps or self.eps) + self.model.bias(name), name)
         return y
 
     def norm_groups(
@@ -134,8 +136,8 @@ class NumpyBuilder(PointBuilder):
             out[:] = y
         return y
 
-    def add_norm(self, x: Floats, branch: Floats, name: str) -> None:
-        x += self.norm(branch, name)
+    def add_norm(self, x: Floats, branch: Floats, name: str, *, eps: float | None = None) -> None:
+        x += self.norm(branch, name, eps=eps)
 
     def add(self, x: Floats, branch: Floats, factor: float = 1.0) -> None:
         x += factor * branch

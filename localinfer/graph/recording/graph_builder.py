@@ -116,7 +116,9 @@ class GraphBuilder(Builder[Buffer]):
 
     # --- rows ---
 
-    def norm(self, x: Buffer, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0) -> Buffer:
+    def norm(
+        self, x: Buffer, name: str, *, in_place: bool = False, layer_norm_eps: float = 0.0, eps: float | None = None
+    ) -> Buffer:
         y = x if in_place else self._graph.buffer(x.n, x.rows)
         if self.properties.has_norm_weights:
             weight = self.tensors.vector(self.tensors.full_name(name), x.n)
@@ -125,12 +127,13 @@ class GraphBuilder(Builder[Buffer]):
         if self.uses_layer_norm or layer_norm_eps:
             self._graph.op(
                 name, LAYER_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 8), x=x, weight=weight,
-                bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=layer_norm_eps or self.eps, y=y, q=y.quantized,
+                bias=self.tensors.bias(name, x.n) or 0, n=x.n, eps=layer_norm_eps or eps or self.eps, y=y,
+                q=y.quantized,
             )  # fmt: skip
         else:
             self._graph.op(
                 name, RMS_NORM, x.rows, constants=self._graph.layouts, chunks=(0, 8), x=x, weight=weight, n=x.n,
-                eps=self.eps, y=y, q=y.quantized,
+                eps=eps or self.eps, y=y, q=y.quantized,
             )  # fmt: skip
         self.point(y, name)
         return y
@@ -154,12 +157,14 @@ class GraphBuilder(Builder[Buffer]):
         )  # fmt: skip
         return y
 
-    def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
+    def add_norm(self, x: Buffer, branch: Buffer, name: str, *, eps: float | None = None) -> None:
         if self.uses_layer_norm or self.asks_for(name):
-            self.add(x, self.norm(branch, name))
+            self.add(x, self.norm(branch, name, eps=eps))
             return
         weight = self.tensors.vector(self.tensors.full_name(name), x.n)
-        self._graph.op(name, ADD_NORM, x.rows, chunks=(0, 8), branch=branch, weight=weight, n=x.n, eps=self.eps, x=x)
+        self._graph.op(
+            name, ADD_NORM, x.rows, chunks=(0, 8), branch=branch, weight=weight, n=x.n, eps=eps or self.eps, x=x
+        )
 
     def add(self, x: Buffer, branch: Buffer, factor: float = 1.0) -> None:
         self._graph.op("add", ADD, x.rows, chunks=(0, 8), branch=branch, factor=factor, n=x.n, x=x)

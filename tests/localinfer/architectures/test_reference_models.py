@@ -120,7 +120,7 @@ def test_deepseek_ocr_rotates_whole_heads_where_files_say_0(file: File) -> None:
         naive.forward(naive.Model(replace(f, metadata={**f.metadata, key: 16})), reference.ids)
 
 
-@pytest.mark.parametrize("name", ["afmoe", "llama4"])
+@pytest.mark.parametrize("name", ["afmoe", "llama4", "muse-glimmer"])
 def test_files_without_the_window_that_the_architecture_has_are_refused(name: str, file: File) -> None:
     f, key = open_gguf(file(name, "F32")), f"{name}.attention.sliding_window"
     with pytest.raises(UnsupportedError, match=r"attention\.sliding_window: 0 is not supported"):

@@ -26,7 +26,9 @@ from localinfer.gguf.source import Field, Source
 from localinfer.graph.properties.recurrence import RECURRENT_KEYS
 
 CONVERSION: dict[str, Any] = recorded.read("conversion")
-STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  # parts of one tensor of a GGUF file
+STACKED = re.compile(  # parts of one tensor of a GGUF file
+    r"\.norms\.|\.(chunk_)?experts\.|altup\w*_projections|\.attn\.x_"
+)
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that use the keys and values of other layers
 each = pytest.mark.parametrize("name", reference_models.NAMES)
 one_of_each_architecture = pytest.mark.parametrize("name", reference_models.one_of_each_architecture())
@@ -403,6 +405,13 @@ def test_unexpected_tensor(name: str, tmp_path: Path) -> None:
         altered(folder, lambda tensors, extra=extra: tensors.pop(extra))
 
 
+@pytest.mark.parametrize(("key", "value"), [("layer_rope_theta", [5e5] * 4), ("layer_types", None)])
+def test_muse_glimmer_rotates_heads_with_a_window_only(key: str, value: Any, tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("muse-glimmer", tmp_path)
+    edit_json(folder / "config.json", lambda config: config["text_config"].update({key: value}))
+    assert key in str(refusal(folder))
+
+
 def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
     """Some checkpoints of cohere2 have biases, in all layers."""
     folder, bias = reference_models.checkpoint("cohere2", tmp_path), "model.layers.{}.self_attn.q_proj.bias"
@@ -461,6 +470,7 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("step35", {"swiglu_limits": [7.0]}, "swiglu_limits: must be 3 numbers, none below 0"),
         ("step35", {"attention_other_setting": {"num_attention_heads": 3, "num_attention_groups": 2}}, "must divide 3"),
         ("dbrx", {"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights: 2 is not supported"),
+        ("muse-glimmer", {"text_config": {"post_norm_eps": 1e-5}}, "post_norm_eps: 1e-05 is not supported"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
         ("gemma", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
         ("cohere2", {"layer_types": ["global"] * 5}, "layer_types: must be full_attention or sliding_attention 5 t"),
