@@ -7,6 +7,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.adapters import Adapters
+from localinfer.graph.properties.repeated_layers import with_repeated_layers
 from localinfer.graph.properties.router import router_bias
 from localinfer.naive.formulas import Floats
 from localinfer.naive.tensor_types import decode
@@ -24,7 +25,7 @@ class Model:
     whole, chunk = 1 << 27, 1 << 23
 
     def __init__(self, file: GGUF, dtype: DTypeLike = np.float64) -> None:
-        self.file, self.dtype = file, np.dtype(dtype)
+        self.file, self.dtype = with_repeated_layers(file), np.dtype(dtype)
         self.weights: dict[str, Floats] = {}
         self.n_ctx = self.sinks = 0  # if set, the context shift policy: see attend
         self.ctx_size = 0  # the context length for RoPE extension; 0: the trained one
@@ -109,7 +110,8 @@ class Model:
     def changed(self, name: str, x: Floats, expert: int | None = None) -> Floats | float:
         """Return what adapters add to the product of a matrix, or of an expert's, with x."""
         total: Floats | float = 0.0
-        for a, b, factor in self.changes.get(f"{name}.weight", ()):
+        tensor = self.file.tensors.get(f"{name}.weight")
+        for a, b, factor in self.changes.get(tensor.name if tensor else f"{name}.weight", ()):
             a, b = (each if expert is None else each[expert] for each in (a, b))
             total = total + factor * ((x @ a.T) @ b.T)
         return total

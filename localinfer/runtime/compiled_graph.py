@@ -24,6 +24,7 @@ from localinfer.graph.properties.direction import is_causal, is_diffusion
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import has_decoder, trained_context
 from localinfer.graph.properties.published_windows import missing_window_warnings
+from localinfer.graph.properties.repeated_layers import with_repeated_layers
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead
 from localinfer.graph.recording.graph_builder import GraphBuilder
@@ -378,6 +379,7 @@ def build_graph(
     of images and sounds can take the place of tokens.
     """
     build_model = architectures.find_build_function(f, options.architecture)
+    f = with_repeated_layers(f)
     keys = Hyperparameters(f)
     causal, diffusion = is_causal(keys), is_diffusion(keys)
     largest_context = SMALLEST_DEFAULT_CONTEXT if diffusion else LARGEST_DEFAULT_CONTEXT

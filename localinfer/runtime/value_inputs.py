@@ -8,6 +8,7 @@ the output of attention by (A X) E^T, and costs as much as with the inputs A X. 
 effect. An attention sink has as large an effect as all tokens that attend to it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple
@@ -119,10 +120,11 @@ class AttentionObserver:
 
 def value_rows(engine: Engine, max_parts: int = MAX_PARTS) -> dict[str, ValueRows]:
     """Return the rows that make the values of each layer, by the name of their matrix. Layers whose values are not the
-    product with a matrix have none."""
-    found = dict[str, ValueRows]()
-    for layer, visible in engine.compiled_graph.model_graph.attention.layers.values():
-        if weight := layer.v_weight:
+    product with a matrix, or with one that other layers have, too, have none."""
+    found, layers = dict[str, ValueRows](), engine.compiled_graph.model_graph.attention.layers.values()
+    uses = Counter(layer.v_weight.name for layer, _ in layers if layer.v_weight)
+    for layer, visible in layers:
+        if (weight := layer.v_weight) and uses[weight.name] == 1:
             whole = engine.file.tensors[weight.name]
             first = (weight.offset - whole.offset) // (whole.nbytes // whole.shape[0])
             found[weight.name] = ValueRows(layer, visible, first, weight.shape[0], max_parts)

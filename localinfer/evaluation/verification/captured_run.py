@@ -18,6 +18,7 @@ from localinfer.gguf.reader import GGUF
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.points import LAYER
 from localinfer.graph.properties.adapters import Adapters
+from localinfer.graph.properties.repeated_layers import with_repeated_layers
 from localinfer.graph.recording.attention import LayerAttention
 from localinfer.graph.recording.model_graph import HookedGraph
 from localinfer.graph.recording.operation_log import LoggedOperation, OperationLog
@@ -201,7 +202,7 @@ class CaptureGraph:
 
 def layer_prefixes(f: GGUF) -> set[str]:
     """Return the prefixes of the names of tensors in layers."""
-    return {layer[0] for layer in map(LAYER.match, f.tensors) if layer}
+    return {layer[0] for layer in map(LAYER.match, with_repeated_layers(f).tensors) if layer}
 
 
 @contextmanager

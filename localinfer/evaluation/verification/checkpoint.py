@@ -65,8 +65,10 @@ def compute_hidden_states(
         raise LocalInferError(f"{checkpoint}: transformers: {' '.join(str(error).split())}") from None
     outputs: dict[str, Floats] = {}
 
-    def keep(name: str, _module: Any, _inputs: Any, output: Any) -> None:
-        outputs[name] = (output[0] if isinstance(output, tuple) else output).squeeze(0).numpy()
+    def keep(group: str, number: int, _module: Any, _inputs: Any, output: Any) -> None:
+        while f"{group}.{number}." in outputs:  # the model applies its layers several times
+            number += n_layers[group]
+        outputs[f"{group}.{number}."] = (output[0] if isinstance(output, tuple) else output).squeeze(0).numpy()
 
     parts = {ENCODER: "get_encoder", DECODER: "get_decoder"}
     for group, count in n_layers.items():
@@ -75,7 +77,7 @@ def compute_hidden_states(
         if (layers := next(lists, None)) is None:
             raise LocalInferError(f"{checkpoint}: has other layers than the model, which has {count}")
         for number, layer in enumerate(layers):
-            layer.register_forward_hook(partial(keep, f"{group}.{number}."))
+            layer.register_forward_hook(partial(keep, group, number))
     first = encoder_length(tokens)
     inputs = [[~id for id in tokens[:first]], tokens[first:]] if first else [tokens]
     names = ("input_ids", "decoder_input_ids")

@@ -14,6 +14,7 @@ from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.properties.adapters import Adapters, LowRankChange
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import ModelProperties
+from localinfer.graph.properties.repeated_layers import has_repeated_layers
 from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead, DraftHeadStates
@@ -88,7 +89,7 @@ class ModelGraph(ModelProperties):
         self.adapter_scales = graph.region(4 * graph.batch * self.n_adapters)  # float32 [batch][n_adapters]
         self.captured_inputs: Buffer | None = None  # the inputs of the layers of `capture_inputs`, concatenated
         self._captured_layers: Sequence[int] = ()
-        self.has_cross_layer_inputs = False  # layers have inputs other than the residual stream
+        self.has_cross_layer_inputs = has_repeated_layers(f)  # layers share more than the residual stream
         self.residual: Buffer | None = None
         self.final_states_buffer: Buffer | None = None
         self.final_states_end = 0
@@ -159,6 +160,7 @@ class ModelGraph(ModelProperties):
 
     def low_rank(self, name: str) -> LowRankChange | None:
         """Return what adapters change in a tensor, or None. The caller records it."""
+        name = self.f.tensors[name].name if name in self.f.tensors else name
         self._adapted.add(name)
         return self.adapters.low_rank(name) if self.adapters else None
 

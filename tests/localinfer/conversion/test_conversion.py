@@ -471,6 +471,7 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("step35", {"attention_other_setting": {"num_attention_heads": 3, "num_attention_groups": 2}}, "must divide 3"),
         ("dbrx", {"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights: 2 is not supported"),
         ("muse-glimmer", {"text_config": {"post_norm_eps": 1e-5}}, "post_norm_eps: 1e-05 is not supported"),
+        ("nanbeige", {"num_loops": 342}, "num_loops: is 342; it must be 1 to 341"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
         ("gemma", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
         ("cohere2", {"layer_types": ["global"] * 5}, "layer_types: must be full_attention or sliding_attention 5 t"),
