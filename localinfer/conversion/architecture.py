@@ -64,7 +64,7 @@ class Architecture:
     optional_model_tensors: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # overrides of tensor_shapes.py
     no_weight_suffix: tuple[str, ...] = ("ssm_a", "ssm_d")  # layer tensors whose names do not end in ".weight"
-    layer_numbers: Mapping[str, str] = field(default_factory=dict)  # stored numbers of each layer -> GGUF's whole keys
+    layer_numbers: Mapping[str, str] = field(default_factory=dict)  # stored numbers (of layers: {}) -> whole GGUF keys
     final_shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GGUF shapes, if stored ones differ
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # changes the order of rows or columns
     fused_sources: Mapping[str, str] = field(default_factory=dict)  # tensor -> fused checkpoint tensor it may be in

@@ -1,4 +1,5 @@
-"""Numbers that a checkpoint stores as a tensor in each layer, and GGUF as metadata: an array of a number per layer."""
+"""Numbers that a checkpoint stores as a tensor, in each layer or once, and GGUF as metadata: an array of a number per
+layer, or a number."""
 
 from collections.abc import Mapping
 
@@ -16,12 +17,12 @@ def split(
 ) -> tuple[dict[str, StoredTensor], dict[str, Field]]:
     """Return the tensors without those of `architecture.layer_numbers`, and the fields that these become.
 
-    Raises LocalInferError if a layer lacks a number, or has several.
+    Raises LocalInferError if a number is missing, or several are in its place.
     """
     remaining, fields = dict(stored), {}
     for name, key in architecture.layer_numbers.items():
         values = []
-        for layer in range(n_layer):
+        for layer in range(n_layer if "{}" in name else 1):
             full_name = name.format(layer)
             if full_name not in remaining:
                 raise folder.error(f"tensor {full_name}: is missing")
@@ -29,5 +30,5 @@ def split(
             if tensor.shape not in ((), (1,)):
                 raise tensor.error(f"has shape {list(tensor.shape)}, not [1]")
             values.append(float(to_float32(tensor).reshape(-1)[0]))
-        fields[key] = Field.numbers(np.array(values, np.float32))
+        fields[key] = Field.numbers(np.array(values, np.float32)) if "{}" in name else Field.float32(values[0])
     return remaining, fields

@@ -57,6 +57,10 @@ class Builder(ABC, Generic[X]):
         of both kinds."""
         self.properties.use_layer_norm(weights=weights)
 
+    def use_unweighted_norms(self) -> None:
+        """Make all norms RMSNorms without weights."""
+        self.properties.has_norm_weights = False
+
     @property
     @abstractmethod
     def recurrent(self) -> "RecurrentOperations[X]":
@@ -97,7 +101,8 @@ class Builder(ABC, Generic[X]):
         out: X | None = None,
     ) -> X:  # fmt: skip
         """Normalize every `size` values of x by RMSNorm, with the weights of a tensor if there is one. The weights are
-        the same for all groups, or differ with `per_group_weight`."""
+        the same for all groups, or differ with `per_group_weight`: then all values of a group may have the same one,
+        in a tensor of shape (groups, 1)."""
 
     @abstractmethod
     def add_norm(self, x: X, branch: X, name: str, *, eps: float | None = None) -> None:

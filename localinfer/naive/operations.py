@@ -130,7 +130,7 @@ class NumpyBuilder(PointBuilder):
     ) -> Floats:  # fmt: skip
         groups = x.reshape(len(x), -1, size)
         weight = self.model.vector(tensor) if tensor else np.ones(size, x.dtype)
-        weight = weight.reshape(-1, size) if per_group_weight else weight
+        weight = weight.reshape(groups.shape[1], -1) if per_group_weight else weight
         y = rms_norm(groups, weight, eps or self.eps).reshape(x.shape)
         if out is not None:
             out[:] = y

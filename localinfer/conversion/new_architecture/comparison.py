@@ -130,7 +130,7 @@ def compare(survey: Survey, architecture: Architecture, own_name: str = "") -> C
     used = {*sources.values(), *(f"{kind}.{end}" for kind in architecture.mxfp4_rows for end in ("blocks", "scales"))}
     known = {kind: tensor for kind, tensor in names.items() if kind in used}
     missing = [kind for kind in required if sources[kind] not in names]
-    missing += [name for name in architecture.layer_numbers if name not in survey.layers]
+    missing += [name for name in architecture.layer_numbers if name not in {*survey.layers, *survey.tensors}]
     return Comparison(
         architecture=architecture,
         known=known,

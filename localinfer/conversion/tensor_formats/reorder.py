@@ -1,4 +1,4 @@
-"""Reorder the rows of a matrix, or the values of a bias, to GGUF's order. Values of any dtype are only moved.
+"""Reorder the rows of a matrix, or the values of a bias, to GGUF's order. Values of any dtype are moved or negated.
 
 Each function takes the values, (rows, ...), and the hyperparameters. In the docstrings, q1 and so on stand for all
 rows of a head.
@@ -118,6 +118,24 @@ def interleave_query_halves(values: Values, hp: HParams) -> Values:
 def interleave_key_halves(values: Values, hp: HParams) -> Values:
     """Return key rows with the halves of each head interleaved."""
     return interleave_halves(values, hp.n_head_kv)
+
+
+def negate_second_halves(values: Values, heads: int) -> Values:
+    """Return rows whose second half of each head has the other sign, for models that rotate in the other direction."""
+    rows = values.reshape(heads, 2, -1).copy()
+    bits = rows[:, 1].view(f"u{values.itemsize}")
+    bits ^= bits.dtype.type(1 << (8 * values.itemsize - 1))  # the sign of a float of any type
+    return rows.reshape(values.shape)
+
+
+def reverse_query_rotation(values: Values, hp: HParams) -> Values:
+    """Return query rows for a rotation in the other direction."""
+    return negate_second_halves(values, hp.n_head)
+
+
+def reverse_key_rotation(values: Values, hp: HParams) -> Values:
+    """Return key rows for a rotation in the other direction."""
+    return negate_second_halves(values, hp.n_head_kv)
 
 
 def halve_pairs(values: Values, heads: int, n_rot: int) -> Values:
@@ -251,8 +269,8 @@ def gqa_values(values: Values, hp: HParams) -> Values:
     return split_gqa_qkv(values, hp)[2].reshape(-1, *values.shape[1:])
 
 
-# Functions that also reorder columns, which is impossible for types whose columns are stored in blocks.
+# Functions that reorder columns or change values, which is impossible for types whose columns are stored in blocks.
 COLUMN_REORDERS = (
     transpose, even_columns, odd_columns, first_columns, last_columns, latent_keys, latent_values, interleave_columns,
-    group_tiled_columns, split_and_transpose_experts,
+    group_tiled_columns, split_and_transpose_experts, reverse_query_rotation, reverse_key_rotation,
 )  # fmt: skip

@@ -26,7 +26,7 @@ from localinfer.graph.properties.attention import VALUE_GROUP, AttentionHeads, A
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block
 from localinfer.graph.properties.rope import Rope, read_rope
-from localinfer.graph.properties.tensors import constant_tensor, row_slice
+from localinfer.graph.properties.tensors import Tensors, constant_tensor, row_slice
 from localinfer.graph.recording import matrix_products
 from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
@@ -151,7 +151,7 @@ class GraphBuilder(Builder[Buffer]):
         y, shape = out or self._graph.buffer(x.n, x.rows), (x.n // size, size) if per_group_weight else (size,)
         self._graph.op(
             tensor or "norm_groups", NORM_GROUPS, x.rows, chunks=(1, 8), x=x, count=x.n // size, size=size,
-            weight=self.tensors.floats(tensor, *shape) if tensor else 0, step=size if per_group_weight else 0,
+            weight=group_weights(self.tensors, tensor, shape) if tensor else 0, step=size if per_group_weight else 0,
             eps=eps or self.eps,
             y=y,
         )  # fmt: skip
@@ -315,6 +315,14 @@ class GraphBuilder(Builder[Buffer]):
         heads = AttentionHeads(weights.n, 1, k.n, k.n)
         layer = LayerAttention(f"{blk}indexer.", heads, AttentionSpec(rope))
         self.model.attention.select_positions(layer, q, k, weights, top_k)
+
+
+def group_weights(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the weights of a norm of groups: (size,) or (groups, size), where the file may have (groups, 1)."""
+    found, one_each = tensors.f.tensors.get(name), (shape[0], 1)
+    if len(shape) == 1 or found is None or found.shape != one_each:
+        return tensors.floats(name, *shape)
+    return constant_tensor(name, np.repeat(tensors.floats(name, *one_each).data.view(np.float32), shape[-1]))
 
 
 def key_bias(model: ModelGraph, blk: Block) -> Tensor | None:
