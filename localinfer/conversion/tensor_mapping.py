@@ -34,7 +34,7 @@ LERP_LETTERS = "rwkvag"  # RWKV's token-shift interpolations, in GGUF's order
 STACK_MEMBER = re.compile(  # one norm per head, or one matrix per expert or residual stream
     r"(?P<all>.*_layernorm\.norms|.*altup\w*_projections)\.(?P<number>\d+)\.weight"
     r"|(?P<lerps>.*\.attn\.x_)(?P<letter>[rwkvag])"
-    r"|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.(?P<ending>weight|scale|input_scale)"
+    r"|(?P<experts>.*\.(?:chunk_)?experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.(?P<ending>weight|scale|input_scale)"
 )
 BLOCK_TENSOR = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|\.scale|\.input_scale|)")
 

@@ -103,4 +103,6 @@ def active_part(f: GGUF, tensor: Tensor, whole: int) -> int:
     count, used = (f.metadata.get(f"{name}.expert_{key}") for key in ("count", "used_count"))
     if not (isinstance(count, int) and isinstance(used, int) and 0 < used <= count):
         count = used = 1
+    if "_chexps." in tensor.name:  # adjugate experts, which several of the chosen ones may share
+        return whole * min(used, tensor.shape[0]) // tensor.shape[0]
     return whole * used // count if "_exps." in tensor.name and tensor.shape[:1] == (count,) else whole

@@ -54,6 +54,8 @@ POINTS: Mapping[str, str] = {
     "ffn_gate_exps": "gates of the chosen experts, before the activation function, expert after expert",
     "ffn_up_exps": "up projections of the chosen experts, expert after expert",
     "ffn_gate_up_exps": "both of them in one product: gate and up of the first expert, of the second one, ...",
+    "ffn_gate_chexps": "gates of the adjugate experts of the chosen experts, before the activation function",
+    "ffn_up_chexps": "up projections of the adjugate experts of the chosen experts",
     "ffn_experts": "weighted sum of the chosen experts' outputs",
     "ffn_gate_shexp": "gate of the shared expert, before the activation function",
     "ffn_up_shexp": "up projection of the shared expert",

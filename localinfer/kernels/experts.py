@@ -202,14 +202,14 @@ def write_run(runs: int, number: int, expert: int, first: int, count: int) -> No
 def sort_by_expert(tile: int, max_small_rows: int) -> Body:
     """Make the kernel that assigns rows to pairs and stores the runs of each expert. Experts with at most
     `max_small_rows` rows belong to the small group. `small_rows` and `large_rows` receive the number of rows of each
-    group."""
+    group. The expert of a pair is its id / `share`, rounded down."""
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         pairs, row, runs, tiled_row, tiled_runs = load(int64, args.tokens) * args.used, 0, 0, 0, 0
         for expert in range(args.n_expert):
             store(scratch + 8 * expert, 0)
         for pair in range(pairs):
-            counter = scratch + 8 * int64(load(int32, args.ids + 4 * pair))
+            counter = scratch + 8 * (int64(load(int32, args.ids + 4 * pair)) // args.share)
             store(counter, load(int64, counter) + 1)
         for expert in range(args.n_expert):
             count = load(int64, scratch + 8 * expert)  # replaced below by the row of the expert's next pair
@@ -225,7 +225,7 @@ def sort_by_expert(tile: int, max_small_rows: int) -> Body:
                 store(scratch + 8 * expert, row)
                 row, runs = row + count, runs + 1
         for pair in range(pairs):
-            counter = scratch + 8 * int64(load(int32, args.ids + 4 * pair))
+            counter = scratch + 8 * (int64(load(int32, args.ids + 4 * pair)) // args.share)
             row_number = load(int64, counter)
             store(args.pair_rows + 4 * pair, int32(row_number))
             if row_number >= 0:

@@ -182,7 +182,7 @@ SCALE_EXPERT_ROWS = KernelSignature.parse(
 )
 SORT_BY_EXPERT = KernelSignature.parse(
     "localinfer.kernels.experts:sort_by_expert",
-    "tokens ids n_expert used small_rows:out small_order:out small_runs:out large_rows:out large_order:out "
+    "tokens ids share n_expert used small_rows:out small_order:out small_runs:out large_rows:out large_order:out "
     "large_runs:out pair_rows:out",
 )
 GATHER = KernelSignature.parse("localinfer.kernels.experts:gather", "tokens x order weights used n y:out q:out")

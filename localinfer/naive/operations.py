@@ -393,6 +393,10 @@ class NumpyExperts(ExpertOperations[Floats]):
         x = h[:, None] * weights[:, :, None] if router.weighs_inputs else np.repeat(h[:, None], router.used, axis=1)
         outputs = self.products(self.hidden(x, blk, ids, activation, gated=gated), f"{blk}ffn_down_exps", ids)
         y += (outputs if router.weighs_inputs else outputs * weights[:, :, None]).sum(axis=1)
+        if router.per_adjugate:
+            ids = ids // router.per_adjugate
+            outputs = self.products(self.hidden(x, blk, ids, activation, kind="chexps"), f"{blk}ffn_down_chexps", ids)
+            y += router.adjugate_scale * (outputs * weights[:, :, None]).sum(axis=1)
         self.g.point(y, f"{blk}ffn_experts")
         return y
 
@@ -405,12 +409,14 @@ class NumpyExperts(ExpertOperations[Floats]):
     def sigmoid_gate(self, y: Floats, h: Floats, name: str) -> None:
         y *= sigmoid(h @ self.model[name].reshape(-1, 1))
 
-    def hidden(self, x: Floats, blk: Block, ids: NDArray[np.int64], activation: str, *, gated: bool) -> Floats:
+    def hidden(
+        self, x: Floats, blk: Block, ids: NDArray[np.int64], activation: str, *, gated: bool = True, kind: str = "exps"
+    ) -> Floats:
         """Return the inputs of the experts' last matrices, (tokens, used, n). x are those of the first ones."""
 
         def products(name: str) -> Floats:
-            y = self.products(x, f"{blk}ffn_{name}_exps", ids)
-            self.g.point(y.reshape(len(y), -1), f"{blk}ffn_{name}_exps")  # a view, in which patches write
+            y = self.products(x, f"{blk}ffn_{name}_{kind}", ids)
+            self.g.point(y.reshape(len(y), -1), f"{blk}ffn_{name}_{kind}")  # a view, in which patches write
             return y
 
         if not gated:

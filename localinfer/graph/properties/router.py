@@ -17,6 +17,9 @@ class Router:
 
     If experts are in `groups` of adjacent experts, only the `groups_used` groups with the highest scores are eligible.
     The score of a group is the sum of the probabilities of its `best_per_group` best experts, one or two.
+
+    Every `per_adjugate` adjacent experts may share an adjugate expert (Grove MoE; Wu et al., 2025; 0: none), whose
+    output, times `adjugate_scale`, is added to that of each of them.
     """
 
     count: int
@@ -29,6 +32,8 @@ class Router:
     best_per_group: int = 2
     weighs_inputs: bool = False
     logit_cap: float = 0.0
+    per_adjugate: int = 0
+    adjugate_scale: float = 0.0
 
 
 def router_bias(f: GGUF, prefix: str) -> str:

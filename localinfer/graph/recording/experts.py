@@ -1,7 +1,7 @@
 """Records a mixture of experts: a router chooses some of many feed-forward networks for each token."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +62,7 @@ class ExpertRecorder(ExpertOperations[Buffer]):
             shapes = {"gate_up": (2 * n, h.n), "down": (h.n, n)}
         networks = self._networks(blk, router.count, shapes)
         weight_scales = None
-        if not router.weighs_inputs:
+        if not router.weighs_inputs and not router.per_adjugate:  # these have the same weights without scales
             networks, weight_scales = networks.without_output_scales()
         route(self._graph, name, logits, router, bias, routing.ids, routing.weights)
         model.points.add_region(f"{blk}ffn_expert_ids", routing.ids, router.used, np.int32)
@@ -74,8 +74,23 @@ class ExpertRecorder(ExpertOperations[Buffer]):
             ExpertLayer(blk.number, len(self._graph.ops), router.used, weights, routing.ids, predicted)
         )
         y = RoutedExperts(model, name, router, routing, networks).apply(h, activation)
+        if router.per_adjugate:
+            self._g.add(y, self._apply_adjugates(h, blk, router, activation), router.adjugate_scale)
         self._g.point(y, f"{blk}ffn_experts")
         return y
+
+    def _apply_adjugates(self, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
+        """Return the weighted sum of the outputs of the adjugate experts that the chosen experts share."""
+        name, chosen = f"{blk}adjugates", self._routings[router]
+        shared = replace(router, count=router.count // router.per_adjugate, per_adjugate=0)
+        if shared not in self._routings:
+            own = allocate_routing(self._graph, shared)
+            self._routings[shared] = replace(own, ids=chosen.ids, weights=chosen.weights)
+        n = multiple_of_32(self._model.hparams, "expert_chunk_feed_forward_length")
+        shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
+        networks = self._networks(blk, shared.count, shapes, "chexps")
+        sort_by_expert(self._graph, name, h.rows, shared, None, self._routings[shared], share=router.per_adjugate)
+        return RoutedExperts(self._model, name, shared, self._routings[shared], networks).apply(h, activation)
 
     def _predict(self, x: Buffer, number: int, router: Router) -> Region | None:
         """Record which experts the router of layer `number` would choose for the input of this layer's router; None if
@@ -93,12 +108,15 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         route(graph, f"{prefix}experts.predicted", logits, router, bias, *self._predictions[router])
         return self._predictions[router][0]
 
-    def _networks(self, blk: Block, count: int, shapes: Mapping[str, tuple[int, int]]) -> "ExpertNetworks":
-        """Return the networks of the experts of a layer, whose matrices have these shapes."""
-        tensors, names = self._tensors, {name: f"{blk}ffn_{name}_exps" for name in shapes}
+    def _networks(
+        self, blk: Block, count: int, shapes: Mapping[str, tuple[int, int]], kind: str = "exps"
+    ) -> "ExpertNetworks":
+        """Return the networks of the experts of a layer, whose matrices have these shapes. Those of another `kind` have
+        no scales, which are found by the ids of the experts."""
+        tensors, names = self._tensors, {name: f"{blk}ffn_{name}_{kind}" for name in shapes}
         matrices = {name: tensors.tensor(f"{names[name]}.weight", count, *shape) for name, shape in shapes.items()}
         biases = {name: tensors.bias(names[name], count, n_out) for name, (n_out, _) in shapes.items()}
-        scales = {name: self._scales(names[name], count) for name in shapes}
+        scales = {name: self._scales(names[name], count) if kind == "exps" else None for name in shapes}
         for name, bias in biases.items():
             if bias is not None and scales[name] is not None:
                 what = "is not supported together with a bias"
@@ -210,9 +228,11 @@ def route(
 
 
 def sort_by_expert(
-    graph: ComputeGraph, name: str, tokens: Rows, router: Router, scales: Tensor | None, routing: Routing
-) -> None:
-    """Add the ops that sort the tokens by expert. Weights are multiplied by the experts' `scales`, if any."""
+    graph: ComputeGraph, name: str, tokens: Rows, router: Router, scales: Tensor | None, routing: Routing, *,
+    share: int = 1,
+) -> None:  # fmt: skip
+    """Add the ops that sort the tokens by expert. Weights are multiplied by the experts' `scales`, if any. `share`
+    adjacent ones of the chosen numbers stand for the same expert."""
     if scales:
         graph.op(
             f"{name}.scale", SCALE_EXPERT_WEIGHTS, tokens, chunks=(0, 8), ids=routing.ids, used=router.used,
@@ -223,9 +243,9 @@ def sort_by_expert(
     graph.op(
         f"{name}.sort", SORT_BY_EXPERT, tokens, constants={"tile": large.tile, "max_small_rows": MAX_SMALL_BATCH},
         chunks=(0, 0),
-        ids=routing.ids, n_expert=router.count, used=router.used, small_rows=small.rows.region, small_order=small.order,
-        small_runs=small.runs, large_rows=large.rows.region, large_order=large.order, large_runs=large.runs,
-        pair_rows=routing.pair_rows,
+        ids=routing.ids, share=share, n_expert=router.count, used=router.used, small_rows=small.rows.region,
+        small_order=small.order, small_runs=small.runs, large_rows=large.rows.region, large_order=large.order,
+        large_runs=large.runs, pair_rows=routing.pair_rows,
     )  # fmt: skip
 
 

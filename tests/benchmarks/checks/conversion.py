@@ -37,6 +37,9 @@ KNOWN = {
     "t5": "llama.cpp does not scale the input of a tied output layer",
     "t5-gated": "llama.cpp has a table of gelu in F16",
     **dict.fromkeys(("grok", "grok-residual"), "llama.cpp does not cap the router's logits"),
+    **dict.fromkeys(
+        ("grovemoe", "grovemoe-narrow"), "llama.cpp's adjugate experts get the output of the experts, and other weights"
+    ),
     "falcon": "llama.cpp takes the tanh of gelu",
     "falcon-40b": "llama.cpp takes the tanh of gelu",
     "mpt": "llama.cpp takes the tanh of gelu",

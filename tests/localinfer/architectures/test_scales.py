@@ -12,7 +12,7 @@ import reference_models
 
 from localinfer import naive
 from localinfer.conversion import open_checkpoint
-from localinfer.errors import LocalInferError
+from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.source import SourceTensor
 from localinfer.options import Options
@@ -21,7 +21,7 @@ from localinfer.runtime.engine import Engine
 
 EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
 F32 = 0
-WITHOUT = ("token_embd", "ffn_gate_inp", "norm")  # tensors without a scale
+WITHOUT = ("token_embd", "ffn_gate_inp", "norm", "chexps")  # tensors without a scale
 SCALES = np.float32([0.5, 4.0, 0.125])
 
 
@@ -56,7 +56,7 @@ def written(name: str, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["llama-biases", "phi3", "qwen2moe", "llama4"])
+@pytest.mark.parametrize("name", ["llama-biases", "phi3", "qwen2moe", "llama4", "grovemoe"])
 def test_products_are_multiplied_with_their_scales(name: str, tmp_path: Path) -> None:
     """Logits do not change, for matrices with biases, fused matrices and experts."""
     reference, path = reference_models.expected(name), written(name, tmp_path)
@@ -69,6 +69,13 @@ def test_products_are_multiplied_with_their_scales(name: str, tmp_path: Path) ->
         one_by_one = np.concatenate([engine.logits([id]) for id in reference.ids[:40]])
     np.testing.assert_allclose(reference.part(whole), reference.logits, rtol=0, atol=1e-3)
     np.testing.assert_array_equal(one_by_one, whole[:40])
+
+
+def test_scales_of_adjugate_experts_are_refused(tmp_path: Path) -> None:
+    file, name = open_gguf(written("grovemoe", tmp_path)), "blk.0.ffn_up_chexps.scale"
+    tensors = {**file.tensors, name: replace(file.tensors["blk.0.ffn_up_exps.scale"], name=name)}
+    with pytest.raises(UnsupportedError, match=r"ffn_up_chexps\.scale: is not used by the supported grovemoe"):
+        Engine.load(replace(file, tensors=tensors), EXACT)
 
 
 def test_a_non_finite_scale_is_an_error(tmp_path: Path) -> None:

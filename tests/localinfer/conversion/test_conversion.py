@@ -405,6 +405,14 @@ def test_unexpected_tensor(name: str, tmp_path: Path) -> None:
         altered(folder, lambda tensors, extra=extra: tensors.pop(extra))
 
 
+def test_the_unused_bias_of_grovemoe_is_ignored(tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("grovemoe", tmp_path)
+    plain = open_checkpoint(folder).tensors.keys()
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"model.layers.0.mlp.expert_bias": np.ones(8, np.float32)}, folder / "model.safetensors")
+    assert open_checkpoint(folder).tensors.keys() == plain
+
+
 @pytest.mark.parametrize(("key", "value"), [("layer_rope_theta", [5e5] * 4), ("layer_types", None)])
 def test_muse_glimmer_rotates_heads_with_a_window_only(key: str, value: Any, tmp_path: Path) -> None:
     folder = reference_models.checkpoint("muse-glimmer", tmp_path)
@@ -472,6 +480,8 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("dbrx", {"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights: 2 is not supported"),
         ("muse-glimmer", {"text_config": {"post_norm_eps": 1e-5}}, "post_norm_eps: 1e-05 is not supported"),
         ("nanbeige", {"num_loops": 342}, "num_loops: is 342; it must be 1 to 341"),
+        ("grovemoe", {"num_experts": 7}, "num_experts: is 7; it must be even"),
+        ("grovemoe", {"mlp_only_layers": [1]}, "mlp_only_layers: [1] is not supported"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
         ("gemma", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
         ("cohere2", {"layer_types": ["global"] * 5}, "layer_types: must be full_attention or sliding_attention 5 t"),

@@ -7,24 +7,25 @@ import pytest
 N_EXPERT, USED, TILE, MAX_TILE = 9, 3, 4, 2
 
 
+@pytest.mark.parametrize("share", [1, 2])  # of the ids that stand for the same expert
 @pytest.mark.parametrize("tokens", [1, 2, 5, 13])
-def test_each_pair_has_a_row_of_its_expert(tokens: int) -> None:
+def test_each_pair_has_a_row_of_its_expert(tokens: int, share: int) -> None:
     rng = np.random.default_rng(tokens)
     ids = np.stack([rng.permutation(N_EXPERT)[:USED] for _ in range(tokens)]).astype(np.int32)
     ids[: tokens // 2, 0] = [
         next(each for each in (7, 8) if each not in remaining) for remaining in ids[: tokens // 2, 1:]
     ]
-    pairs, rows = ids.size, ids.size + N_EXPERT * (TILE - 1)
+    pairs, rows, n_expert = ids.size, ids.size + N_EXPERT * (TILE - 1), -(-N_EXPERT // share)
     actual = {
         "small_rows": np.zeros(1, np.int64), "small_order": np.full(rows, -9, np.int32),
         "small_runs": np.zeros(1 + 3 * N_EXPERT, np.int64),
         "large_rows": np.zeros(1, np.int64), "large_order": np.full(rows, -9, np.int32),
         "large_runs": np.zeros(1 + 3 * N_EXPERT, np.int64), "pair_rows": np.zeros(pairs, np.int32),
     }  # fmt: skip
-    arguments = {"tokens": np.array([tokens]), "ids": ids, "n_expert": N_EXPERT, "used": USED, **actual}
+    arguments = {"tokens": np.array([tokens]), "ids": ids, "share": share, "n_expert": n_expert, "used": USED, **actual}
     kernels.run("localinfer.kernels.experts:sort_by_expert", arguments, 1, tile=TILE, max_small_rows=MAX_TILE)
 
-    of_expert = {expert: np.flatnonzero(ids.ravel() == expert) for expert in range(N_EXPERT)}
+    of_expert = {expert: np.flatnonzero(ids.ravel() // share == expert) for expert in range(n_expert)}
     for name, tile in (("small", 1), ("large", TILE)):
         runs = actual[f"{name}_runs"][1:].reshape(-1, 3)[: actual[f"{name}_runs"][0]]
         expected = [each for each, own in of_expert.items() if len(own) and (len(own) > MAX_TILE) == (tile > 1)]
