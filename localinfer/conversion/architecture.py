@@ -52,6 +52,7 @@ class Architecture:
     # Tensors by GGUF's names, without ".weight" and layer number.
     layer_tensors: tuple[str, ...]
     layer_group: str = "blk"  # with which the names of layer tensors begin
+    layer_modules: tuple[str, ...] = ()  # modules with as many layers each, if there are several
     decoder_tensors: tuple[str, ...] = ()  # of each layer of a decoder beside the encoder, which has the others
     first_layer_tensors: tuple[str, ...] = ()  # further tensors of the first layer, which others may have, too
     not_first_layer_tensors: tuple[str, ...] = ()  # further tensors of every layer but the first
@@ -63,7 +64,7 @@ class Architecture:
     model_tensors: tuple[str, ...] = ()
     optional_model_tensors: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # overrides of tensor_shapes.py
-    no_weight_suffix: tuple[str, ...] = ("ssm_a", "ssm_d")  # layer tensors whose names do not end in ".weight"
+    no_weight_suffix: tuple[str, ...] = ("ssm_a", "ssm_d")  # tensors whose names do not end in ".weight"
     layer_numbers: Mapping[str, str] = field(default_factory=dict)  # stored numbers (of layers: {}) -> whole GGUF keys
     final_shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GGUF shapes, if stored ones differ
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # changes the order of rows or columns

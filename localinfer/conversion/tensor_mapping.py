@@ -5,7 +5,7 @@ because its import is slow.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from localinfer.conversion import mtp
 from localinfer.conversion.architecture import Architecture
@@ -36,6 +36,7 @@ STACK_MEMBER = re.compile(  # one norm per head, or one matrix per expert or res
     r"|(?P<lerps>.*\.attn\.x_)(?P<letter>[rwkvag])"
     r"|(?P<experts>.*\.(?:chunk_)?experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.(?P<ending>weight|scale|input_scale)"
 )
+MODULE_TENSOR = re.compile(r"model\.(?P<module>\w+)\.layers\.(?P<block>\d{1,9})\.(?P<name>.+)")
 BLOCK_TENSOR = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|\.scale|\.input_scale|)")
 
 
@@ -55,12 +56,24 @@ def map_tensors(
     for name, tensor in stack_members(text_model_tensors(select_tensors(architecture, stored))).items():
         if has_more and (block := BLOCK_TENSOR.fullmatch(name)) and int(block["block"]) >= blocks:
             continue
+        name = name_in_model(name, architecture.layer_modules, blocks)
         renamed = architecture_name(name, architecture_names) or known(name) or OUTPUT_NAMES.get(name)
         if renamed is None:
             raise unexpected_tensor(tensor, architecture)
-        whole = renamed.endswith(GGUF_ENDINGS) or renamed.rpartition(".")[2] in architecture.no_weight_suffix
+        kinds = {renamed, renamed.rpartition(".")[2]}
+        whole = renamed.endswith(GGUF_ENDINGS) or not kinds.isdisjoint(architecture.no_weight_suffix)
         by_name[renamed if whole else f"{renamed}.weight"] = tensor
     return by_name
+
+
+def name_in_model(name: str, modules: Sequence[str], n_layer: int) -> str:
+    """Return the name of a tensor with the number of its layer in the model, whose modules have layers of their own: ""
+    if a module has more of them than others."""
+    match = MODULE_TENSOR.fullmatch(name)
+    if not match or match["module"] not in modules:
+        return name
+    number, size = int(match["block"]), n_layer // len(modules)
+    return f"model.layers.{modules.index(match['module']) * size + number}.{match['name']}" if number < size else ""
 
 
 def select_tensors(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:

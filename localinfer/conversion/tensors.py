@@ -151,7 +151,7 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
     norm = (architecture.output_norm,) if architecture.output_norm and not architecture.is_encoder else ()
     embedding = () if architecture.is_draft_head else ("token_embd",)
     for kind in (*embedding, *norm, *architecture.model_tensors, *of_model):
-        yield ExpectedTensor(NO_LAYER, kind)
+        yield ExpectedTensor(NO_LAYER, kind, architecture.no_weight_suffix)
     optional = [
         kind
         for kind in architecture.optional_layer_tensors

@@ -143,7 +143,8 @@ class NumpyBuilder(PointBuilder):
         x += factor * branch
 
     def add_vector(self, x: Floats, tensor: str) -> Floats:
-        return x + self.model.vector(tensor)
+        x += self.model.vector(tensor)
+        return x
 
     def clip(self, x: Floats, limit: float) -> None:
         x[:] = np.clip(x, -limit, limit)

@@ -14,10 +14,13 @@ from localinfer.graph.properties.hyperparameters import MAXIMA, Hyperparameters
 
 LAYER = re.compile(r"blk\.(\d+)\.")
 NUM_LOOPS = "num_loops"
+PER_STACK, HIGH_CYCLES, LOW_CYCLES = (f"hrm.{key}" for key in ("layers_per_stack", "h_cycles", "l_cycles"))
 
 
 def stored_layers(f: GGUF) -> Sequence[int]:
     """Return the number in the file of each layer that is applied, in their order; () if each is applied once."""
+    if f"{f.architecture}.{PER_STACK}" in f.metadata:
+        return layers_of_stacks(Hyperparameters(f))
     if f"{f.architecture}.{NUM_LOOPS}" not in f.metadata:
         return ()
     hparams = Hyperparameters(f)
@@ -25,6 +28,15 @@ def stored_layers(f: GGUF) -> Sequence[int]:
     if count * loops > MAXIMA["block_count"]:
         raise hparams.error(NUM_LOOPS, f"makes {count * loops} layers; there may be {MAXIMA['block_count']}")
     return [*range(count)] * loops if loops > 1 else ()
+
+
+def layers_of_stacks(hparams: Hyperparameters) -> Sequence[int]:
+    """Return the layers of HRM's two stacks: the first one several times, then the second one, all of it several times.
+    The number of blocks in the metadata counts each time."""
+    size, high, low = (hparams.count(key) for key in (PER_STACK, HIGH_CYCLES, LOW_CYCLES))
+    if hparams.count("block_count") != size * high * (low + 1):
+        raise hparams.error("block_count", f"must be {size * high * (low + 1)}, for {high} times {low} + 1 stacks")
+    return [*[*range(size)] * low, *range(size, 2 * size)] * high
 
 
 def has_repeated_layers(f: GGUF) -> bool:

@@ -405,6 +405,13 @@ def test_unexpected_tensor(name: str, tmp_path: Path) -> None:
         altered(folder, lambda tensors, extra=extra: tensors.pop(extra))
 
 
+def test_both_modules_of_hrm_text_have_as_many_layers(tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("hrm-text", tmp_path)
+    tensors, name = load_file(folder / "model.safetensors"), "model.L_module.layers.{}.attn.o_proj.weight"
+    save_file(tensors | {name.format(2): tensors[name.format(0)]}, folder / "model.safetensors")
+    assert f"{name.format(2)}: is not part of the supported hrm_text architecture" in str(refusal(folder))
+
+
 def test_the_unused_bias_of_grovemoe_is_ignored(tmp_path: Path) -> None:
     folder = reference_models.checkpoint("grovemoe", tmp_path)
     plain = open_checkpoint(folder).tensors.keys()
@@ -480,6 +487,8 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("dbrx", {"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights: 2 is not supported"),
         ("muse-glimmer", {"text_config": {"post_norm_eps": 1e-5}}, "post_norm_eps: 1e-05 is not supported"),
         ("nanbeige", {"num_loops": 342}, "num_loops: is 342; it must be 1 to 341"),
+        ("hrm-text", {"H_cycles": 171}, "H_cycles: makes more than 1024 layers"),
+        ("hrm-text", {"L_cycles": 0}, "L_cycles: is 0; it must be 1 to 1024"),
         ("grovemoe", {"num_experts": 7}, "num_experts: is 7; it must be even"),
         ("grovemoe", {"mlp_only_layers": [1]}, "mlp_only_layers: [1] is not supported"),
         ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),

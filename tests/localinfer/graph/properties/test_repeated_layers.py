@@ -1,4 +1,4 @@
-"""Models whose layers are applied several times (nanbeige): adapters, and what is refused."""
+"""Models whose layers are applied several times (nanbeige, hrm_text): adapters, and what is refused."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -70,6 +70,18 @@ def test_layers_that_share_tensors_do_not_run_one_by_one(model: Path) -> None:
     refused = pytest.raises(UnsupportedError, match="blocks share more than the residual stream")
     with closing(Engine.load(open_gguf(model), Options(ctx_size=32, threads=1))) as engine, refused:
         next(iter(remove_layers(engine, chunks, 1)))
+
+
+@pytest.mark.parametrize(("key", "value", "line"), [
+    ("hrm.h_cycles", 3, "block_count: must be 18, for 3 times 2 \\+ 1 stacks"),
+    ("hrm.l_cycles", 1 << 30, "block_count: must be 4294967300, for 2 times"),
+    ("hrm.layers_per_stack", 0, "layers_per_stack: is 0; it must be 1"),
+])  # fmt: skip
+def test_the_stacks_of_hrm_text_make_up_all_blocks(key: str, value: int, line: str, tmp_path: Path) -> None:
+    checkpoint = reference_models.checkpoint("hrm-text", tmp_path)
+    f = open_gguf(checkpoints.as_type(checkpoint, tmp_path / "model.gguf", "F32"))
+    with pytest.raises(LocalInferError, match=line):
+        Engine.load(replace(f, metadata=f.metadata | {f"hrm_text.{key}": value}), Options())
 
 
 @pytest.mark.parametrize(("loops", "line"), [
