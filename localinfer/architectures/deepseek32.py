@@ -1,8 +1,9 @@
 """DeepSeek-V3.2 (DeepSeek, 2025): deepseek2 with sparse attention. A lightning indexer with keys of its own chooses the
 positions that a token attends to."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from localinfer.graph.attention import latent_attention
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
@@ -21,21 +22,28 @@ def build(g: Builder[X]) -> None:
 def sparse_decoder(g: Builder[X], pairs: str, has_indexer: Sequence[bool]) -> None:
     """Build a decoder with sparse latent attention. Layers without an indexer attend to the positions that the last one
     before them chose. `pairs` are those of the indexer's rotary embedding; MTP layers attend to all positions."""
-    sizes = (g.hparams.count(f"attention.indexer.{key}") for key in ("head_count", "key_length", "top_k"))
-    shape, (heads, size, top_k) = read_latent_shape(g.hparams), sizes
-    rope = g.rope(pairs, amplified=False)
+    shape, select = read_latent_shape(g.hparams), read_indexer(g, pairs)
     dense = AttentionSpec(g.rope("interleaved", amplified=False), scale=shape.scale)
     sparse = replace(dense, selected=True)
 
     def mixer(blk: Block, h: X) -> BranchOutput[X]:
-        def select(narrow: X) -> None:
-            q = g.matmul(narrow, f"{blk}indexer.attn_q_b", heads * size)
-            k = g.norm(g.matmul(h, f"{blk}indexer.attn_k", size), f"{blk}indexer.k_norm", layer_norm_eps=KEY_EPS)
-            g.select_positions(blk, q, k, g.matmul(h, f"{blk}indexer.proj", heads), rope, top_k)
-
         is_mtp_layer = blk.number >= g.block_count
-        selects = select if not is_mtp_layer and has_indexer[blk.number] else None
+        selects = partial(select, blk, h) if not is_mtp_layer and has_indexer[blk.number] else None
         y = latent_attention(g, h, blk, shape, dense if is_mtp_layer else sparse, selects)
         return BranchOutput(y, "attn_output")
 
     build_decoder(g, DecoderSpec(attention=sparse, router=read_router(g, "sigmoid")), mixer)
+
+
+def read_indexer(g: Builder[X], pairs: str) -> Callable[[Block, X, X], None]:
+    """Return the indexer, a function of a layer, of its input, and of the input of its queries. It chooses the
+    positions that the attention of this layer and of later ones attends to."""
+    sizes = (g.hparams.count(f"attention.indexer.{key}") for key in ("head_count", "key_length", "top_k"))
+    rope, (heads, size, top_k) = g.rope(pairs, amplified=False), sizes
+
+    def select(blk: Block, h: X, narrow: X) -> None:
+        q = g.matmul(narrow, f"{blk}indexer.attn_q_b", heads * size)
+        k = g.norm(g.matmul(h, f"{blk}indexer.attn_k", size), f"{blk}indexer.k_norm", layer_norm_eps=KEY_EPS)
+        g.select_positions(blk, q, k, g.matmul(h, f"{blk}indexer.proj", heads), rope, top_k)
+
+    return select

@@ -16,7 +16,7 @@ from localinfer.escaping import printable
 class LayerOverrides:
     """The differences of one layer: some hyperparameters, and tensors that may be missing."""
 
-    values: Mapping[str, int]
+    values: Mapping[str, Any]
     missing_tensors: frozenset[str] = frozenset()
 
 

@@ -269,11 +269,11 @@ def convert_tensor(
         return SourceTensor(
             wanted.name, shape_after, F32, lambda: to_bytes(ternary.round_to_ternary(to_float32(stored)))
         )
+    factor = hparams.weight_factors.get(kind, np.float32(1))
     if len(shape) == 1 or kind.endswith(".bias") or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):
         change = value_transform(kind, architecture)
-        return SourceTensor(wanted.name, shape_after, F32, lambda: to_bytes(change(moved(to_float32(stored)))))
+        return SourceTensor(wanted.name, shape_after, F32, lambda: to_bytes(change(moved(to_float32(stored))) * factor))
     if kind in hparams.weight_factors:
-        factor = hparams.weight_factors[kind]
         return SourceTensor(
             wanted.name, shape_after, F32, lambda: to_bytes(moved(to_float32(stored)).reshape(shape) * factor)
         )

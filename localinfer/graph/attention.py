@@ -68,14 +68,16 @@ def latent_attention(
     g: Builder[X], h: X, blk: Block, shape: LatentShape, spec: AttentionSpec, select: Callable[[X], None] | None = None
 ) -> X:
     """Return the output of the heads of multi-head latent attention, whose keys and values stay latent vectors, from a
-    matrix for each head, `attn_k_b` and `attn_v_b`. With `spec.selected`, `select` may choose positions, from the input
-    of the queries."""
+    matrix for each head, `attn_k_b` and `attn_v_b`. The file may have a norm of the rotated values of keys. With
+    `spec.selected`, `select` may choose positions, from the input of the queries."""
     n, narrow = blk.heads.count, narrow_queries(g, h, blk)
     if select:
         select(narrow)
     q_nope, q_rope = split_queries(g, narrow, blk, shape.nope_dim, shape.rope_dim)
     q = g.per_head.join(n, q_rope, g.per_head.matmul(q_nope, f"{blk}attn_k_b", n, shape.rank))
     latent, k_rope = g.slices(h, f"{blk}attn_kv_a_mqa", shape.rank, shape.rope_dim)
+    if g.tensors.has(f"{blk}attn_k_norm.weight"):
+        k_rope = g.norm(k_rope, f"{blk}attn_k_norm")
     k = g.per_head.join(1, k_rope, g.norm(latent, f"{blk}attn_kv_a_norm"))
     y = g.attend(blk, q, k, None, spec)  # the values are the latent part of the keys
     return g.per_head.matmul(y, f"{blk}attn_v_b", n, shape.value_dim)

@@ -128,13 +128,11 @@ def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks
         what = f"is {most}; it must divide the embedding length {embedding_length}"
         raise hparams.error("attention.head_count", what)
     usual = max(1, embedding_length // most)
-    key, value = hparams.count("attention.key_length", usual), hparams.count("attention.value_length", usual)
-    if hparams.has("attention.key_length_mla"):  # values are latent vectors, also where files have another length
-        value = hparams.count("attention.kv_lora_rank", maximum=MAXIMA["attention.value_length"])
-    lengths = [(key, value)] * blocks
+    full = read_head_lengths(hparams, (usual, usual))
+    lengths = [full] * blocks
     if hparams.has("attention.key_length_swa") or hparams.has("attention.value_length_swa"):
-        local = hparams.count("attention.key_length_swa", key), hparams.count("attention.value_length_swa", value)
-        lengths = [local if sliding else (key, value) for sliding in sliding_window_layers(hparams, blocks, 0)]
+        local = read_head_lengths(hparams, full, "_swa")
+        lengths = [local if sliding else full for sliding in sliding_window_layers(hparams, blocks, 0)]
     if not any(counts_kv):
         raise hparams.error("attention.head_count_kv", "is 0; there must be at least one")
     for count, count_kv in zip(counts, counts_kv, strict=True):
@@ -142,3 +140,12 @@ def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks
             raise hparams.error("attention.head_count_kv", f"is {count_kv}; it must divide {count}")
     each = zip(counts, counts_kv, lengths, strict=True)
     return [AttentionHeads(count, count_kv, key, value) for count, count_kv, (key, value) in each]
+
+
+def read_head_lengths(hparams: Hyperparameters, usual: tuple[int, int], kind: str = "") -> tuple[int, int]:
+    """Return the lengths of keys and values; with the `kind` "_swa", those of sliding-window layers. With latent
+    attention, values are latent vectors, also where files have another length."""
+    key, value = (hparams.count(f"attention.{x}_length{kind}", n) for x, n in zip(("key", "value"), usual, strict=True))
+    if hparams.has(f"attention.key_length_mla{kind}"):
+        value = hparams.count(f"attention.kv_lora_rank{kind}", maximum=MAXIMA["attention.value_length"])
+    return key, value

@@ -26,26 +26,27 @@ class LatentShape:
     scale: float
 
 
-def read_latent_shape(hparams: Hyperparameters) -> LatentShape:
-    """Return the shape from the metadata.
+def read_latent_shape(hparams: Hyperparameters, kind: str = "") -> LatentShape:
+    """Return the shape from the metadata; with the `kind` "_swa", that of sliding-window layers.
 
     YaRN multiplies scores by the square of its amplitude; the file stores a tenth of the
     factor of the logarithm.
     Raises UnsupportedError for old files without split attn_kv_b, which would need expanded keys and values.
     """
-    if not hparams.has("attention.key_length_mla"):
+    names = "kv_lora_rank", "key_length_mla", "value_length_mla"
+    of_rank, of_key, of_value = (f"attention.{name}{kind}" for name in names)
+    if not hparams.has(of_key):
         what = "is missing: the file was made before attn_kv_b was split; convert the model again"
-        raise hparams.error("attention.key_length_mla", what, UnsupportedError)
-    rank = hparams.count("attention.kv_lora_rank", maximum=MAXIMA["attention.value_length"])
-    key = hparams.count("attention.key_length_mla", maximum=MAXIMA["attention.key_length"])
-    value = hparams.count("attention.value_length_mla", maximum=MAXIMA["attention.value_length"])
+        raise hparams.error(of_key, what, UnsupportedError)
+    rank = hparams.count(of_rank, maximum=MAXIMA["attention.value_length"])
+    key = hparams.count(of_key, maximum=MAXIMA["attention.key_length"])
+    value = hparams.count(of_value, maximum=MAXIMA["attention.value_length"])
     rope_dim = hparams.count("rope.dimension_count", maximum=key - 1)
-    lengths = {"attention.kv_lora_rank": rank, "attention.key_length_mla": key, "attention.value_length_mla": value}
-    for name, n in {**lengths, "rope.dimension_count": rope_dim}.items():
+    for name, n in {of_rank: rank, of_key: key, of_value: value, "rope.dimension_count": rope_dim}.items():
         if n % VALUE_GROUP:
             raise hparams.unsupported(name, n)
-    if (length := hparams.count("attention.key_length")) != rank + rope_dim:
-        raise hparams.error("attention.key_length", f"is {length}, not {rank + rope_dim}")
+    if (length := hparams.count(f"attention.key_length{kind}")) != rank + rope_dim:
+        raise hparams.error(f"attention.key_length{kind}", f"is {length}, not {rank + rope_dim}")
     scaling_factor = hparams.positive("rope.scaling.factor", 1.0)
     amplitude = yarn_amplitude(scaling_factor, 10 * hparams.number("rope.scaling.yarn_log_multiplier", 0.0))
     return LatentShape(rank, rope_dim, key - rope_dim, value, key**-0.5 * amplitude**2)

@@ -68,6 +68,10 @@ LESS = {
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent"), NO_ROPE),
     "granite4": {*NO_EXPERTS, "expert_shared_feed_forward_length", *RECURRENT_KEYS},
 }
+INDEXER_ROWS = {  # which llama.cpp's converter does not sort for the halves that readers rotate
+    "blk.{}.indexer.attn_q_b.weight", "blk.{}.indexer.attn_k.weight", "blk.{}.indexer.k_norm.weight",
+    "blk.{}.indexer.k_norm.bias",
+}  # fmt: skip
 OTHER = {
     # llama.cpp takes the embedding length, and the usual values of an older format
     "chatglm": {"context_length", "attention.layer_norm_rms_epsilon"},
@@ -92,6 +96,7 @@ OTHER = {
     "falcon-h1": {"blk.{}.ssm_a"},  # a power of e in float32
     "falcon-h1-normed": {"blk.{}.ssm_a"},  # the same
     "granite4": {"attention.head_count_kv"},  # one number for all blocks
+    **dict.fromkeys(("dots3note", "dots3note-narrow"), INDEXER_ROWS),
     "jamba": {"blk.{}.ssm_a"},
     "jamba-dense": {"blk.{}.ssm_a"},
     "granitehybrid": {"blk.{}.ssm_a"},
@@ -484,6 +489,9 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("step35", {"rope_theta": [1e4]}, "layer_types: must be 3 kinds, as many as numbers in rope_theta"),
         ("step35", {"swiglu_limits": [7.0]}, "swiglu_limits: must be 3 numbers, none below 0"),
         ("step35", {"attention_other_setting": {"num_attention_heads": 3, "num_attention_groups": 2}}, "must divide 3"),
+        ("dots3note", {"swa_q_lora_rank": 32}, "swa_q_lora_rank: other than q_lora_rank is not supported"),
+        ("dots3note", {"swa_kv_lora_rank": 0}, "swa_kv_lora_rank: is 0; it must be 1"),
+        ("dots3note", {"layer_types": ["sliding_attention"]}, "layer_types: must be full_attention or sliding_attenti"),
         ("dbrx", {"moe_normalize_expert_weights": 2}, "moe_normalize_expert_weights: 2 is not supported"),
         ("muse-glimmer", {"text_config": {"post_norm_eps": 1e-5}}, "post_norm_eps: 1e-05 is not supported"),
         ("nanbeige", {"num_loops": 342}, "num_loops: is 342; it must be 1 to 341"),
