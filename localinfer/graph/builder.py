@@ -284,8 +284,8 @@ class RecurrentOperations(ABC, Generic[X]):
         """Update the states of the recurrent heads with each token and return their output, [token][head][value].
 
         With the rules "delta" and "kda", `x` is queries, keys and values; with "add", values, keys and queries. `rate`
-        has one number per head, and so has `step`, but one for each key value with "kda". See
-        `localinfer.kernels.recurrent.state_matrix`.
+        has one number per head, and so has `step`, but one for each key value with "kda". The bias of `step` is added,
+        unless it is that of a matrix, `ssm_dt`. See `localinfer.kernels.recurrent.state_matrix`.
         """
 
     @abstractmethod

@@ -43,7 +43,9 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         q, k = (np.tile(np.repeat(each, shape.heads_per_key, axis=1), (1, repeats, 1)) for each in (q, k))
         v = v.reshape(len(x), shape.heads, shape.value)
         a, states = self.model.numbers(f"{blk}ssm_a"), np.zeros((shape.heads, shape.key, shape.value), x.dtype)
-        step = (step + self.model.numbers(f"{blk}ssm_dt.bias").ravel()).reshape(len(x), shape.heads, -1)
+        if f"{blk}ssm_dt.weight" not in self.g.f.tensors:  # whose product has the bias
+            step = step + self.model.numbers(f"{blk}ssm_dt.bias").ravel()
+        step = step.reshape(len(x), shape.heads, -1)
         dt = np.logaddexp(0, step)
         a = a.reshape(-1, 1)  # decays are one for each head, or one for each row of its state
         decay = np.exp(shape.decay_bound * sigmoid(a * step) if shape.decay_bound else a * dt)

@@ -1,6 +1,7 @@
 """PLaMo 3 (Preferred Networks and NICT, 2025) in torch, for make_reference_models.py, because transformers has no class
 for it. Written from what the code of published checkpoints computes, with their tensor names."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,9 +67,9 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, config: Any, layer: int) -> None:
+    def __init__(self, config: Any, mixer: nn.Module) -> None:
         super().__init__()
-        n, eps, self.mixer, self.mlp = config.hidden_size, config.rms_norm_eps, Mixer(config, layer), MLP(config)
+        n, eps, self.mixer, self.mlp = config.hidden_size, config.rms_norm_eps, mixer, MLP(config)
         self.pre_mixer_norm, self.post_mixer_norm = OffsetNorm(n, eps), OffsetNorm(n, eps, 1 / 5)
         self.pre_mlp_norm, self.post_mlp_norm = OffsetNorm(n, eps), OffsetNorm(n, eps, 1 / 5**1.5)
 
@@ -78,11 +79,14 @@ class Layer(nn.Module):
 
 
 class Plamo3ForCausalLM(Decoder):
+    mixer: Callable[[Any, int], nn.Module] = Mixer  # what the configuration and the number of a layer make
+
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.model = nn.Module()
         self.model.embed_tokens, self.model.layers = nn.Embedding(config.vocab_size, config.hidden_size), nn.Module()
-        self.model.layers.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
+        mixers = (type(self).mixer(config, layer) for layer in range(config.num_hidden_layers))
+        self.model.layers.layers = nn.ModuleList(Layer(config, mixer) for mixer in mixers)
         self.model.norm = OffsetNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = matrix(config.hidden_size, config.vocab_size)
         self.post_init()

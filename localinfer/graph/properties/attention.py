@@ -115,9 +115,8 @@ def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks
     Keys and values have n_embd / n_head values unless the file gives their lengths, for all layers or separately for
     sliding-window layers. Purely recurrent models have no heads, and some layers of others may have none.
     """
-    if (hparams.has("ssm.state_size") or hparams.has("wkv.head_size")) and not hparams.count(
-        "attention.head_count", 0, minimum=0
-    ):
+    is_recurrent = hparams.has("ssm.state_size") or hparams.has("wkv.head_size")
+    if is_recurrent and not any(hparams.counts("attention.head_count", blocks, 0, minimum=0)):
         return [AttentionHeads(0, 0, 0, 0)] * blocks
     counts = hparams.counts("attention.head_count", blocks, minimum=0)
     most = max(counts)

@@ -42,12 +42,10 @@ def read_recurrence(hparams: Hyperparameters, rule: str, *, repeat_interleave: b
     """Return the shape from the metadata. Raises UnsupportedError if kernels cannot divide it into strips.
 
     With the rule "add", or with `repeat_interleave`, value heads that share a key head are adjacent; otherwise they are
-    interleaved.
+    interleaved. All value heads share one key head if the number of groups is 0, as files of PLaMo 2 have it.
     """
-    heads, groups = (
-        hparams.count("ssm.time_step_rank", maximum=1 << 12),
-        hparams.count("ssm.group_count", maximum=1 << 12),
-    )
+    heads = hparams.count("ssm.time_step_rank", maximum=1 << 12)
+    groups = max(1, hparams.count("ssm.group_count", minimum=0, maximum=1 << 12))
     key, inner = hparams.count("ssm.state_size", maximum=1 << 12), hparams.count("ssm.inner_size", maximum=1 << 20)
     if heads % groups:
         raise hparams.error("ssm.group_count", f"is {groups}; it must divide {heads}, the number of heads")

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import HeadInputs, RecurrentOperations
 from localinfer.graph.ops.buffers import Buffer, Region
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
-from localinfer.graph.properties.tensors import row_slice
+from localinfer.graph.properties.tensors import constant_tensor, row_slice
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.layout import SCAN_STRIP, convolution_scratch_bytes, scan_scratch_bytes, state_strip
 from localinfer.kernels.signatures import (
@@ -47,7 +49,10 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
     def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
         y, of_channels = self._graph.buffer(shape.heads * shape.value), shape.rule == "kda"
         a = self._tensors.floats_beside_ones(f"{blk}ssm_a", shape.heads)
-        bias = self._tensors.vector(f"{blk}ssm_dt.bias", step.n)
+        if self._tensors.has(f"{blk}ssm_dt.weight"):  # whose product has the bias
+            bias = constant_tensor(f"{blk}ssm_dt.zeros", np.zeros(step.n, np.float32))
+        else:
+            bias = self._tensors.vector(f"{blk}ssm_dt.bias", step.n)
         if of_channels:
             self._graph.op(
                 f"{blk}decay", CHANNEL_DECAY, x.rows, chunks=(1, 8), step=step, a=a, bias=bias, heads=shape.heads,

@@ -28,6 +28,7 @@ KNOWN = {
     "deci": "llama.cpp leaves out the attention of layers without a feed-forward network",
     "mellum-narrow": "llama.cpp rotates all layers with the base of those with full attention",
     "plamo3": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
+    "plamo2-narrow": "llama.cpp sees no window: the first 24 positions count",
     "smallthinker": "llama.cpp's window is 4,096 tokens: the first 24 positions count",
     "deepseek2": "llama.cpp chooses a group for its two best experts, the model for its best one",
     "phimoe": "llama.cpp's norms are by the mean square, its experts' weights a plain softmax, its amplitude a formula",
@@ -49,7 +50,7 @@ KNOWN = {
 }
 # not supported by llama.cpp, or not with these dimensions
 UNKNOWN = {"bitnet-b1.58", "ernie4_5-moe-interleaved", "gemma3n", "llama4", "umt5"}
-WITHIN = {"phi3": 24, "smallthinker": 24}
+WITHIN = {"phi3": 24, "plamo2-narrow": 24, "smallthinker": 24}
 
 
 def main() -> None:

@@ -29,7 +29,8 @@ DIFFERENT = [
     "gemma4-experts", "glm-dsa-shared", "gpt-oss", "gpt2", "granitehybrid", "granitehybrid-experts", "granitemoe-swa",
     "hunyuan", "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long",
     "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent",
-    "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "qwen2moe", "qwen35", "qwen3moe", "qwen3next", "rwkv7", "stablelm",
+    "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next",
+    "rwkv7", "stablelm",
 ]  # fmt: skip
 ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # gpt2 has a limited number of learned positions
 # Mean KL divergence from F32 weights to Q8_0 weights at the positions MEASURED: of exact arithmetic, of llama.cpp
@@ -118,6 +119,15 @@ def test_deepseek_ocr_rotates_whole_heads_where_files_say_0(file: File) -> None:
     np.testing.assert_allclose(reference.part(as_published), reference.logits, rtol=0, atol=1e-4)
     with pytest.raises(LocalInferError, match="is 16; it must be 0 or 32"):
         naive.forward(naive.Model(replace(f, metadata={**f.metadata, key: 16})), reference.ids)
+
+
+def test_mamba_layers_of_plamo2_may_have_no_heads_of_queries(file: File) -> None:
+    """llama.cpp's converter writes such files."""
+    reference, f = reference_models.expected("plamo2"), open_gguf(file("plamo2", "F32"))
+    heads = {"plamo2.attention.head_count": np.array([0, 6], np.int32)}
+    with contextlib.closing(Engine.load(replace(f, metadata={**f.metadata, **heads}), EXACT)) as running:
+        actual = reference.part(running.logits(reference.ids))
+    np.testing.assert_allclose(actual, reference.logits, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["afmoe", "llama4", "muse-glimmer"])

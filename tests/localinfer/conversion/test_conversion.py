@@ -107,6 +107,8 @@ OTHER = {
     "nemotron_h": {"blk.{}.ssm_a"},
     "nemotron_h_moe": {"blk.{}.ssm_a"},
     "nemotron_h_moe-latent": {"blk.{}.ssm_a"},
+    # llama.cpp has 0 heads of queries in Mamba layers, too, and then rotates nothing
+    **{name: {"blk.{}.ssm_a", "attention.head_count"} for name in ("plamo2", "plamo2-narrow")},
     "qwen35": {"blk.{}.ssm_a"},
     "qwen35-vision": {"blk.{}.ssm_a"},
     "qwen35moe": {"blk.{}.ssm_a"},
@@ -478,6 +480,8 @@ def test_biases_of_all_layers_are_converted(tmp_path: Path) -> None:
         ("mimo2", {"moe_layer_freq": [1, 0, 1, 1]}, "moe_layer_freq: must be 0 and then 1"),
         ("mimo2", {"swa_num_key_value_heads": 4}, "swa_num_key_value_heads: is 4; it must divide 6"),
         ("openelm", {"num_kv_heads": [1, 1]}, "num_kv_heads: must be 4 numbers from 0 to"),
+        ("plamo2", {"mamba_enabled": False}, "mamba_enabled: False is not supported"),
+        ("plamo2", {"rms_norm_eps": 1e-5}, "rms_norm_eps: 1e-05 is not supported"),
         ("plamo", {"n_shared_head": 4}, "n_shared_head: is 4; it must divide 6"),
         ("jais", {"mup_scale_qk_dot_by_d": False}, "mup_scale_qk_dot_by_d: must be true"),
         ("openelm", {"ffn_multipliers": [1.0]}, "ffn_multipliers: must be 4 numbers"),
