@@ -73,6 +73,7 @@ class Architecture:
     tensor_names: Mapping[str, str] = field(default_factory=dict)  # names that the `gguf` package lacks
     mxfp4_rows: Mapping[str, slice] = field(default_factory=dict)  # rows of tensors that may be stored as MXFP4
     character_bpe_model: str = ""  # tokenizer.ggml.model of an architecture with character-level BPE
+    end_of_turn: str = ""  # the token that ends a turn, where checkpoints do not state it
     ternary_tensors: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before use
 
     is_draft_head: bool = False  # a draft head, which may use the target's embedding and output layer

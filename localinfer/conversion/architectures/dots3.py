@@ -111,6 +111,7 @@ DOTS3NOTE = replace(
         "self_attn.g_proj": "attn_gate",
     },
     ignored_tensors=r"(vision_encoder|audio_encoder)\..*",
+    end_of_turn="<|endofassistant|>",
     window_period=0,
     has_window_rope=True,
     writes_window_flags=True,

@@ -40,9 +40,12 @@ TEMPLATE = "tokenizer.chat_template"
 MORE_TEMPLATES = "additional_chat_templates"
 
 
-def fields(folder: CheckpointFolder, tokens: TokenList, n_vocab: int) -> dict[str, Field]:
-    """Return all keys about special tokens, and the chat template."""
+def fields(folder: CheckpointFolder, tokens: TokenList, n_vocab: int, end_of_turn: str = "") -> dict[str, Field]:
+    """Return all keys about special tokens, and the chat template. `end_of_turn` is the text of the token that ends a
+    turn, where checkpoints do not state it."""
     ids = special_ids(folder, tokens, n_vocab)
+    if end_of_turn and (id := tokens.ids_by_text().get(end_of_turn)) is not None:
+        ids["eot"] = id
     if "cls" in ids:  # BERT-like models call BOS and EOS cls and sep
         ids.setdefault("bos", ids["cls"])
     if "sep" in ids and tokens.model != "bert":

@@ -226,6 +226,14 @@ def test_end_of_generation_tokens_outside_of_lists(tmp_path: Path) -> None:
     assert "eot_token_id" not in keys(folder)
 
 
+def test_the_end_of_turn_of_an_architecture(tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("dots3note", tmp_path)
+    assert "eot_token_id" not in keys(folder)
+    added = {"id": 260, "content": "<|endofassistant|>", "special": True}
+    edit_json(folder / "tokenizer.json", lambda file: file["added_tokens"].append(added))
+    assert keys(folder)["eot_token_id"] == 260
+
+
 def test_suppressed_tokens(tmp_path: Path) -> None:
     folder = copy_checkpoint("llama", tmp_path)
     assert "suppress_tokens" not in keys(folder)
