@@ -294,13 +294,19 @@ def short_convolutions_moe(config: JsonObject, hp: HParams) -> Fields:
     return short_convolutions(config, hp) | sigmoid_experts(config, hp)
 
 
-def rwkv_hparams(config: JsonObject, hp: HParams) -> HParams:
-    """Add the low ranks and the number of heads, which together make up the embedding."""
+def wkv_heads(config: JsonObject, hp: HParams) -> int:
+    """Return the number of heads of RWKV, which together make up the embedding."""
     if hp.n_embd % hp.head_dim:
         raise config.error("head_dim", f"is {hp.head_dim}; it must divide {hp.n_embd}")
+    return hp.n_embd // hp.head_dim
+
+
+def rwkv_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the low ranks and the number of heads of RWKV-7."""
+    heads = wkv_heads(config, hp)
     names = {"decay_rank": "decay", "rate_rank": "a", "value_rank": "v", "gate_rank": "gate"}
     ranks = {rank: config.positive_int(f"{name}_low_rank_dim", hp.n_embd) for rank, name in names.items()}
-    return replace(hp, sizes={**ranks, "n_heads": hp.n_embd // hp.head_dim, "n_lerps": 6})
+    return replace(hp, sizes={**ranks, "n_heads": heads, "n_lerps": 6})
 
 
 def rwkv_metadata(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001

@@ -30,10 +30,12 @@ OUTPUT_NAMES = {"lm_head.weight": "output.weight"}  # also of architectures whos
 OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 # Old checkpoints store values that follow from config.json: rope frequencies and attention masks.
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
-LERP_LETTERS = "rwkvag"  # RWKV's token-shift interpolations, in GGUF's order
+# Token-shift interpolations of RWKV-7 and RWKV-6, in GGUF's order
+LERP_LETTERS, SHARE_LETTERS = "rwkvag", "wkvrg"
 STACK_MEMBER = re.compile(  # one norm per head, or one matrix per expert or residual stream
     r"(?P<all>.*_layernorm\.norms|.*altup\w*_projections)\.(?P<number>\d+)\.weight"
     r"|(?P<lerps>.*\.attn\.x_)(?P<letter>[rwkvag])"
+    r"|(?P<shares>.*\.(attention|self_attn)\.time_maa_)(?P<share>[wkvrg])"
     r"|(?P<experts>.*\.(?:chunk_)?experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.(?P<ending>weight|scale|input_scale)"
 )
 MODULE_TENSOR = re.compile(r"model\.(?P<module>\w+)\.layers\.(?P<block>\d{1,9})\.(?P<name>.+)")
@@ -127,7 +129,9 @@ def text_model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTe
 
 def member_index(match: re.Match[str]) -> int:
     """Return the index of a tensor among those that are stacked."""
-    return LERP_LETTERS.index(match["letter"]) if match["letter"] else int(match["number"] or match["expert"])
+    if match["letter"]:
+        return LERP_LETTERS.index(match["letter"])
+    return SHARE_LETTERS.index(match["share"]) if match["share"] else int(match["number"] or match["expert"])
 
 
 def stack_members(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor | StackedTensor]:
@@ -137,7 +141,8 @@ def stack_members(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor
     members: dict[str, dict[int, StoredTensor]] = {}
     for name, tensor in tensors.items():
         match = STACK_MEMBER.fullmatch(name)
-        stacked_name = match and (match["all"] or match["lerps"] or f"{match['experts']}.{match['kind']}")
+        whole = match and (match["all"] or match["lerps"] or match["shares"])
+        stacked_name = match and (whole or f"{match['experts']}.{match['kind']}")
         stacked_name = stacked_name and stacked_name.removesuffix(".norms")
         number = member_index(match) if match else 0
         ending = (match and match["ending"]) or "weight"

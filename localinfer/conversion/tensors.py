@@ -32,7 +32,7 @@ F32 = TYPES["F32"]
 MXFP4, NVFP4 = ggml.TYPE_NUMBERS["MXFP4"], ggml.TYPE_NUMBERS["NVFP4"]
 ALWAYS_F32 = re.compile(  # also if they are matrices
     r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a|indexer\.proj"
-    r"|time_mix_(lerp_fused|r_k|w[12])"
+    r"|time_mix_(lerp_fused|r_k|first|w[12]|decay_w[12])"
 )
 # One filter per channel; checkpoints have an extra dimension of 1.
 CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d(_[qkv])?")
@@ -270,7 +270,8 @@ def convert_tensor(
             wanted.name, shape_after, F32, lambda: to_bytes(ternary.round_to_ternary(to_float32(stored)))
         )
     factor = hparams.weight_factors.get(kind, np.float32(1))
-    if len(shape) == 1 or kind.endswith(".bias") or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):
+    is_vector = 1 in (len(shape), len(shape_after))  # stored vectors may have further dimensions of 1
+    if is_vector or kind.endswith(".bias") or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):
         change = value_transform(kind, architecture)
         return SourceTensor(wanted.name, shape_after, F32, lambda: to_bytes(change(moved(to_float32(stored))) * factor))
     if kind in hparams.weight_factors:

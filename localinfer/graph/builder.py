@@ -258,14 +258,14 @@ class HeadOperations(ABC, Generic[X]):
 
 
 class HeadInputs(NamedTuple, Generic[X]):
-    """Inputs of RWKV-7's time mixing, each [token][head][value]: receptance (query), decay, key, value and in-context
-    learning rate."""
+    """Inputs of a time mixing, each [token][head][value]: receptance (query), decay, key, value and, of RWKV-7 only,
+    in-context learning rate."""
 
     r: X
     w: X
     k: X
     v: X
-    a: X
+    a: X | None = None
 
 
 class RecurrentOperations(ABC, Generic[X]):
@@ -303,12 +303,14 @@ class RecurrentOperations(ABC, Generic[X]):
         """Return x + weight * (other - x)."""
 
     @abstractmethod
-    def lerps(self, x: X, other: X, name: str, count: int) -> Sequence[X]:
-        """Return one lerp for each of the `count` rows of a weight tensor."""
+    def lerps(self, x: X, other: X, name: str, count: int, weights: X | None = None) -> Sequence[X]:
+        """Return one lerp for each of the `count` rows of a weight tensor, to which `weights`, [token][row][n], are
+        added."""
 
     @abstractmethod
-    def time_mix(self, blk: Block, x: HeadInputs[X]) -> X:
-        """Return the normalized output of RWKV-7's heads. Overwrites all inputs but r and v."""
+    def time_mix(self, blk: Block, x: HeadInputs[X], norm_eps: float | None = None) -> X:
+        """Return the normalized output of the heads of RWKV-7 or, without learning rates, of RWKV-6. Overwrites all
+        inputs but r and v. The epsilon of the norm is `norm_eps`, or that of the other norms times the head size."""
 
 
 class ExpertOperations(ABC, Generic[X]):

@@ -108,12 +108,18 @@ CHANNEL_DECAY = KernelSignature.parse(
 TOKEN_SHIFT = KernelSignature.parse(
     "localinfer.kernels.recurrent.wkv:token_shift", "tokens x n segments tail:out y:out"
 )
-LERP = KernelSignature.parse("localinfer.kernels.recurrent.wkv:lerp", "tokens x other weight step n y:out")
+LERP = KernelSignature.parse(
+    "localinfer.kernels.recurrent.wkv:lerp", "tokens x other weight first step shift n y:out"
+)
 WKV_PREPARE = KernelSignature.parse(
     "localinfer.kernels.recurrent.wkv:prepare", "tokens w:out k:out a:out k_k k_a heads removed:out"
 )
 RECUR_WKV = KernelSignature.parse(
     "localinfer.kernels.recurrent.wkv:recur_wkv", "tokens r w k v a removed heads segments state:out y:out"
+)
+WKV_DECAY = KernelSignature.parse("localinfer.kernels.recurrent.wkv:decay", "tokens bias n w:out")
+RECUR_DECAYED = KernelSignature.parse(
+    "localinfer.kernels.recurrent.wkv:recur_decayed", "tokens r w k v first heads segments state:out y:out"
 )
 WKV_FINISH = KernelSignature.parse(
     "localinfer.kernels.recurrent.wkv:finish", "tokens r k v r_k weight bias heads eps:float y:out"

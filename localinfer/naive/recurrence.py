@@ -1,4 +1,5 @@
-"""Operations with a recurrent state: Mamba (2023), Mamba 2 (2024), gated DeltaNet (2024), RWKV-7 (2025), convolutions.
+"""Operations with a recurrent state: Mamba (2023), Mamba 2, gated DeltaNet and RWKV-6 (2024), RWKV-7 (2025),
+convolutions.
 
 Each is computed token by token, as the papers define it.
 """
@@ -91,20 +92,37 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
     def lerp(self, x: Floats, other: Floats, weight: Floats) -> Floats:
         return x + weight * (other - x)
 
-    def lerps(self, x: Floats, other: Floats, name: str, count: int) -> Sequence[Floats]:
-        return [self.lerp(x, other, weight) for weight in self.model[name].reshape(count, -1)]
+    def lerps(
+        self, x: Floats, other: Floats, name: str, count: int, weights: Floats | None = None
+    ) -> Sequence[Floats]:
+        rows = self.model[name].reshape(1, count, -1)
+        rows = rows if weights is None else rows + weights.reshape(len(x), count, -1)
+        return [self.lerp(x, other, rows[:, number]) for number in range(count)]
 
-    def time_mix(self, blk: Block, x: HeadInputs[Floats]) -> Floats:
+    def time_mix(self, blk: Block, x: HeadInputs[Floats], norm_eps: float | None = None) -> Floats:
         size = read_wkv_head_size(self.g.hparams, self.g.embedding_length)
-        kinds = ("k_k", "k_a", "r_k", "ln")
-        k_k, k_a, r_k, weight = (self.model[f"{blk}time_mix_{kind}"].reshape(-1, size) for kind in kinds)
+        r, w, k, v, *rates = (np.asarray(each).reshape(self.g.n_tokens, -1, size) for each in x if each is not None)
+        if rates:
+            y, bonus = self._recur_wkv(blk, r, w, k, v, sigmoid(rates[0]))
+        else:
+            y, bonus = self._recur_decayed(blk, r, w, k, v), np.zeros_like(v)
+        weight = self.model[f"{blk}time_mix_ln"].reshape(-1, size)
         bias = np.reshape(self.model.bias(f"{blk}time_mix_ln"), (-1, size))
-        r, w, k, v, a = (np.asarray(each).reshape(self.g.n_tokens, -1, size) for each in (x.r, x.w, x.k, x.v, x.a))
-        a, decay = sigmoid(a), np.exp(-np.exp(-0.5) * sigmoid(w))
-        removed = k * k_k
+        y = layer_norm(y, weight, size * self.g.eps if norm_eps is None else norm_eps) + bias + bonus
+        result: Floats = y.reshape(len(y), -1)
+        self.g.point(result, f"{blk}time_mix_heads")
+        return result
+
+    def _recur_wkv(
+        self, blk: Block, r: Floats, w: Floats, k: Floats, v: Floats, a: Floats
+    ) -> tuple[Floats, Floats]:
+        """Return the output of RWKV-7's recurrence, and the bonus of each token."""
+        kinds = ("k_k", "k_a", "r_k")
+        k_k, k_a, r_k = (self.model[f"{blk}time_mix_{kind}"].reshape(k.shape[1:]) for kind in kinds)
+        decay, removed = np.exp(-np.exp(-0.5) * sigmoid(w)), k * k_k
         removed = removed / np.maximum(np.sqrt((removed**2).sum(axis=-1, keepdims=True)), 1e-12)
         k = k * (1 + (a - 1) * k_a)
-        states, y = np.zeros((k.shape[1], size, size), k.dtype), np.zeros_like(v)
+        states, y = np.zeros((*k.shape[1:], v.shape[2]), k.dtype), np.zeros_like(v)
         for batch in self.g.batches():
             for t in batch:
                 removed_values = np.einsum("hk,hkv->hv", removed[t], states)
@@ -113,7 +131,18 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
                 states -= np.einsum("hk,hv->hkv", removed[t] * a[t], removed_values)
                 y[t] = np.einsum("hk,hkv->hv", r[t], states)
             self.g.state_point(states, f"{blk}time_mix_state")
-        y = layer_norm(y, weight, size * self.g.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
-        result: Floats = y.reshape(len(y), -1)
-        self.g.point(result, f"{blk}time_mix_heads")
-        return result
+        return y, (r * k * r_k).sum(axis=-1, keepdims=True) * v
+
+    def _recur_decayed(self, blk: Block, r: Floats, w: Floats, k: Floats, v: Floats) -> Floats:
+        """Return the output of RWKV-6's recurrence."""
+        bias, first = (self.model[f"{blk}time_mix_{kind}"].reshape(k.shape[1:]) for kind in ("decay", "first"))
+        decay = np.exp(-np.exp(w + bias))
+        states, y = np.zeros((*k.shape[1:], v.shape[2]), k.dtype), np.zeros_like(v)
+        for batch in self.g.batches():
+            for t in batch:
+                added = np.einsum("hk,hv->hkv", k[t], v[t])
+                y[t] = np.einsum("hk,hkv->hv", r[t], states + first[:, :, None] * added)
+                states *= decay[t][:, :, None]
+                states += added
+            self.g.state_point(states, f"{blk}time_mix_state")
+        return y

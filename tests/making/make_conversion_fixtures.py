@@ -70,6 +70,8 @@ def converted(name: str) -> dict[str, Any] | str:
             model_class._is_tokenizer_xlmroberta = lambda self: False
         if hasattr(model_class, "_lora_files"):  # of the checkpoint before
             model_class._lora_files, model_class._lora_names = {}, []
+        if hasattr(model_class, "lerp_weights"):
+            model_class.lerp_weights = {}
         if name == "deepseek3; head":  # the conversion omits MTP layers that llama.cpp supports
             model_class.skip_mtp = False
             model_class.__init__ = with_further_blocks(model_class.__init__, gguf)
@@ -126,8 +128,8 @@ def with_older_keys(values: dict[str, Any]) -> dict[str, Any]:
         values["layer_types"] = [words.get(kind, kind) for kind in values["layer_types"]]
     if values["model_type"] == "exaone":
         values["activation_function"] = values["hidden_act"]
-    required = {"moe_intermediate_size": None} if values["model_type"] == "gemma4_text" else {}
-    return required | {key: value for key, value in values.items() if value is not None}
+    required = {"gemma4_text": "moe_intermediate_size", "rwkv6": "intermediate_size"}.get(values["model_type"])
+    return ({required: None} if required else {}) | {key: value for key, value in values.items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,18 @@
-"""RWKV-7: recurrent states and token shift."""
+"""RWKV-7 and RWKV-6: recurrent states and token shift."""
+
+from dataclasses import replace
+
+import numpy as np
 
 from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import biases
+from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.hparams import HParams, LayerOverrides
+from localinfer.conversion.tensor_formats.reorder import transpose
+from localinfer.errors import UnsupportedError
+from localinfer.gguf.source import Field
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 
 LORAS = {"w": "decay_rank", "a": "rate_rank", "v": "value_rank", "g": "gate_rank"}  # RWKV-7's low-rank projections
 RWKV7 = Architecture(
@@ -59,6 +69,110 @@ RWKV7 = Architecture(
         "tie_word_embeddings": False,
     },
 )
+
+
+def rwkv6_keys(config: JsonObject) -> dict[str, int]:
+    """Return the feed-forward length if config.json leaves it open."""
+    if config.values.get("intermediate_size") is not None:
+        return {}
+    return {"intermediate_size": config.positive_int("hidden_size", MAXIMA["embedding_length"]) * 7 // 2 // 32 * 32}
+
+
+def rwkv6_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the number of heads, and the low ranks, which are twice as large in the largest models."""
+    if config.get("attention_hidden_size", int, hp.n_embd) != hp.n_embd:
+        raise config.error("attention_hidden_size", f"other than {hp.n_embd} is not supported", UnsupportedError)
+    heads, ranks = recurrent_metadata.wkv_heads(config, hp), (64, 128) if hp.n_embd == 4096 else (32, 64)
+    return replace(hp, sizes=mixing_sizes(heads, *ranks))
+
+
+def mixing_sizes(heads: int, rank: int, decay_rank: int) -> dict[str, int]:
+    """Return the dimensions of a time mixing of five inputs."""
+    return {"n_heads": heads, "n_lerps": 5, "rank": rank, "all_ranks": 5 * rank, "decay_rank": decay_rank}
+
+
+def rescaled_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
+    """Return the factors of the matrices whose products are added to the residual stream: the residual stream is halved
+    after every `rescale_every` layers."""
+    every = config.get("rescale_every", int)
+    if not 0 <= every <= DEFAULT_MAXIMUM:
+        raise config.error("rescale_every", f"is {every}; it must be 0 to {DEFAULT_MAXIMUM}")
+    factors = [np.float32(0.5 ** (layer // every)) if every else np.float32(1) for layer in range(hp.n_layer)]
+    kinds = ("time_mix_output", "channel_mix_value")
+    return tuple(LayerOverrides({"weight_factors": dict.fromkeys(kinds, each)} if each < 1 else {}) for each in factors)
+
+
+def rwkv6_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return RWKV-6's metadata."""
+    return mixing_metadata(hp, hp.head_dim) | {"rescale_every_n_layers": Field.uint32(config.get("rescale_every", int))}
+
+
+def mixing_metadata(hp: HParams, head_size: int) -> dict[str, Field]:
+    """Return the metadata of a time mixing of five inputs. The context length is nominal: a recurrent state has no
+    limit."""
+    return {
+        **recurrent_metadata.UNLIMITED_CONTEXT,
+        "feed_forward_length": Field.uint32(hp.n_ff),
+        "wkv.head_size": Field.uint32(head_size),
+        "time_mix_extra_dim": Field.uint32(hp.sizes["rank"]),
+        "time_decay_extra_dim": Field.uint32(hp.sizes["decay_rank"]),
+    }
+
+
+MIXING = ("lerp_x", "lerp_fused", "w1", "w2", "decay", "decay_w1", "decay_w2")  # of tokens, and decays
+PROJECTIONS = ("receptance", "key", "value", "gate", "output")
+MIXING_SHAPES = {
+    "time_mix_lerp_x": ("one", "one", "n_embd"),
+    "time_mix_lerp_fused": ("n_lerps", "one", "one", "n_embd"),
+    "time_mix_w1": ("all_ranks", "n_embd"),
+    "time_mix_w2": ("n_lerps", "n_embd", "rank"),
+    "time_mix_decay": ("one", "one", "n_embd"),
+    "time_mix_decay_w1": ("decay_rank", "n_embd"),
+    "time_mix_decay_w2": ("n_embd", "decay_rank"),
+}
+RWKV6 = Architecture(
+    name="rwkv6",
+    layer_tensors=(
+        *("attn_norm", "attn_norm_2", "time_mix_ln"),
+        *biases("attn_norm", "attn_norm_2", "time_mix_ln"),
+        *(f"time_mix_{kind}" for kind in (*MIXING, "first", *PROJECTIONS)),
+        *(f"channel_mix_{kind}" for kind in ("lerp_k", "lerp_r", "key", "value", "receptance")),
+    ),
+    model_tensors=RWKV7.model_tensors,
+    shapes={
+        **MIXING_SHAPES,
+        **{f"time_mix_{kind}": ("n_embd", "n_embd") for kind in PROJECTIONS},
+        "time_mix_first": ("n_heads", "head_dim"),
+        "time_mix_ln": ("n_embd",),
+        **{f"channel_mix_{kind}": ("one", "one", "n_embd") for kind in ("lerp_k", "lerp_r")},
+        "channel_mix_key": ("n_ff", "n_embd"),
+        "channel_mix_value": ("n_embd", "n_ff"),
+        "channel_mix_receptance": ("n_embd", "n_embd"),
+        "attn_norm_2": ("n_embd",),
+    },
+    final_shapes=dict.fromkeys(
+        ("time_mix_lerp_x", "time_mix_decay", "channel_mix_lerp_k", "channel_mix_lerp_r"), ("n_embd",)
+    ),
+    reorder=dict.fromkeys(("time_mix_w1", "time_mix_w2", "time_mix_decay_w1", "time_mix_decay_w2"), transpose),
+    tensor_names={"attention.time_maa_": "time_mix_lerp_fused"},
+    norm="layer",
+    has_attention=False,
+    has_rope=False,
+    key_aliases={"head_dim": "head_size"},
+    adapted_keys=rwkv6_keys,
+    read_hparams=rwkv6_hparams,
+    layer_overrides=rescaled_layers,
+    metadata=rwkv6_metadata,
+    required_values={"head_size_divisor": 8},
+    defaults={
+        "num_attention_heads": 1,
+        "max_position_embeddings": 1 << 20,
+        "head_dim": 64,
+        "rescale_every": 6,
+        "tie_word_embeddings": False,
+    },
+)
 BY_CLASS = {
     "RWKV7ForCausalLM": RWKV7,
+    "Rwkv6ForCausalLM": RWKV6,
 }

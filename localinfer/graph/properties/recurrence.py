@@ -1,5 +1,4 @@
-"""The shape of recurrent heads: their number and the size of their state matrices; RWKV-7 has only a head size."""
-
+"""The shape of recurrent heads: their number and the size of their state matrices; RWKV has only a head size."""
 
 from typing import NamedTuple
 
@@ -7,6 +6,7 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.kernels.layout import state_strip
 
 MAX_DECAY_BOUND = 80  # e^-80 is about the smallest float32
+HEAD_NORM_EPS = 64e-5  # of the norm of RWKV-6's heads, whatever their size
 RECURRENT_KEYS = ("ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
 
 
@@ -74,7 +74,7 @@ def read_kda(hparams: Hyperparameters, heads: int, *, bounded: bool) -> Recurren
 
 
 def read_wkv_head_size(hparams: Hyperparameters, embedding_length: int) -> int:
-    """Return the head size of RWKV-7, which must divide n_embd and be a multiple of the kernels' strip size."""
+    """Return the head size of RWKV, which must divide n_embd and be a multiple of the kernels' strip size."""
     size = hparams.count("wkv.head_size", maximum=1 << 12)
     if size % state_strip(size) or embedding_length % size:
         raise hparams.unsupported("wkv.head_size", size)

@@ -1,4 +1,4 @@
-"""Records operations with a recurrent state: convolutions, state spaces, linear attention, RWKV-7's time mixing."""
+"""Records operations with a recurrent state: convolutions, state spaces, linear attention, RWKV's time mixing."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,11 @@ from localinfer.kernels.signatures import (
     CONVOLVE,
     LERP,
     RECUR,
+    RECUR_DECAYED,
     RECUR_WKV,
     SELECTIVE_SCAN,
     TOKEN_SHIFT,
+    WKV_DECAY,
     WKV_FINISH,
     WKV_PREPARE,
 )
@@ -104,41 +106,81 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
 
     def lerp(self, x: Buffer, other: Buffer, weight: Buffer | Tensor) -> Buffer:
         # `weight` has a row per token, or as a tensor one row for all tokens.
-        y, step = self._graph.buffer(x.n), x.n if isinstance(weight, Buffer) else 0
-        self._graph.op("lerp", LERP, x.rows, chunks=(0, 8), x=x, other=other, weight=weight, step=step, n=x.n, y=y)
+        return self._lerp(x, other, weight, step=x.n if isinstance(weight, Buffer) else 0)
+
+    def _lerp(
+        self, x: Buffer, other: Buffer, weight: Buffer | Tensor, *, step: int, first: int = 0,
+        shift: Tensor | None = None,
+    ) -> Buffer:  # fmt: skip
+        """Record a lerp whose weights begin at `first` of the rows of `weight`, which are `step` values long, and to
+        which `shift` is added."""
+        y = self._graph.buffer(x.n)
+        self._graph.op(
+            "lerp", LERP, x.rows, constants={"shifted": shift is not None}, chunks=(0, 8), x=x, other=other,
+            weight=weight, first=first, step=step, shift=shift or 0, n=x.n, y=y,
+        )  # fmt: skip
         return y
 
-    def lerps(self, x: Buffer, other: Buffer, name: str, count: int) -> Sequence[Buffer]:
-        weights = self._tensors.floats(f"{name}.weight", *([count, 1, 1] if count > 1 else []), x.n)
-        return [self.lerp(x, other, row_slice(weights, number, 1) if count > 1 else weights) for number in range(count)]
+    def lerps(
+        self, x: Buffer, other: Buffer, name: str, count: int, weights: Buffer | None = None
+    ) -> Sequence[Buffer]:
+        tensor = self._tensors.floats(f"{name}.weight", *([count, 1, 1] if count > 1 else []), x.n)
+        rows = [row_slice(tensor, number, 1) for number in range(count)] if count > 1 else [tensor]
+        if weights is None:
+            return [self.lerp(x, other, row) for row in rows]
+        return [
+            self._lerp(x, other, weights, first=number * x.n, step=weights.n, shift=row)
+            for number, row in enumerate(rows)
+        ]
 
-    def time_mix(self, blk: Block, x: HeadInputs[Buffer]) -> Buffer:
-        size, n, graph, name = (
-            read_wkv_head_size(self._model.hparams, self._model.embedding_length),
-            x.r.n,
-            self._graph,
-            f"{blk}time_mix",
-        )
-        heads, constants = n // size, {"size": size}
-        vector = {kind: self._tensors.vector(f"{name}_{kind}.weight", n) for kind in ("k_k", "k_a", "r_k", "ln")}
-        removed, y, state_bytes = graph.buffer(n), graph.buffer(n), 4 * n * size
-        state = self._states.add_layer(state_bytes)
+    def time_mix(self, blk: Block, x: HeadInputs[Buffer], norm_eps: float | None = None) -> Buffer:
+        model, graph, name, n = self._model, self._graph, f"{blk}time_mix", x.r.n
+        size = read_wkv_head_size(model.hparams, model.embedding_length)
+        kinds = ("ln",) if x.a is None else ("k_k", "k_a", "r_k", "ln")
+        vector = {kind: self._tensors.vector(f"{name}_{kind}.weight", n) for kind in kinds}
+        y = self._recur_decayed(name, x, size) if x.a is None else self._recur_wkv(name, x, x.a, size, vector)
         graph.op(
-            f"{name}.prepare", WKV_PREPARE, x.r.rows, constants=constants, chunks=(1, 8), w=x.w, k=x.k, a=x.a,
-            k_k=vector["k_k"], k_a=vector["k_a"], heads=heads, removed=removed,
+            f"{name}.finish", WKV_FINISH, x.r.rows, constants={"size": size, "bonus": x.a is not None}, chunks=(1, 8),
+            r=x.r, k=x.k, v=x.v, r_k=vector.get("r_k", 0), weight=vector["ln"],
+            bias=self._tensors.vector(f"{name}_ln.bias", n), heads=n // size,
+            eps=size * model.eps if norm_eps is None else norm_eps, y=y,
+        )  # fmt: skip
+        model.points.add(f"{name}_heads", y)
+        return y
+
+    def _recur_wkv(
+        self, name: str, x: HeadInputs[Buffer], rates: Buffer, size: int, vector: dict[str, Tensor]
+    ) -> Buffer:
+        """Record RWKV-7's recurrence, and return its output."""
+        graph, n, constants, state_bytes = self._graph, x.r.n, {"size": size}, 4 * x.r.n * size
+        removed, y, state = graph.buffer(n), graph.buffer(n), self._states.add_layer(state_bytes)
+        graph.op(
+            f"{name}.prepare", WKV_PREPARE, x.r.rows, constants=constants, chunks=(1, 8), w=x.w, k=x.k, a=rates,
+            k_k=vector["k_k"], k_a=vector["k_a"], heads=n // size, removed=removed,
         )  # fmt: skip
         graph.op(
             f"{name}.recur", RECUR_WKV, x.r.rows, constants=constants, chunks=(1, 8),
-            cost=CostModel(Cost(state_bytes), Cost(fmas=state_bytes)), r=x.r, w=x.w, k=x.k, v=x.v, a=x.a,
-            removed=removed, heads=heads, segments=self._states.segments, state=state, y=y,
+            cost=CostModel(Cost(state_bytes), Cost(fmas=state_bytes)), r=x.r, w=x.w, k=x.k, v=x.v, a=rates,
+            removed=removed, heads=n // size, segments=self._states.segments, state=state, y=y,
         )  # fmt: skip
-        self._add_state_matrices(f"{name}_state", state, heads, size, size)
+        self._add_state_matrices(f"{name}_state", state, n // size, size, size)
+        return y
+
+    def _recur_decayed(self, name: str, x: HeadInputs[Buffer], size: int) -> Buffer:
+        """Record RWKV-6's recurrence, and return its output."""
+        graph, n, state_bytes = self._graph, x.r.n, 4 * x.r.n * size
+        y, state = graph.buffer(n), self._states.add_layer(state_bytes)
         graph.op(
-            f"{name}.finish", WKV_FINISH, x.r.rows, constants=constants, chunks=(1, 8), r=x.r, k=x.k, v=x.v,
-            r_k=vector["r_k"], weight=vector["ln"], bias=self._tensors.vector(f"{name}_ln.bias", n), heads=heads,
-            eps=size * self._model.eps, y=y,
+            f"{name}.decay", WKV_DECAY, x.r.rows, chunks=(1, 8), bias=self._tensors.vector(f"{name}_decay.weight", n),
+            n=n, w=x.w,
         )  # fmt: skip
-        self._model.points.add(f"{name}_heads", y)
+        graph.op(
+            f"{name}.recur", RECUR_DECAYED, x.r.rows, constants={"size": size}, chunks=(1, 8),
+            cost=CostModel(Cost(state_bytes), Cost(fmas=3 * state_bytes // 4)), r=x.r, w=x.w, k=x.k, v=x.v,
+            first=self._tensors.floats(f"{name}_first.weight", n // size, size), heads=n // size,
+            segments=self._states.segments, state=state, y=y,
+        )  # fmt: skip
+        self._add_state_matrices(f"{name}_state", state, n // size, size, size)
         return y
 
     def _add_state_matrices(self, name: str, state: Region, heads: int, key: int, value: int) -> None:

@@ -1,11 +1,12 @@
-"""RWKV-7's time mixing (Peng et al., 2025): a state matrix per head, with a decay rate per key dimension.
+"""The time mixing of RWKV-7 (Peng et al., 2025) and RWKV-6 (Peng et al., 2024): a state matrix per head, with a decay
+for each key dimension.
 
     S[j] = decay[j] * S[j] + key[j] * value - removed[j] * rate[j] * (removed . S),   y = receptance . S
 
-`removed` is the normalized removal key. `prepare` transforms the outputs of the matrices, `recur_wkv` computes the
-recurrence, `finish` normalizes the result and adds the bonus of the current token. As in
-`localinfer.kernels.recurrent.state_matrix`, columns of a state are independent, and prefill computes the same bits as
-decoding.
+`removed` is the normalized removal key of RWKV-7; RWKV-6 removes nothing. `prepare` transforms the outputs of RWKV-7's
+matrices, and `decay` the decays of RWKV-6; `recur_wkv` and `recur_decayed` compute the recurrences; `finish` normalizes
+the result, and adds RWKV-7's bonus of the current token. As in `localinfer.kernels.recurrent.state_matrix`, columns of
+a state are independent, and prefill computes the same bits as decoding.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,10 @@ from localinfer.kernels.activations import sigmoid
 from localinfer.kernels.exponentials import exp
 from localinfer.kernels.layout import state_strip
 from localinfer.kernels.norm import inverse_rms, subtract_mean
-from localinfer.kernels.recurrent.state_matrix import make_state_functions
+from localinfer.kernels.recurrent.state_matrix import StateUpdate, make_state_functions, recur
 from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.threads import chunk_range
-from quant.jit.vectors import Vector, f32x16, fma, inline, load, reduce_sum, splat, sqrt, store
+from quant.jit.vectors import Vector, extract, f32x16, fma, inline, load, reduce_sum, splat, sqrt, store
 
 Body = Callable[..., None]
 MAX_DECAY_RATE = -0.606531  # -e^-1/2: the decay is e^(this * sigmoid(w)), at least 0.545
@@ -50,18 +51,19 @@ def token_shift() -> Body:
     return body
 
 
-def lerp() -> Body:
-    """Make the kernel y = x + weight * (other - x). Weights of adjacent tokens are `step` floats apart."""
+def lerp(*, shifted: bool) -> Body:
+    """Make the kernel y = x + weight * (other - x). Weights of adjacent tokens are `step` floats apart, from float
+    number `first` on. If they are `shifted`, `shift`, one row for all tokens, is added to them."""
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
-            row, weights = 4 * args.n * token, args.weight + 4 * args.step * token
+            row, weights = 4 * args.n * token, args.weight + 4 * (args.first + args.step * token)
             for i in range(0, 4 * args.n, 64):
-                value = load(f32x16, args.x + row + i)
-                store(
-                    args.y + row + i, fma(load(f32x16, weights + i), load(f32x16, args.other + row + i) - value, value)
-                )
+                value, weight = load(f32x16, args.x + row + i), load(f32x16, weights + i)
+                if shifted:
+                    weight = weight + load(f32x16, args.shift + i)
+                store(args.y + row + i, fma(weight, load(f32x16, args.other + row + i) - value, value))
 
     return body
 
@@ -142,24 +144,71 @@ def recur_wkv(size: int) -> Body:
     return body
 
 
-def finish(size: int) -> Body:
-    """Make the kernel that applies LayerNorm to each head of y, with weights and biases per head, and adds the value
-    times (receptance * r_k) . key."""
+@inline
+def weighted_product(r: int, weight: int, k: int, n: int) -> Any:
+    """Return (r * weight) . k of n floats in all lanes."""
+    products = splat(f32x16, float32(0.0))
+    for i in range(0, 4 * n, 64):
+        products = fma(load(f32x16, r + i) * load(f32x16, weight + i), load(f32x16, k + i), products)
+    return splat(f32x16, reduce_sum(products))
+
+
+def finish(size: int, *, bonus: bool) -> Body:
+    """Make the kernel that applies LayerNorm to each head of y, with weights and biases per head, and with `bonus` adds
+    the value times (receptance * r_k) . key."""
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         y = args.y
         first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)
         for item in range(first, end):
             head, offset = 4 * size * (item % args.heads), 4 * size * item
-            products = splat(f32x16, float32(0.0))
-            for i in range(0, 4 * size, 64):
-                product = load(f32x16, args.r + offset + i) * load(f32x16, args.r_k + head + i)
-                products = fma(product, load(f32x16, args.k + offset + i), products)
             subtract_mean(y + offset, size, y + offset)
-            bonus, factor = splat(f32x16, reduce_sum(products)), splat(f32x16, inverse_rms(y + offset, size, args.eps))
+            factor = splat(f32x16, inverse_rms(y + offset, size, args.eps))
             for i in range(0, 4 * size, 64):
                 normed = load(f32x16, y + offset + i) * factor
                 shifted = fma(normed, load(f32x16, args.weight + head + i), load(f32x16, args.bias + head + i))
-                store(y + offset + i, fma(bonus, load(f32x16, args.v + offset + i), shifted))
+                store(y + offset + i, shifted)
+            if bonus:
+                share = weighted_product(args.r + offset, args.r_k + head, args.k + offset, size)
+                for i in range(offset, offset + 4 * size, 64):
+                    store(y + i, fma(share, load(f32x16, args.v + i), load(f32x16, y + i)))
 
     return body
+
+
+def decay() -> Body:
+    """Make the kernel that replaces w with the decays e^-e^(w + bias)."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
+        zero = splat(f32x16, float32(0.0))
+        for token in range(first, end):
+            row = args.w + 4 * args.n * token
+            for i in range(0, 4 * args.n, 64):
+                store(row + i, exp(zero - exp(load(f32x16, row + i) + load(f32x16, args.bias + i))))
+
+    return body
+
+
+def recur_decayed(size: int) -> Body:
+    """Make the kernel of RWKV-6's recurrence for heads of `size` keys and values. The output is that of the state
+    before the token, y = receptance . S, and the token's own share, the value times (receptance * first) . key."""
+    strip = state_strip(size)
+    row_bytes, columns = 4 * strip, Vector(float32, strip)
+
+    @inline
+    def rule(args: Any, update: StateUpdate) -> Any:
+        head, past = 4 * size * update.head, update.previous_state
+        at = 4 * size * args.heads * update.token + head
+        value = load(columns, args.v + at + 4 * update.column)
+        share = weighted_product(args.r + at, args.first + head, args.k + at, size)
+        output = splat(columns, extract(share, 0)) * value
+        for i in range(size):
+            key, offset = at + 4 * i, row_bytes * i
+            state = load(columns, past + offset)
+            output = fma(splat(columns, load(float32, args.r + key)), state, output)
+            decayed = splat(columns, load(float32, args.w + key)) * state
+            store(update.state + offset, fma(splat(columns, load(float32, args.k + key)), value, decayed))
+        return output
+
+    return recur(size, size, rule)

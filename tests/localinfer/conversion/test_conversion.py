@@ -24,10 +24,11 @@ from localinfer.conversion.architecture import Architecture
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.gguf.source import Field, Source
 from localinfer.graph.properties.recurrence import RECURRENT_KEYS
+from quant.ggml import TYPE_NUMBERS
 
 CONVERSION: dict[str, Any] = recorded.read("conversion")
 STACKED = re.compile(  # parts of one tensor of a GGUF file
-    r"\.norms\.|\.(chunk_)?experts\.|altup\w*_projections|\.attn\.x_"
+    r"\.norms\.|\.(chunk_)?experts\.|altup\w*_projections|\.attn\.x_|\.(attention|self_attn)\.time_maa_[rwkvg]$"
 )
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that use the keys and values of other layers
 each = pytest.mark.parametrize("name", reference_models.NAMES)
@@ -145,6 +146,14 @@ def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> N
         pytest.skip(f"llama.cpp does not convert it: {converted}")
     source = open_checkpoint(reference_models.checkpoint(name, tmp_path))
     assert_equal(name, source, converted, reference_models.architecture(name))
+
+
+def test_vectors_with_dimensions_of_1_are_f32(tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("rwkv6", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: values.astype(np.float16) for name, values in tensors.items()}, folder / "model.safetensors")
+    types = {each.type for each in open_checkpoint(folder).tensors.values() if len(each.shape) == 1}
+    assert types == {TYPE_NUMBERS["F32"]}
 
 
 @each_head

@@ -50,6 +50,9 @@ def answer(model: Path, prompt: Sequence[int], **changed: Any) -> Answer:
         return Answer(ids, stream.stats.reused_tokens, loaded.engine.evaluate([5]).copy())
 
 
+STATES_AND_LATENTS = ("mamba2", "lfm2", "qwen3next", "rwkv6", "rwkv7", "deepseek2", "falcon-h1")
+
+
 def reference(name: str) -> MakeModel:
     def make(folder: Path) -> Path:
         return checkpoints.as_type(reference_models.checkpoint(name, folder), folder / f"{name}.gguf", "F32")
@@ -71,9 +74,9 @@ def gemma(folder: Path) -> Path:
         (llama, {}),
         (llama, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
         (gemma, {}),
-        *((reference(name), {}) for name in ("mamba2", "lfm2", "qwen3next", "rwkv7", "deepseek2", "falcon-h1")),
+        *((reference(name), {}) for name in STATES_AND_LATENTS),
     ],
-    ids=["llama", "quantized", "gemma3", "mamba2", "lfm2", "qwen3next", "rwkv7", "deepseek2", "falcon-h1"],
+    ids=["llama", "quantized", "gemma3", *STATES_AND_LATENTS],
 )
 def test_a_restored_prefix_gives_the_same_bits(make: MakeModel, options: dict[str, Any], tmp_path: Path) -> None:
     model = make(tmp_path)

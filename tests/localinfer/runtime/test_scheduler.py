@@ -49,6 +49,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "add": (partial(reference_model, "mamba2"), {}),
     "scan": (partial(reference_model, "mamba"), {}),
     "wkv": (partial(reference_model, "rwkv7"), {}),
+    "wkv6": (partial(reference_model, "rwkv6"), {}),
     "shared keys": (partial(reference_model, "gemma4"), {"batch_size": 32}),
 }
 SEQUENCES = len(PROMPTS)

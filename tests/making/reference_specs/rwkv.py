@@ -1,0 +1,27 @@
+"""RWKV-6 and its relatives, of which transformers has no class."""
+
+from typing import Any
+
+from reference_models import N_VOCAB
+from reference_spec import SPECIAL_IDS, Spec
+from rwkv6_model import Rwkv6ForCausalLM
+from transformers import PreTrainedConfig
+
+
+def rwkv6(n: int, head: int, layers: int, **more: Any) -> Spec:
+    """Return RWKV-6 with n values in heads of `head`, and the keys of published files."""
+    sizes = {
+        "hidden_size": n, "attention_hidden_size": n, "head_size": head, "head_size_divisor": 8,
+        "num_attention_heads": 64, "num_hidden_layers": layers, "intermediate_size": None, "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": False, "vocab_size": N_VOCAB,
+    }  # fmt: skip
+    return Spec(
+        architecture="rwkv6", model=Rwkv6ForCausalLM, config=PreTrainedConfig(**SPECIAL_IDS | sizes | more),
+        written=lambda config: config | {"model_type": "rwkv6"},
+    )  # fmt: skip
+
+
+MODELS = {
+    "rwkv6": rwkv6(128, 32, 3, rescale_every=1),
+    "rwkv6-wide-heads": rwkv6(192, 64, 2, rescale_every=6, intermediate_size=160),
+}
