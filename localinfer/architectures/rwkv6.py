@@ -4,7 +4,7 @@ the channel mixing is a feed-forward network with squared ReLU and a gate."""
 
 from localinfer.graph.builder import Block, Builder, HeadInputs, X
 from localinfer.graph.properties.hyperparameters import multiple_of_32
-from localinfer.graph.properties.recurrence import HEAD_NORM_EPS
+from localinfer.graph.properties.recurrence import HEAD_NORM_EPS, require_token_shifts
 
 MIXED = 5  # inputs of a time mixing: of the decay, the key, the value, the receptance and the gate
 
@@ -13,12 +13,13 @@ def build(g: Builder[X]) -> None:
     """The file halves the residual stream after some layers, so that it stays within the range of F16."""
     g.use_layer_norm()
     n, x = g.embedding_length, g.embeddings.tokens()
-    if g.hparams.count("token_shift_count", 2) != 2:
-        raise g.hparams.unsupported("token_shift_count", g.hparams.count("token_shift_count"))
+    require_token_shifts(g.hparams, 2)
     rescale_every = g.hparams.count("rescale_every_n_layers", 0, minimum=0)
     g.norm(x, "token_embd_norm", in_place=True)
     for blk in g.blocks():
-        time_mixing(g, blk, x, g.norm(x, f"{blk}attn_norm"))
+        inputs, gate = mixed_inputs(g, blk, g.norm(x, f"{blk}attn_norm"), n)
+        y = g.gate(gate, g.recurrent.time_mix(blk, inputs, HEAD_NORM_EPS), "silu")
+        g.matmul(y, f"{blk}time_mix_output", n, add_to=x)
         g.point(x, f"{blk}resid_mid")
         h = g.norm(x, f"{blk}attn_norm_2")
         previous = g.recurrent.token_shift(h, f"{blk}channel_mix_shift_state")
@@ -32,8 +33,9 @@ def build(g: Builder[X]) -> None:
     g.output.logits(x)
 
 
-def time_mixing(g: Builder[X], blk: Block, x: X, h: X) -> None:
-    """Add the time mixing of h to x. Low-rank matrices compute the shares of the previous token, and the decay."""
+def mixed_inputs(g: Builder[X], blk: Block, h: X, n_kv: int) -> tuple[HeadInputs[X], X]:
+    """Return the inputs of the time mixing of h, with `n_kv` keys and values of a token, and its gate. Low-rank
+    matrices compute the shares of the previous token, and the decay."""
     n = g.embedding_length
     rank, decay_rank = (multiple_of_32(g.hparams, f"{name}_extra_dim") for name in ("time_mix", "time_decay"))
     previous = g.recurrent.token_shift(h, f"{blk}time_mix_shift_state")
@@ -42,9 +44,9 @@ def time_mixing(g: Builder[X], blk: Block, x: X, h: X) -> None:
     shares = g.per_head.matmul(shares, f"{blk}time_mix_w2", MIXED, n)
     xw, xk, xv, xr, xg = g.recurrent.lerps(h, previous, f"{blk}time_mix_lerp_fused", MIXED, shares)
     r, k, v = (
-        g.matmul(each, f"{blk}time_mix_{name}", n) for each, name in ((xr, "receptance"), (xk, "key"), (xv, "value"))
+        g.matmul(each, f"{blk}time_mix_{name}", length)
+        for each, name, length in ((xr, "receptance", n), (xk, "key", n_kv), (xv, "value", n_kv))
     )
     w = g.gate(g.matmul(xw, f"{blk}time_mix_decay_w1", decay_rank), None, "tanh")
     w = g.matmul(w, f"{blk}time_mix_decay_w2", n)
-    y = g.recurrent.time_mix(blk, HeadInputs(r, w, k, v), HEAD_NORM_EPS)
-    g.matmul(g.gate(g.matmul(xg, f"{blk}time_mix_gate", n), y, "silu"), f"{blk}time_mix_output", n, add_to=x)
+    return HeadInputs(r, w, k, v), g.matmul(xg, f"{blk}time_mix_gate", n)

@@ -4,6 +4,7 @@ network with squared ReLU. All layers get the values of the first layer."""
 
 from localinfer.graph.builder import Block, Builder, HeadInputs, X
 from localinfer.graph.properties.hyperparameters import multiple_of_32
+from localinfer.graph.properties.recurrence import require_token_shifts
 
 RANKS = {"w": "decay", "a": "iclr", "v": "value_residual_mix", "g": "gate"}
 
@@ -14,8 +15,7 @@ def build(g: Builder[X]) -> None:
     g.use_layer_norm()
     n, x = g.embedding_length, g.embeddings.tokens()
     ranks = {kind: multiple_of_32(g.hparams, f"attention.{name}_lora_rank") for kind, name in RANKS.items()}
-    if g.hparams.count("token_shift_count", 2) != 2:
-        raise g.hparams.unsupported("token_shift_count", g.hparams.count("token_shift_count"))
+    require_token_shifts(g.hparams, 2)
     g.norm(x, "token_embd_norm", in_place=True)
     g.tensors.accept(*(f"blk.0.time_mix_v{number}.weight" for number in range(3)))
     first = g.cross_layer.buffer(n)

@@ -312,6 +312,11 @@ class RecurrentOperations(ABC, Generic[X]):
         """Return the normalized output of the heads of RWKV-7 or, without learning rates, of RWKV-6. Overwrites all
         inputs but r and v. The epsilon of the norm is `norm_eps`, or that of the other norms times the head size."""
 
+    @abstractmethod
+    def gated_linear_attention(self, blk: Block, x: HeadInputs[X]) -> X:
+        """Return the output of the heads of gated linear attention, [token][head][value], without learning rates.
+        Adjacent heads may share keys and values. Overwrites w."""
+
 
 class ExpertOperations(ABC, Generic[X]):
     """Operations of a mixture of experts."""

@@ -118,8 +118,11 @@ RECUR_WKV = KernelSignature.parse(
     "localinfer.kernels.recurrent.wkv:recur_wkv", "tokens r w k v a removed heads segments state:out y:out"
 )
 WKV_DECAY = KernelSignature.parse("localinfer.kernels.recurrent.wkv:decay", "tokens bias n w:out")
-RECUR_DECAYED = KernelSignature.parse(
-    "localinfer.kernels.recurrent.wkv:recur_decayed", "tokens r w k v first heads segments state:out y:out"
+RECUR_DECAYED, RECUR_GATED = (
+    KernelSignature.parse(
+        f"localinfer.kernels.recurrent.wkv:recur_{rule}", f"tokens r w k v {own} heads segments state:out y:out"
+    )
+    for rule, own in (("decayed", "first"), ("gated", "groups"))
 )
 WKV_FINISH = KernelSignature.parse(
     "localinfer.kernels.recurrent.wkv:finish", "tokens r k v r_k weight bias heads eps:float y:out"

@@ -1,5 +1,5 @@
-"""Operations with a recurrent state: Mamba (2023), Mamba 2, gated DeltaNet and RWKV-6 (2024), RWKV-7 (2025),
-convolutions.
+"""Operations with a recurrent state: Mamba (2023), Mamba 2, gated DeltaNet, gated linear attention and RWKV-6 (2024),
+RWKV-7 (2025), convolutions.
 
 Each is computed token by token, as the papers define it.
 """
@@ -105,13 +105,28 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         if rates:
             y, bonus = self._recur_wkv(blk, r, w, k, v, sigmoid(rates[0]))
         else:
-            y, bonus = self._recur_decayed(blk, r, w, k, v), np.zeros_like(v)
+            first = self.model[f"{blk}time_mix_first"].reshape(k.shape[1:])
+            y, bonus = self._recur_decayed(blk, r, self._decays(blk, w), k, v, first), np.zeros_like(v)
         weight = self.model[f"{blk}time_mix_ln"].reshape(-1, size)
         bias = np.reshape(self.model.bias(f"{blk}time_mix_ln"), (-1, size))
         y = layer_norm(y, weight, size * self.g.eps if norm_eps is None else norm_eps) + bias + bonus
         result: Floats = y.reshape(len(y), -1)
         self.g.point(result, f"{blk}time_mix_heads")
         return result
+
+    def gated_linear_attention(self, blk: Block, x: HeadInputs[Floats]) -> Floats:
+        size = read_wkv_head_size(self.g.hparams, self.g.embedding_length)
+        r, w, k, v = (np.asarray(each).reshape(self.g.n_tokens, -1, size) for each in x if each is not None)
+        k, v = (np.repeat(each, r.shape[1] // each.shape[1], axis=1) for each in (k, v))
+        decay = self._decays(blk, w)
+        result = self._recur_decayed(blk, r * size**-0.5, decay, k * (1 - decay), v, None).reshape(len(r), -1)
+        self.g.point(result, f"{blk}time_mix_heads")
+        return result
+
+    def _decays(self, blk: Block, w: Floats) -> Floats:
+        """Return the decays of RWKV-6."""
+        decays: Floats = np.exp(-np.exp(w + self.model[f"{blk}time_mix_decay"].reshape(w.shape[1:])))
+        return decays
 
     def _recur_wkv(
         self, blk: Block, r: Floats, w: Floats, k: Floats, v: Floats, a: Floats
@@ -133,16 +148,18 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
             self.g.state_point(states, f"{blk}time_mix_state")
         return y, (r * k * r_k).sum(axis=-1, keepdims=True) * v
 
-    def _recur_decayed(self, blk: Block, r: Floats, w: Floats, k: Floats, v: Floats) -> Floats:
-        """Return the output of RWKV-6's recurrence."""
-        bias, first = (self.model[f"{blk}time_mix_{kind}"].reshape(k.shape[1:]) for kind in ("decay", "first"))
-        decay = np.exp(-np.exp(w + bias))
+    def _recur_decayed(
+        self, blk: Block, r: Floats, decay: Floats, k: Floats, v: Floats, first: Floats | None
+    ) -> Floats:
+        """Return the output of RWKV-6's recurrence: of the state before a token and `first` times what the token adds,
+        or without `first`, of the state after it."""
         states, y = np.zeros((*k.shape[1:], v.shape[2]), k.dtype), np.zeros_like(v)
         for batch in self.g.batches():
             for t in batch:
                 added = np.einsum("hk,hv->hkv", k[t], v[t])
-                y[t] = np.einsum("hk,hkv->hv", r[t], states + first[:, :, None] * added)
+                before = None if first is None else states + first[:, :, None] * added
                 states *= decay[t][:, :, None]
                 states += added
+                y[t] = np.einsum("hk,hkv->hv", r[t], states if before is None else before)
             self.g.state_point(states, f"{blk}time_mix_state")
         return y

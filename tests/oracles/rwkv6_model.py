@@ -1,5 +1,5 @@
-"""RWKV-6 in torch, for make_reference_models.py, because transformers has no class for it. Written from the paper (Peng
-et al., 2024), token by token, with the tensor names of its published checkpoints."""
+"""RWKV-6 and QRWKV in torch, for make_reference_models.py, because transformers has no class for them. Written from the
+papers (Peng et al., 2024; Yang et al., 2024), token by token, with the tensor names of published checkpoints."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from rwkv7_model import previous_rows
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_decoder import Decoder
+from torch_decoder import MLP, Decoder, Layer, PlainDecoder
 
 
 def parameter(*shape: int) -> nn.Parameter:
@@ -43,9 +43,9 @@ class MixedTokens(nn.Module):
 
 class TimeMix(MixedTokens):
     def __init__(self, config: Any) -> None:
-        n, self.head = config.hidden_size, config.head_size
-        wide = n == 4096
+        n, wide = config.hidden_size, config.hidden_size == 4096
         super().__init__(n, 64 if wide else 32, 128 if wide else 64, "wkvrg")
+        self.head = config.head_size
         self.time_faaaa = parameter(n // self.head, self.head)
         for kind in ("receptance", "key", "value", "gate", "output"):
             setattr(self, kind, nn.Linear(n, n, bias=False))
@@ -115,3 +115,39 @@ class Rwkv6ForCausalLM(Decoder):
         for block in self.rwkv.blocks:
             x = block(x)
         return self.head(self.rwkv.ln_out(x))
+
+
+class GatedLinearAttention(MixedTokens):
+    """QRWKV's time mixing, whose heads share keys and values."""
+
+    def __init__(self, config: Any) -> None:
+        n, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
+        super().__init__(n, config.lora_rank_tokenshift, config.lora_rank_decay, "rkvwg")
+        self.size, self.groups = n // heads, heads // kv_heads
+        for kind, width in zip("qkv", (n, *[kv_heads * self.size] * 2), strict=True):
+            setattr(self, f"{kind}_proj", nn.Linear(n, width, bias=config.attention_bias))
+        self.o_proj, self.gate = nn.Linear(n, n, bias=False), nn.Linear(n, n, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = self.mixed(x)
+        q, k, v, decay = (
+            values.unflatten(1, (-1, self.size))
+            for values in (self.q_proj(mixed["r"]), self.k_proj(mixed["k"]), self.v_proj(mixed["v"]),
+                           self.decays(mixed["w"]))
+        )  # fmt: skip
+        k, v = (each.repeat_interleave(self.groups, dim=1) for each in (k, v))
+        k = k * (1 - decay)
+        state, outputs = torch.zeros(q.shape[1], self.size, self.size), []
+        for t in range(len(x)):  # state is (heads, keys, values)
+            state = decay[t, :, :, None] * state + k[t, :, :, None] * v[t, :, None]
+            outputs.append((q[t, :, None] @ state).flatten() * self.size**-0.5)
+        return self.o_proj(torch.stack(outputs) * torch.sigmoid(self.gate(mixed["g"])))
+
+
+def qrwkv_layer(config: Any, number: int) -> Layer:
+    return Layer(config, GatedLinearAttention(config), MLP(config.hidden_size, config.intermediate_size))
+
+
+class RWKV6Qwen2ForCausalLM(PlainDecoder):
+    def __init__(self, config: Any) -> None:
+        super().__init__(config, qrwkv_layer)

@@ -1,4 +1,4 @@
-"""RWKV-7 and RWKV-6: recurrent states and token shift."""
+"""RWKV-7, RWKV-6 and QRWKV: recurrent states and token shift."""
 
 from dataclasses import replace
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.architectures.common import biases
+from localinfer.conversion.architectures.common import GATED_FFN, PRE_NORMS, biases
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
-from localinfer.conversion.tensor_formats.reorder import transpose
+from localinfer.conversion.tensor_formats.reorder import transpose, transposed_mixing
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
@@ -172,7 +172,59 @@ RWKV6 = Architecture(
         "tie_word_embeddings": False,
     },
 )
+
+
+def qrwkv_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the number of heads, and the low ranks, which are usually twice as large in the largest models."""
+    heads, wide = recurrent_metadata.wkv_heads(config, hp), hp.n_embd >= 4096
+    if heads != hp.n_head:
+        raise config.error("num_attention_heads", f"is {hp.n_head}; heads of {hp.head_dim} values make {heads}")
+    rank, decay_rank = (
+        config.positive_int(f"lora_rank_{name}", hp.n_embd, usual)
+        for name, usual in (("tokenshift", 64 if wide else 32), ("decay", 128 if wide else 64))
+    )
+    return replace(hp, sizes=mixing_sizes(heads, rank, decay_rank))
+
+
+def qrwkv_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:  # noqa: ARG001
+    """Return QRWKV's metadata, with the number of heads that have keys and values."""
+    counts = {"attention.head_count_kv": Field.uint32(hp.n_head_kv), "token_shift_count": Field.uint32(1)}
+    return mixing_metadata(hp, hp.head_dim) | counts
+
+
+QRWKV = Architecture(
+    name="rwkv6qwen2",
+    layer_tensors=(*PRE_NORMS, *(f"time_mix_{kind}" for kind in (*MIXING, *PROJECTIONS)), *GATED_FFN),
+    optional_layer_tensors=biases(*(f"time_mix_{kind}" for kind in ("receptance", "key", "value"))),
+    shapes={
+        **MIXING_SHAPES,
+        "time_mix_w1": ("n_embd", "all_ranks"),
+        "time_mix_w2": ("n_lerps", "rank", "n_embd"),
+        **{f"time_mix_{kind}": ("n_embd", "n_embd") for kind in ("receptance", "gate", "output")},
+        **{f"time_mix_{kind}": ("n_kv", "n_embd") for kind in ("key", "value")},
+    },
+    final_shapes={
+        "time_mix_lerp_x": ("n_embd",),
+        "time_mix_decay": ("n_embd",),
+        "time_mix_w1": MIXING_SHAPES["time_mix_w1"],
+        "time_mix_w2": MIXING_SHAPES["time_mix_w2"],
+    },
+    reorder={
+        **dict.fromkeys(("time_mix_w1", "time_mix_w2"), transposed_mixing),
+        **dict.fromkeys(("time_mix_decay_w1", "time_mix_decay_w2"), transpose),
+    },
+    tensor_names={"self_attn.time_maa_": "time_mix_lerp_fused"},
+    has_attention=False,
+    has_rope=False,
+    read_hparams=qrwkv_hparams,
+    metadata=qrwkv_metadata,
+    required_values={
+        "balance_state": True, "gate_rank_type": 1, "groupnorm_att": False, "use_rope": False, "use_tokenshift": True,
+    },
+    defaults={"max_position_embeddings": 1 << 20, "tie_word_embeddings": False},
+)  # fmt: skip
 BY_CLASS = {
     "RWKV7ForCausalLM": RWKV7,
     "Rwkv6ForCausalLM": RWKV6,
+    "RWKV6Qwen2ForCausalLM": QRWKV,
 }

@@ -20,6 +20,13 @@ def transpose(values: Values, hp: HParams) -> Values:  # noqa: ARG001 (one signa
     return values.swapaxes(-2, -1) if values.ndim > 1 else values
 
 
+def transposed_mixing(values: Values, hp: HParams) -> Values:  # noqa: ARG001
+    """Return the transposed matrices of QRWKV's five mixtures, in the order w k v r g of RWKV-6 instead of r k v w g:
+    one for each, or all as the rows of one."""
+    rows = values.swapaxes(-2, -1)
+    return rows.reshape(5, -1, rows.shape[-1])[[3, 1, 2, 0, 4]].reshape(rows.shape)
+
+
 # --- gate and up matrices of experts ---
 
 
@@ -271,6 +278,6 @@ def gqa_values(values: Values, hp: HParams) -> Values:
 
 # Functions that reorder columns or change values, which is impossible for types whose columns are stored in blocks.
 COLUMN_REORDERS = (
-    transpose, even_columns, odd_columns, first_columns, last_columns, latent_keys, latent_values, interleave_columns,
-    group_tiled_columns, split_and_transpose_experts, reverse_query_rotation, reverse_key_rotation,
+    transpose, transposed_mixing, even_columns, odd_columns, first_columns, last_columns, latent_keys, latent_values,
+    interleave_columns, group_tiled_columns, split_and_transpose_experts, reverse_query_rotation, reverse_key_rotation,
 )  # fmt: skip

@@ -17,6 +17,7 @@ KINDS = {  # of the operations whose kind is not the last part of their path
     "output.final_states": "output rows",
     "recurrent.convolve": "convolution", "recurrent.lerps": "lerp", "recurrent.recur": "recurrence",
     "recurrent.selective_scan": "selective scan", "recurrent.time_mix": "time mixing", "recurrent.token_shift": "copy",
+    "recurrent.gated_linear_attention": "linear attention",
     "experts.apply": "experts", "experts.sigmoid_gate": "activation",
     "altup.add_to_inactive": "streams", "altup.correct": "streams", "altup.merge": "streams",
     "altup.predict": "streams", "cross_layer.altup": "streams",
@@ -26,6 +27,7 @@ POINTS = {  # the names of results that no tensor names, as points have them
     "attend": "attn_heads", "cross_attention.attend": "cross_attn_heads",
     "embeddings.tokens": "token_embd", "experts.apply": "ffn_experts",
     "recurrent.recur": "ssm_heads", "recurrent.selective_scan": "ssm_heads", "recurrent.time_mix": "time_mix_heads",
+    "recurrent.gated_linear_attention": "time_mix_heads",
 }  # fmt: skip
 
 

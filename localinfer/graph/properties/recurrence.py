@@ -79,3 +79,18 @@ def read_wkv_head_size(hparams: Hyperparameters, embedding_length: int) -> int:
     if size % state_strip(size) or embedding_length % size:
         raise hparams.unsupported("wkv.head_size", size)
     return size
+
+
+def read_wkv_kv_heads(hparams: Hyperparameters, heads: int) -> int:
+    """Return the number of heads of keys and values that `heads` heads share: as many, unless the file has it."""
+    count = hparams.count("attention.head_count_kv", 0, minimum=0) or heads
+    if heads % count:
+        raise hparams.error("attention.head_count_kv", f"is {count}; it must divide {heads}")
+    return count
+
+
+def require_token_shifts(hparams: Hyperparameters, count: int) -> None:
+    """Raise UnsupportedError unless layers of RWKV have this number of token shifts. Files with 2 need not say it."""
+    found = hparams.count("token_shift_count", 2)
+    if found != count:
+        raise hparams.unsupported("token_shift_count", found)

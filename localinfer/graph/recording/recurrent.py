@@ -1,6 +1,7 @@
 """Records operations with a recurrent state: convolutions, state spaces, linear attention, RWKV's time mixing."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from localinfer.kernels.signatures import (
     LERP,
     RECUR,
     RECUR_DECAYED,
+    RECUR_GATED,
     RECUR_WKV,
     SELECTIVE_SCAN,
     TOKEN_SHIFT,
@@ -138,7 +140,11 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         size = read_wkv_head_size(model.hparams, model.embedding_length)
         kinds = ("ln",) if x.a is None else ("k_k", "k_a", "r_k", "ln")
         vector = {kind: self._tensors.vector(f"{name}_{kind}.weight", n) for kind in kinds}
-        y = self._recur_decayed(name, x, size) if x.a is None else self._recur_wkv(name, x, x.a, size, vector)
+        if x.a is not None:
+            y = self._recur_wkv(name, x, x.a, size, vector)
+        else:
+            first = self._tensors.floats(f"{name}_first.weight", n // size, size)
+            y = self._recur_decayed(name, x, size, first)
         graph.op(
             f"{name}.finish", WKV_FINISH, x.r.rows, constants={"size": size, "bonus": x.a is not None}, chunks=(1, 8),
             r=x.r, k=x.k, v=x.v, r_k=vector.get("r_k", 0), weight=vector["ln"],
@@ -146,6 +152,13 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             eps=size * model.eps if norm_eps is None else norm_eps, y=y,
         )  # fmt: skip
         model.points.add(f"{name}_heads", y)
+        return y
+
+    def gated_linear_attention(self, blk: Block, x: HeadInputs[Buffer]) -> Buffer:
+        size = read_wkv_head_size(self._model.hparams, self._model.embedding_length)
+        self._graph.need_scratch(4 * size)
+        y = self._recur_decayed(f"{blk}time_mix", x, size, None)
+        self._model.points.add(f"{blk}time_mix_heads", y)
         return y
 
     def _recur_wkv(
@@ -166,19 +179,20 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         self._add_state_matrices(f"{name}_state", state, n // size, size, size)
         return y
 
-    def _recur_decayed(self, name: str, x: HeadInputs[Buffer], size: int) -> Buffer:
-        """Record RWKV-6's recurrence, and return its output."""
+    def _recur_decayed(self, name: str, x: HeadInputs[Buffer], size: int, first: Tensor | None) -> Buffer:
+        """Record the recurrence of RWKV-6 or, without `first`, of gated linear attention, and return its output."""
         graph, n, state_bytes = self._graph, x.r.n, 4 * x.r.n * size
         y, state = graph.buffer(n), self._states.add_layer(state_bytes)
+        kernel = RECUR_GATED if first is None else RECUR_DECAYED
+        own: dict[str, Any] = {"groups": x.k.n // size} if first is None else {"first": first}
         graph.op(
             f"{name}.decay", WKV_DECAY, x.r.rows, chunks=(1, 8), bias=self._tensors.vector(f"{name}_decay.weight", n),
             n=n, w=x.w,
         )  # fmt: skip
         graph.op(
-            f"{name}.recur", RECUR_DECAYED, x.r.rows, constants={"size": size}, chunks=(1, 8),
+            f"{name}.recur", kernel, x.r.rows, constants={"size": size}, chunks=(1, 8),
             cost=CostModel(Cost(state_bytes), Cost(fmas=3 * state_bytes // 4)), r=x.r, w=x.w, k=x.k, v=x.v,
-            first=self._tensors.floats(f"{name}_first.weight", n // size, size), heads=n // size,
-            segments=self._states.segments, state=state, y=y,
+            heads=n // size, segments=self._states.segments, state=state, y=y, **own,
         )  # fmt: skip
         self._add_state_matrices(f"{name}_state", state, n // size, size, size)
         return y

@@ -3,10 +3,11 @@ for each key dimension.
 
     S[j] = decay[j] * S[j] + key[j] * value - removed[j] * rate[j] * (removed . S),   y = receptance . S
 
-`removed` is the normalized removal key of RWKV-7; RWKV-6 removes nothing. `prepare` transforms the outputs of RWKV-7's
-matrices, and `decay` the decays of RWKV-6; `recur_wkv` and `recur_decayed` compute the recurrences; `finish` normalizes
-the result, and adds RWKV-7's bonus of the current token. As in `localinfer.kernels.recurrent.state_matrix`, columns of
-a state are independent, and prefill computes the same bits as decoding.
+`removed` is the normalized removal key of RWKV-7; RWKV-6 removes nothing, and neither does gated linear attention (Yang
+et al., 2024), which QRWKV has. `prepare` transforms the outputs of RWKV-7's matrices, and `decay` the decays of the
+others; `recur_wkv`, `recur_decayed` and `recur_gated` compute the recurrences; `finish` normalizes the result, and adds
+RWKV-7's bonus of the current token. As in `localinfer.kernels.recurrent.state_matrix`, columns of a state are
+independent, and prefill computes the same bits as decoding.
 """
 
 from collections.abc import Callable
@@ -210,5 +211,27 @@ def recur_decayed(size: int) -> Body:
             decayed = splat(columns, load(float32, args.w + key)) * state
             store(update.state + offset, fma(splat(columns, load(float32, args.k + key)), value, decayed))
         return output
+
+    return recur(size, size, rule)
+
+
+def recur_gated(size: int) -> Body:
+    """Make the kernel of gated linear attention for heads of `size` keys and values. Keys are multiplied by 1 - decay
+    first, and the output is size^-1/2 times receptance . S. `groups` heads of keys and values are shared by as many
+    adjacent heads each."""
+    strip = state_strip(size)
+    (_, update_state), columns = make_state_functions(size, strip, row_decays=True), Vector(float32, strip)
+    scale = float(size) ** -0.5
+
+    @inline
+    def rule(args: Any, update: StateUpdate) -> Any:
+        at = 4 * size * (args.heads * update.token + update.head)
+        shared = 4 * size * (args.groups * update.token + update.head * args.groups // args.heads)
+        one, r, decays = splat(f32x16, float32(1.0)), args.r + at, args.w + at
+        for i in range(0, 4 * size, 64):
+            store(update.scratch + i, load(f32x16, args.k + shared + i) * (one - load(f32x16, decays + i)))
+        value = load(columns, args.v + shared + 4 * update.column)
+        output = update_state(update.scratch, r, decays, value, update.previous_state, update.state)
+        return splat(columns, float32(scale)) * output
 
     return recur(size, size, rule)

@@ -30,7 +30,7 @@ DIFFERENT = [
     "hunyuan", "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long",
     "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent",
     "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next",
-    "rwkv6", "rwkv7", "stablelm",
+    "rwkv6", "rwkv6qwen2", "rwkv7", "stablelm",
 ]  # fmt: skip
 ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # gpt2 has a limited number of learned positions
 # Mean KL divergence from F32 weights to Q8_0 weights at the positions MEASURED: of exact arithmetic, of llama.cpp

@@ -3,8 +3,8 @@
 from typing import Any
 
 from reference_models import N_VOCAB
-from reference_spec import SPECIAL_IDS, Spec
-from rwkv6_model import Rwkv6ForCausalLM
+from reference_spec import SPECIAL_IDS, Spec, sizes
+from rwkv6_model import Rwkv6ForCausalLM, RWKV6Qwen2ForCausalLM
 from transformers import PreTrainedConfig
 
 
@@ -21,7 +21,19 @@ def rwkv6(n: int, head: int, layers: int, **more: Any) -> Spec:
     )  # fmt: skip
 
 
+def qrwkv(*counts: int, rank: int, decay_rank: int, **more: Any) -> Spec:
+    """Return QRWKV with these numbers of heads, heads of keys and values, and layers."""
+    ranks = {"lora_rank_tokenshift": rank, "lora_rank_decay": decay_rank}
+    return Spec(
+        architecture="rwkv6qwen2", model=RWKV6Qwen2ForCausalLM,
+        config=PreTrainedConfig(**sizes(*counts) | ranks | {"rms_norm_eps": 1e-6} | more),
+        written=lambda config: config | {"model_type": "rwkv6qwen2", "hidden_act": "silu"},
+    )  # fmt: skip
+
+
 MODELS = {
+    "rwkv6qwen2": qrwkv(4, 2, 2, rank=32, decay_rank=64, hidden_size=128, attention_bias=True),
+    "rwkv6qwen2-mqa": qrwkv(3, 1, 3, rank=64, decay_rank=32, attention_bias=False),
     "rwkv6": rwkv6(128, 32, 3, rescale_every=1),
     "rwkv6-wide-heads": rwkv6(192, 64, 2, rescale_every=6, intermediate_size=160),
 }

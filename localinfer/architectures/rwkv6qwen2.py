@@ -1,0 +1,23 @@
+"""QRWKV (Recursal, 2025): Qwen2 whose attention became gated linear attention, with the token shift, the decays and the
+gate of RWKV-6. Heads may share keys and values."""
+
+from localinfer.architectures.rwkv6 import mixed_inputs
+from localinfer.graph.builder import AttentionSpec, Block, Builder, X
+from localinfer.graph.decoder import BranchOutput, DecoderSpec, apply_decoder_block
+from localinfer.graph.properties.recurrence import read_wkv_head_size, read_wkv_kv_heads, require_token_shifts
+
+
+def build(g: Builder[X]) -> None:
+    """Decoder with a time mixing instead of attention."""
+    require_token_shifts(g.hparams, 1)
+    size = read_wkv_head_size(g.hparams, g.embedding_length)
+    n_kv = size * read_wkv_kv_heads(g.hparams, g.embedding_length // size)
+
+    def mixer(blk: Block, h: X) -> BranchOutput[X]:
+        inputs, gate = mixed_inputs(g, blk, h, n_kv)
+        return BranchOutput(g.gate(gate, g.recurrent.gated_linear_attention(blk, inputs), "sigmoid"), "time_mix_output")
+
+    x, spec = g.embeddings.tokens(), DecoderSpec(attention=AttentionSpec(None))
+    for blk in g.blocks():
+        apply_decoder_block(g, spec, mixer, blk, x)
+    g.output.logits(x)
