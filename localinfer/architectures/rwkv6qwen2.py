@@ -3,7 +3,7 @@ gate of RWKV-6. Heads may share keys and values."""
 
 from localinfer.architectures.rwkv6 import mixed_inputs
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
-from localinfer.graph.decoder import BranchOutput, DecoderSpec, apply_decoder_block
+from localinfer.graph.decoder import BranchOutput, DecoderSpec, Mixer, apply_decoder_block
 from localinfer.graph.properties.recurrence import read_wkv_head_size, read_wkv_kv_heads, require_token_shifts
 
 
@@ -17,6 +17,11 @@ def build(g: Builder[X]) -> None:
         inputs, gate = mixed_inputs(g, blk, h, n_kv)
         return BranchOutput(g.gate(gate, g.recurrent.gated_linear_attention(blk, inputs), "sigmoid"), "time_mix_output")
 
+    decoder_without_attention(g, mixer)
+
+
+def decoder_without_attention(g: Builder[X], mixer: Mixer[X]) -> None:
+    """Build Qwen2 with a mixer instead of attention in all layers."""
     x, spec = g.embeddings.tokens(), DecoderSpec(attention=AttentionSpec(None))
     for blk in g.blocks():
         apply_decoder_block(g, spec, mixer, blk, x)

@@ -34,7 +34,7 @@ COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bi
 LERP_LETTERS, SHARE_LETTERS = "rwkvag", "wkvrg"
 STACK_MEMBER = re.compile(  # one norm per head, or one matrix per expert or residual stream
     r"(?P<all>.*_layernorm\.norms|.*altup\w*_projections)\.(?P<number>\d+)\.weight"
-    r"|(?P<lerps>.*\.attn\.x_)(?P<letter>[rwkvag])"
+    r"|(?P<lerps>.*\.(attn|time_mixer)\.x_)(?P<letter>[rwkvag])"
     r"|(?P<shares>.*\.(attention|self_attn)\.time_maa_)(?P<share>[wkvrg])"
     r"|(?P<experts>.*\.(?:chunk_)?experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.(?P<ending>weight|scale|input_scale)"
 )

@@ -308,9 +308,12 @@ class RecurrentOperations(ABC, Generic[X]):
         added."""
 
     @abstractmethod
-    def time_mix(self, blk: Block, x: HeadInputs[X], norm_eps: float | None = None) -> X:
-        """Return the normalized output of the heads of RWKV-7 or, without learning rates, of RWKV-6. Overwrites all
-        inputs but r and v. The epsilon of the norm is `norm_eps`, or that of the other norms times the head size."""
+    def time_mix(
+        self, blk: Block, x: HeadInputs[X], norm_eps: float | None = None, *, normed: bool = True
+    ) -> X:
+        """Return the output of the heads of RWKV-7 or, without learning rates, of RWKV-6, after their norm if it is
+        `normed`. Overwrites all inputs but r and v. The epsilon of the norm is `norm_eps`, or that of the other norms
+        times the head size."""
 
     @abstractmethod
     def gated_linear_attention(self, blk: Block, x: HeadInputs[X]) -> X:

@@ -106,7 +106,7 @@ POINTS: Mapping[str, str] = {
     "time_mix_decay_w2": "decay of each key dimension of RWKV-6, before bias and activation functions",
     "time_mix_gate": "gate of the time mixing's output in RWKV-6, before the activation function",
     "time_mix_state": "state matrices of a time mixing after the last token of a batch: (heads, key, value)",
-    "time_mix_heads": "output of a time mixing's heads, normalized but in QRWKV, before the gate",
+    "time_mix_heads": "output of a time mixing's heads, normalized but in QRWKV and in some of ARWKV, before the gate",
     "time_mix_output": "output of a time mixing, which is added to the residual stream",
     "channel_mix_shift_state": "norm of the last token of a batch, which the channel mixing of the next token reads",
     "channel_mix_key": "keys (neurons) of a channel mixing, before the activation function",

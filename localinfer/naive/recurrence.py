@@ -99,7 +99,9 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         rows = rows if weights is None else rows + weights.reshape(len(x), count, -1)
         return [self.lerp(x, other, rows[:, number]) for number in range(count)]
 
-    def time_mix(self, blk: Block, x: HeadInputs[Floats], norm_eps: float | None = None) -> Floats:
+    def time_mix(
+        self, blk: Block, x: HeadInputs[Floats], norm_eps: float | None = None, *, normed: bool = True
+    ) -> Floats:
         size = read_wkv_head_size(self.g.hparams, self.g.embedding_length)
         r, w, k, v, *rates = (np.asarray(each).reshape(self.g.n_tokens, -1, size) for each in x if each is not None)
         if rates:
@@ -107,10 +109,11 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         else:
             first = self.model[f"{blk}time_mix_first"].reshape(k.shape[1:])
             y, bonus = self._recur_decayed(blk, r, self._decays(blk, w), k, v, first), np.zeros_like(v)
-        weight = self.model[f"{blk}time_mix_ln"].reshape(-1, size)
-        bias = np.reshape(self.model.bias(f"{blk}time_mix_ln"), (-1, size))
-        y = layer_norm(y, weight, size * self.g.eps if norm_eps is None else norm_eps) + bias + bonus
-        result: Floats = y.reshape(len(y), -1)
+        if normed:
+            weight = self.model[f"{blk}time_mix_ln"].reshape(-1, size)
+            bias = np.reshape(self.model.bias(f"{blk}time_mix_ln"), (-1, size))
+            y = layer_norm(y, weight, size * self.g.eps if norm_eps is None else norm_eps) + bias
+        result: Floats = (y + bonus).reshape(len(y), -1)
         self.g.point(result, f"{blk}time_mix_heads")
         return result
 

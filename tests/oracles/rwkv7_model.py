@@ -26,6 +26,17 @@ def previous_rows(x: Tensor) -> Tensor:
     return F.pad(x, (0, 0, 1, -1))
 
 
+def recur(r: Tensor, decay: Tensor, k: Tensor, v: Tensor, a: Tensor, removed: Tensor) -> Tensor:
+    """Return the output of the recurrence, (n_tokens, n), of inputs (n_tokens, heads, size)."""
+    removed = F.normalize(removed, dim=-1, eps=1e-12)
+    state, outputs = torch.zeros(r.shape[1], r.shape[2], r.shape[2]), []
+    for t in range(len(r)):  # state is (heads, values, keys)
+        lost = state @ -removed[t, :, :, None]
+        state = state * decay[t, :, None] + lost * (removed[t] * a[t])[:, None] + v[t, :, :, None] * k[t, :, None]
+        outputs.append((state @ r[t, :, :, None]).flatten())
+    return torch.stack(outputs)
+
+
 class TimeMix(nn.Module):
     def __init__(self, config: Any, layer: int) -> None:
         super().__init__()
@@ -56,13 +67,7 @@ class TimeMix(nn.Module):
         removed = k * self.k_k
         k = k * (1 + (a - 1) * self.k_a)
         r, decay, k, v, a, removed = (each.unflatten(1, (-1, self.head)) for each in (r, decay, k, v, a, removed))
-        removed = F.normalize(removed, dim=-1, eps=1e-12)
-        state, actual = torch.zeros(r.shape[1], self.head, self.head), []
-        for t in range(len(x)):  # state is (heads, values, keys)
-            lost = state @ -removed[t, :, :, None]
-            state = state * decay[t, :, None] + lost * (removed[t] * a[t])[:, None] + v[t, :, :, None] * k[t, :, None]
-            actual.append((state @ r[t, :, :, None]).flatten())
-        y = self.g_norm(torch.stack(actual)).unflatten(1, (-1, self.head))
+        y = self.g_norm(recur(r, decay, k, v, a, removed)).unflatten(1, (-1, self.head))
         y = y + (r * k * self.r_k).sum(-1, keepdim=True) * v
         return self.o_proj(y.flatten(1) * self.g_lora(xg)), first
 

@@ -1,4 +1,4 @@
-"""RWKV-7, RWKV-6 and QRWKV: recurrent states and token shift."""
+"""RWKV-7, RWKV-6, QRWKV and ARWKV: recurrent states and token shift."""
 
 from dataclasses import replace
 
@@ -223,8 +223,78 @@ QRWKV = Architecture(
     },
     defaults={"max_position_embeddings": 1 << 20, "tie_word_embeddings": False},
 )  # fmt: skip
+
+
+def arwkv7_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Add the number of heads, and the low ranks, which all models have. Raises UnsupportedError for layers with
+    attention."""
+    layers, heads = config.values.get("wkv_layers", "full"), recurrent_metadata.wkv_heads(config, hp)
+    if layers != "full" and not (isinstance(layers, list) and all(number in layers for number in range(hp.n_layer))):
+        raise config.error("wkv_layers", "must be all layers: attention in some is not supported", UnsupportedError)
+    if config.get("num_wkv_heads", int, heads) != heads:
+        raise config.error("num_wkv_heads", f"must be {heads}: heads of {hp.head_dim} values make up the embedding")
+    has_gate = config.get("wkv_has_gate", bool, True)
+    ranks = {"decay_rank": 64, "rate_rank": 64, "value_rank": 32, "gate_rank": 128 if has_gate else 0}
+    return replace(hp, sizes={**ranks, "n_heads": heads, "n_lerps": 6 if has_gate else 5})
+
+
+def arwkv7_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return ARWKV's metadata."""
+    return recurrent_metadata.rwkv_metadata(config, hp) | {"token_shift_count": Field.uint32(1)}
+
+
+TIME_MIXER = "self_attn.time_mixer"
+GATE, HEAD_NORM = ("time_mix_g1", "time_mix_g2"), ("time_mix_ln", "time_mix_ln.bias")
+VECTORS = tuple(f"time_mix_{kind}" for kind in ("w0", "a0", "v0", "k_k", "k_a"))
+ARWKV7 = Architecture(
+    name="arwkv7",
+    layer_tensors=(
+        *PRE_NORMS,
+        *(kind for kind in RWKV7.layer_tensors if kind.startswith("time_mix_") and kind not in (*GATE, *HEAD_NORM)),
+        *GATED_FFN,
+    ),
+    not_first_layer_tensors=RWKV7.not_first_layer_tensors,
+    shapes={**RWKV7.shapes, **dict.fromkeys(VECTORS, ("one", "one", "n_embd"))},
+    final_shapes={**RWKV7.final_shapes, **dict.fromkeys(VECTORS, ("n_embd",))},
+    reorder=dict.fromkeys((f"time_mix_{kind}{number}" for kind in LORAS for number in "12"), transpose),
+    copied_tensors=RWKV7.copied_tensors,
+    ignored_tensors=rf"model\.layers\.0\.{TIME_MIXER}\.v[012]",
+    tensor_names={
+        f"{TIME_MIXER}.x_": "time_mix_lerp_fused",
+        f"{TIME_MIXER}.ln_x": "time_mix_ln",
+        **{
+            f"{TIME_MIXER}.{kind}": f"time_mix_{kind}"
+            for kind in ("k_k", "k_a", "r_k", "receptance", "key", "value", "output")
+        },
+        **{f"{TIME_MIXER}.{kind}{number}": f"time_mix_{kind}{number}" for kind in LORAS for number in range(3)},
+    },
+    has_attention=False,
+    has_rope=False,
+    key_aliases={"head_dim": "head_size"},
+    read_hparams=arwkv7_hparams,
+    metadata=arwkv7_metadata,
+    required_values={"wkv_version": 7, "head_size_divisor": 8},
+    defaults={"max_position_embeddings": 1 << 20, "tie_word_embeddings": False},
+)
+
+
+def arwkv7(config: JsonObject) -> Architecture:
+    """Return the architecture with the gate and the norm of heads that config.json has. Models without a gate may have
+    the shares of its input."""
+    has_gate, has_norm = (config.get(f"wkv_has_{name}", bool, True) for name in ("gate", "group_norm"))
+    more = (*(GATE if has_gate else ()), *(HEAD_NORM if has_norm else ()))
+    unused = "" if has_gate else rf"|.*\.{TIME_MIXER}\.x_g"
+    return replace(
+        ARWKV7,
+        layer_tensors=(*ARWKV7.layer_tensors, *more),
+        ignored_tensors=ARWKV7.ignored_tensors + unused,
+        required_values={**ARWKV7.required_values, "wkv_has_group_norm": has_norm},
+    )
+
+
 BY_CLASS = {
     "RWKV7ForCausalLM": RWKV7,
     "Rwkv6ForCausalLM": RWKV6,
     "RWKV6Qwen2ForCausalLM": QRWKV,
+    "RwkvHybridForCausalLM": arwkv7,
 }

@@ -6,7 +6,7 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.kernels.layout import state_strip
 
 MAX_DECAY_BOUND = 80  # e^-80 is about the smallest float32
-HEAD_NORM_EPS = 64e-5  # of the norm of RWKV-6's heads, whatever their size
+HEAD_NORM_EPS = 64e-5  # of the norm of the heads of RWKV-6 and ARWKV, whatever their size
 RECURRENT_KEYS = ("ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
 
 

@@ -135,10 +135,12 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             for number, row in enumerate(rows)
         ]
 
-    def time_mix(self, blk: Block, x: HeadInputs[Buffer], norm_eps: float | None = None) -> Buffer:
+    def time_mix(
+        self, blk: Block, x: HeadInputs[Buffer], norm_eps: float | None = None, *, normed: bool = True
+    ) -> Buffer:
         model, graph, name, n = self._model, self._graph, f"{blk}time_mix", x.r.n
         size = read_wkv_head_size(model.hparams, model.embedding_length)
-        kinds = ("ln",) if x.a is None else ("k_k", "k_a", "r_k", "ln")
+        kinds = (*(("k_k", "k_a", "r_k") if x.a is not None else ()), *(("ln",) if normed else ()))
         vector = {kind: self._tensors.vector(f"{name}_{kind}.weight", n) for kind in kinds}
         if x.a is not None:
             y = self._recur_wkv(name, x, x.a, size, vector)
@@ -146,9 +148,10 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
             first = self._tensors.floats(f"{name}_first.weight", n // size, size)
             y = self._recur_decayed(name, x, size, first)
         graph.op(
-            f"{name}.finish", WKV_FINISH, x.r.rows, constants={"size": size, "bonus": x.a is not None}, chunks=(1, 8),
-            r=x.r, k=x.k, v=x.v, r_k=vector.get("r_k", 0), weight=vector["ln"],
-            bias=self._tensors.vector(f"{name}_ln.bias", n), heads=n // size,
+            f"{name}.finish", WKV_FINISH, x.r.rows, chunks=(1, 8),
+            constants={"size": size, "normed": normed, "bonus": x.a is not None}, r=x.r, k=x.k, v=x.v,
+            r_k=vector.get("r_k", 0), weight=vector.get("ln", 0),
+            bias=self._tensors.vector(f"{name}_ln.bias", n) if normed else 0, heads=n // size,
             eps=size * model.eps if norm_eps is None else norm_eps, y=y,
         )  # fmt: skip
         model.points.add(f"{name}_heads", y)

@@ -154,21 +154,22 @@ def weighted_product(r: int, weight: int, k: int, n: int) -> Any:
     return splat(f32x16, reduce_sum(products))
 
 
-def finish(size: int, *, bonus: bool) -> Body:
-    """Make the kernel that applies LayerNorm to each head of y, with weights and biases per head, and with `bonus` adds
-    the value times (receptance * r_k) . key."""
+def finish(size: int, *, normed: bool, bonus: bool) -> Body:
+    """Make the kernel that, if `normed`, applies LayerNorm to each head of y, with weights and biases per head, and
+    with `bonus` adds the value times (receptance * r_k) . key."""
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         y = args.y
         first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)
         for item in range(first, end):
             head, offset = 4 * size * (item % args.heads), 4 * size * item
-            subtract_mean(y + offset, size, y + offset)
-            factor = splat(f32x16, inverse_rms(y + offset, size, args.eps))
-            for i in range(0, 4 * size, 64):
-                normed = load(f32x16, y + offset + i) * factor
-                shifted = fma(normed, load(f32x16, args.weight + head + i), load(f32x16, args.bias + head + i))
-                store(y + offset + i, shifted)
+            if normed:
+                subtract_mean(y + offset, size, y + offset)
+                factor = splat(f32x16, inverse_rms(y + offset, size, args.eps))
+                for i in range(0, 4 * size, 64):
+                    value = load(f32x16, y + offset + i) * factor
+                    shifted = fma(value, load(f32x16, args.weight + head + i), load(f32x16, args.bias + head + i))
+                    store(y + offset + i, shifted)
             if bonus:
                 share = weighted_product(args.r + offset, args.r_k + head, args.k + offset, size)
                 for i in range(offset, offset + 4 * size, 64):

@@ -24,13 +24,13 @@ EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", c
 FAST = Options(ctx_size=128, threads=1)
 # Together they use all operations of a builder; the first two tests cover the other architectures.
 DIFFERENT = [
-    "bailingmoe3-narrow", "cohere2moe", "command-r-plus", "deci", "deepseek2", "deepseek3", "deepseek32", "dots1",
-    "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba", "gemma2", "gemma3n", "gemma4", "gemma4-dense",
-    "gemma4-experts", "glm-dsa-shared", "gpt-oss", "gpt2", "granitehybrid", "granitehybrid-experts", "granitemoe-swa",
-    "hunyuan", "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long",
-    "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent",
-    "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next",
-    "rwkv6", "rwkv6qwen2", "rwkv7", "stablelm",
+    "arwkv7-plain", "bailingmoe3-narrow", "cohere2moe", "command-r-plus", "deci", "deepseek2", "deepseek3",
+    "deepseek32", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba", "gemma2", "gemma3n", "gemma4",
+    "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "gpt-oss", "gpt2", "granitehybrid", "granitehybrid-experts",
+    "granitemoe-swa", "hunyuan", "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2",
+    "minicpm3-long", "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe",
+    "nemotron_h_moe-latent", "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35",
+    "qwen3moe", "qwen3next", "rwkv6", "rwkv6qwen2", "rwkv7", "stablelm",
 ]  # fmt: skip
 ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # gpt2 has a limited number of learned positions
 # Mean KL divergence from F32 weights to Q8_0 weights at the positions MEASURED: of exact arithmetic, of llama.cpp

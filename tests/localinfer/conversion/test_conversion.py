@@ -28,7 +28,8 @@ from quant.ggml import TYPE_NUMBERS
 
 CONVERSION: dict[str, Any] = recorded.read("conversion")
 STACKED = re.compile(  # parts of one tensor of a GGUF file
-    r"\.norms\.|\.(chunk_)?experts\.|altup\w*_projections|\.attn\.x_|\.(attention|self_attn)\.time_maa_[rwkvg]$"
+    r"\.norms\.|\.(chunk_)?experts\.|altup\w*_projections|\.(attn|time_mixer)\.x_"
+    r"|\.(attention|self_attn)\.time_maa_[rwkvg]$"
 )
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that use the keys and values of other layers
 each = pytest.mark.parametrize("name", reference_models.NAMES)
@@ -161,6 +162,21 @@ def test_draft_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     model = reference_models.checkpoint(separate_heads.read_description(name)["model"], tmp_path)
     source = open_checkpoint(separate_heads.checkpoint(name, tmp_path), model)
     assert_equal(name, source, CONVERSION[name], source.fields["general.architecture"].value.decode())
+
+
+def test_tensors_that_arwkv7_does_not_use_are_ignored(tmp_path: Path) -> None:
+    def contents() -> dict[str, bytes]:
+        return {name: each.load().tobytes() for name, each in open_checkpoint(folder).tensors.items()}
+
+    folder = reference_models.checkpoint("arwkv7-plain", tmp_path)
+    expected, tensors = contents(), load_file(folder / "model.safetensors")
+    prefix = "model.layers.{}.self_attn.time_mixer."
+    for number in range(3):  # shares of the first layer's values, in the first layer
+        tensors[f"{prefix.format(0)}v{number}"] = tensors[f"{prefix.format(1)}v{number}"]
+    for layer in range(2):  # shares of the gate's input without a gate
+        tensors[f"{prefix.format(layer)}x_g"] = tensors[f"{prefix.format(layer)}x_a"]
+    save_file(tensors, folder / "model.safetensors")
+    assert contents() == expected
 
 
 def test_the_text_model_of_dots_ocr_is_qwen2(tmp_path: Path) -> None:
