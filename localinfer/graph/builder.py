@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from localinfer.graph.properties.attention import AttentionSpec as AttentionSpec
+from localinfer.graph.properties.hyper_connections import HyperConnections as HyperConnections
 from localinfer.graph.properties.model_properties import Block as Block
 from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.properties.mtp import MtpSpec as MtpSpec
@@ -378,6 +379,23 @@ class CrossLayerOperations(ABC, Generic[X]):
     @abstractmethod
     def copy(self, x: X, to: X) -> None:
         """Copy x to activations of the same size."""
+
+    @abstractmethod
+    def streams(self, x: X, count: int) -> X:
+        """Return `count` residual streams, [token][stream][n_embd], copies of x, which hyper-connections use."""
+
+    @abstractmethod
+    def weigh_streams(self, logits: X, name: str, shape: HyperConnections) -> None:
+        """Replace logits with the weights of streams, from `name`_scale and `name`_base. As many logits as streams are
+        those of a sum only."""
+
+    @abstractmethod
+    def collapse(self, x: X, weights: X, count: int) -> X:
+        """Return the weighted sum of the residual streams x, with the first `count` weights."""
+
+    @abstractmethod
+    def mix(self, x: X, y: X, weights: X, count: int) -> None:
+        """Mix the residual streams x, and add y to each of them, by the weights after the first `count`."""
 
     @abstractmethod
     def altup(self, x: X, count: int) -> "AltUpStreams[X]":

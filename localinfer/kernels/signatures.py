@@ -91,6 +91,15 @@ CORRECT = KernelSignature.parse(
 ADD_TO_INACTIVE = KernelSignature.parse("localinfer.kernels.altup:add_to_inactive", "tokens branch count n x:out")
 GAUSSIAN_TOPK = KernelSignature.parse("localinfer.kernels.altup:gaussian_topk", "tokens deviations:float n x:out")
 
+WEIGH_STREAMS = KernelSignature.parse(
+    "localinfer.kernels.hyper_connections:weigh_streams",
+    "tokens base scale count n eps:float magnitude:float output_eps:float iterations x:out",
+)
+COLLAPSE = KernelSignature.parse(
+    "localinfer.kernels.hyper_connections:collapse", "tokens x weights n_weights count n y:out"
+)
+MIX = KernelSignature.parse("localinfer.kernels.hyper_connections:mix", "tokens y weights n_weights count n x:out")
+
 CONVOLVE = KernelSignature.parse(
     "localinfer.kernels.recurrent.convolution:convolve", "tokens x weight bias width n segments tail:out y:out"
 )

@@ -1,10 +1,10 @@
-"""Activations that several layers use, and alternating updates (AltUp; Baykal et al., 2023): the residual streams of
-Gemma 3n."""
+"""Activations that several layers use; several residual streams: those of hyper-connections (Zhu et al., 2024), and of
+Gemma 3n, with alternating updates (AltUp; Baykal et al., 2023)."""
 
 import numpy as np
 
-from localinfer.graph.builder import AltUpStreams, Block, Builder, CrossLayerOperations
-from localinfer.naive.formulas import Floats, match_rms
+from localinfer.graph.builder import AltUpStreams, Block, Builder, CrossLayerOperations, HyperConnections
+from localinfer.naive.formulas import Floats, match_rms, weigh_streams
 from localinfer.naive.weights import Model
 
 
@@ -19,6 +19,25 @@ class NumpyCrossLayer(CrossLayerOperations[Floats]):
 
     def copy(self, x: Floats, to: Floats) -> None:
         to[:] = x
+
+    def streams(self, x: Floats, count: int) -> Floats:
+        self.has_streams = True
+        return np.tile(x, count)
+
+    def weigh_streams(self, logits: Floats, name: str, shape: HyperConnections) -> None:
+        scales, counts = self.model[f"{name}_scale"], (shape.count, shape.count, shape.count**2)
+        scales = np.repeat(scales, counts[: len(scales)])
+        logits[:] = weigh_streams(logits * scales + self.model[f"{name}_base"], shape)
+
+    def collapse(self, x: Floats, weights: Floats, count: int) -> Floats:
+        return np.einsum("ts,tsn->tn", weights[:, :count], x.reshape(len(x), count, -1))
+
+    def mix(self, x: Floats, y: Floats, weights: Floats, count: int) -> None:
+        _, of_output, matrix = np.split(weights, [count, 2 * count], axis=1)
+        streams = x.reshape(len(x), count, -1)
+        if matrix.size:
+            streams = np.einsum("tij,tin->tjn", matrix.reshape(len(x), count, count), streams)
+        x[:] = (streams + of_output[:, :, None] * y[:, None]).reshape(x.shape)
 
     def altup(self, x: Floats, count: int) -> "NumpyAltUp":
         self.has_streams = True

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.properties.attention import alibi_slopes
+from localinfer.graph.properties.hyper_connections import HyperConnections
 from localinfer.graph.properties.rope import AttentionTemperature, Rope
 from localinfer.graph.properties.router import Router
 
@@ -202,6 +203,24 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "relu_squared": relu_squared,
     "softplus": lambda x: np.logaddexp(0, x),
 }
+
+
+# --- residual streams ---
+
+
+def weigh_streams(logits: Floats, shape: HyperConnections) -> Floats:
+    """Return the weights of streams, (tokens, n), from their logits: those of the sum that a branch reads, or also
+    those of its output, and of a matrix from streams to streams whose rows and columns have a sum of 1."""
+    count, eps = shape.count, logits.dtype.type(shape.eps)
+    of_sum, of_output, matrix = np.split(logits, [count, 2 * count], axis=1)
+    parts = [sigmoid(of_sum) + eps, shape.magnitude * sigmoid(of_output) + logits.dtype.type(shape.output_eps)]
+    if matrix.size:
+        matrix = softmax(matrix.reshape(-1, count, count)) + eps
+        for number in range(shape.iterations):
+            matrix = matrix / (matrix.sum(axis=2, keepdims=True) + eps) if number else matrix
+            matrix = matrix / (matrix.sum(axis=1, keepdims=True) + eps)
+        parts.append(matrix.reshape(len(matrix), -1))
+    return np.concatenate(parts, axis=1)
 
 
 # --- mixtures of experts ---

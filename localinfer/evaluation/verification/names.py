@@ -20,7 +20,8 @@ KINDS = {  # of the operations whose kind is not the last part of their path
     "recurrent.gated_linear_attention": "linear attention",
     "experts.apply": "experts", "experts.sigmoid_gate": "activation",
     "altup.add_to_inactive": "streams", "altup.correct": "streams", "altup.merge": "streams",
-    "altup.predict": "streams", "cross_layer.altup": "streams",
+    "altup.predict": "streams", "cross_layer.altup": "streams", "cross_layer.collapse": "streams",
+    "cross_layer.mix": "streams", "cross_layer.streams": "streams", "cross_layer.weigh_streams": "streams",
 }  # fmt: skip
 NAMED_BY_TENSOR = {"norm", "add_norm", "matmul", "slices", "per_head.matmul", "recurrent.convolve", "recurrent.lerps"}
 POINTS = {  # the names of results that no tensor names, as points have them

@@ -1,10 +1,10 @@
 """Activations that several layers use, beside the residual stream."""
 
-from localinfer.graph.builder import AltUpStreams, Builder, CrossLayerOperations
+from localinfer.graph.builder import AltUpStreams, Builder, CrossLayerOperations, HyperConnections
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.recording.altup import AltUpRecorder
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.kernels.signatures import COPY
+from localinfer.kernels.signatures import COLLAPSE, COPY, MIX, WEIGH_STREAMS
 
 
 class CrossLayerRecorder(CrossLayerOperations[Buffer]):
@@ -20,8 +20,38 @@ class CrossLayerRecorder(CrossLayerOperations[Buffer]):
     def copy(self, x: Buffer, to: Buffer) -> None:
         self._graph.op("copy", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=0)
 
+    def streams(self, x: Buffer, count: int) -> Buffer:
+        self._require_one_stream("hyper_connection.count")
+        return self._g.per_head.repeat(x, count)
+
+    def weigh_streams(self, logits: Buffer, name: str, shape: HyperConnections) -> None:
+        tensors, n_scales = self._g.tensors, 1 if logits.n == shape.count else shape.n_scales
+        self._graph.op(
+            name, WEIGH_STREAMS, logits.rows, chunks=(0, 8), base=tensors.vector(f"{name}_base.weight", logits.n),
+            scale=tensors.vector(f"{name}_scale.weight", n_scales), count=shape.count, n=logits.n, eps=shape.eps,
+            magnitude=shape.magnitude, output_eps=shape.output_eps, iterations=shape.iterations, x=logits,
+        )  # fmt: skip
+
+    def collapse(self, x: Buffer, weights: Buffer, count: int) -> Buffer:
+        y = self._graph.buffer(x.n // count, x.rows)
+        self._graph.op(
+            "collapse", COLLAPSE, x.rows, chunks=(0, 8), x=x, weights=weights, n_weights=weights.n, count=count, n=y.n,
+            y=y,
+        )  # fmt: skip
+        return y
+
+    def mix(self, x: Buffer, y: Buffer, weights: Buffer, count: int) -> None:
+        self._graph.need_scratch(64 * count)
+        self._graph.op(
+            "mix", MIX, x.rows, chunks=(0, 8), y=y, weights=weights, n_weights=weights.n, count=count, n=y.n, x=x
+        )
+
     def altup(self, x: Buffer, count: int) -> AltUpStreams[Buffer]:
-        if self._model.adapters and self._model.adapters.directions:
-            raise self._model.hparams.unsupported("altup.num_inputs", "a control vector with several residual streams")
-        self._model.residual = None  # there are several
+        self._require_one_stream("altup.num_inputs")
         return AltUpRecorder(self._g, self._graph, x, count)
+
+    def _require_one_stream(self, key: str) -> None:
+        """Raise UnsupportedError for a control vector, whose stream is replaced by several."""
+        if self._model.adapters and self._model.adapters.directions:
+            raise self._model.hparams.unsupported(key, "a control vector with several residual streams")
+        self._model.residual = None
