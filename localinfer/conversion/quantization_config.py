@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.tensor_formats import nvfp4, packed_integers, scaled_matrices
+from localinfer.conversion.tensor_formats import exponent_scales, nvfp4, packed_integers, scaled_matrices
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
@@ -94,7 +94,7 @@ def dequantize(
     method, quantization = read_method(architecture, config), quantization_of(config)
     if method in ("bitnet", "mxfp4"):
         return dict(stored)
-    joined = nvfp4.join_matrices(stored)
+    joined = exponent_scales.join_matrices(nvfp4.join_matrices(stored))
     if method == "compressed-tensors":
         joined = packed_integers.join_compressed(joined, read_widths(quantization))
     elif method == "gptq":

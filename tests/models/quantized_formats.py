@@ -155,6 +155,19 @@ def mxfp4(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Parts, Valu
     return {"weight_packed": ("U8", pairs), "weight_scale": ("U8", exponents)}, values
 
 
+def fp8_with_short_names(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Parts, Values]:
+    """The names of DeepSeek-V4."""
+    parts, values = fp8_power_of_two_blocks(rng, shape)
+    return {"weight": parts["weight"], "scale": parts["weight_scale_inv"]}, values
+
+
+def fp4_with_short_names(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Parts, Values]:
+    """The names and types of DeepSeek-V4's experts."""
+    parts, values = mxfp4(rng, shape)
+    codes, exponents = parts["weight_packed"][1], parts["weight_scale"][1]
+    return {"weight": ("I8", codes.view(np.int8)), "scale": ("F8_E8M0", exponents)}, values
+
+
 def gptq(rng: np.random.Generator, shape: tuple[int, int], bits: int = 4, *, offset: int = 1) -> tuple[Parts, Values]:
     """The group of each column is stored; zero points are stored less 1 in the first version."""
     rows, columns = shape
@@ -202,6 +215,8 @@ FORMATS: dict[str, tuple[dict[str, Any], Format]] = {
         compressed("float-quantized", num_bits=8, strategy="block", block_structure=[64, 128]),
         fp8_blocks,
     ),
+    "FP8, DeepSeek-V4's names": (FP8, fp8_with_short_names),
+    "FP4, DeepSeek-V4's names": (FP8, fp4_with_short_names),
     "FP8, one scale": (FLOAT8, fp8_matrix),
     "FP8, rows": (FLOAT8, fp8_rows),
     "FP8, rows, ModelOpt": ({"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL"}, fp8_rows_as_vector),
