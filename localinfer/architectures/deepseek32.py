@@ -44,6 +44,6 @@ def read_indexer(g: Builder[X], pairs: str) -> Callable[[Block, X, X], None]:
     def select(blk: Block, h: X, narrow: X) -> None:
         q = g.matmul(narrow, f"{blk}indexer.attn_q_b", heads * size)
         k = g.norm(g.matmul(h, f"{blk}indexer.attn_k", size), f"{blk}indexer.k_norm", layer_norm_eps=KEY_EPS)
-        g.select_positions(blk, q, k, g.matmul(h, f"{blk}indexer.proj", heads), rope, top_k)
+        g.select_positions(blk, q, k, g.matmul(h, f"{blk}indexer.proj", heads), AttentionSpec(rope), top_k)
 
     return select

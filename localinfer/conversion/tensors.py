@@ -19,7 +19,7 @@ from localinfer.conversion.hparams import HParams
 from localinfer.conversion.tensor_formats import mxfp4, nvfp4, ternary
 from localinfer.conversion.tensor_formats.reorder import COLUMN_REORDERS, Reorder, transpose
 from localinfer.conversion.tensor_formats.safetensors_file import StackedTensor, StoredTensor
-from localinfer.conversion.tensor_formats.values import FLOATS, Values, native_values, to_bytes, to_float32
+from localinfer.conversion.tensor_formats.values import FLOATS, Values, native_values, to_bytes, to_float32, to_int32
 from localinfer.conversion.tensor_shapes import shape_of
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import SourceTensor
@@ -28,11 +28,12 @@ from quant import ggml
 Floats: TypeAlias = NDArray[np.float32]
 TensorMap: TypeAlias = Mapping[str, StoredTensor | StackedTensor]
 TYPES = {name: ggml.TYPE_NUMBERS[name] for name in ("F32", "F16", "BF16")}  # by safetensors' names, which ggml shares
-F32 = TYPES["F32"]
+F32, I32 = TYPES["F32"], ggml.TYPE_NUMBERS["I32"]
+INTEGERS = ("ffn_gate_tid2eid",)
 MXFP4, NVFP4 = ggml.TYPE_NUMBERS["MXFP4"], ggml.TYPE_NUMBERS["NVFP4"]
 ALWAYS_F32 = re.compile(  # also if they are matrices
     r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a|indexer\.proj"
-    r"|time_mix_(lerp_fused|r_k|first|w[12]|decay_w[12])"
+    r"|time_mix_(lerp_fused|r_k|first|w[12]|decay_w[12])|(output_)?hc_(attn_|ffn_)?fn|\w+_compressor_ape"
 )
 # One filter per channel; checkpoints have an extra dimension of 1.
 CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d(_[qkv])?")
@@ -257,6 +258,8 @@ def convert_tensor(
             raise stored.error("is NVFP4 and needs its columns reordered, which is not supported", UnsupportedError)
         rows = partial(reorder_rows, stored, reorder, hparams)
         return SourceTensor(wanted.name, shape_after, NVFP4, rows)
+    if kind in INTEGERS:
+        return SourceTensor(wanted.name, shape_after, I32, lambda: to_bytes(to_int32(stored)))
     if stored.dtype not in TYPES:
         raise stored.error(f"type {stored.dtype} is not supported (only {', '.join(TYPES)})", UnsupportedError)
 

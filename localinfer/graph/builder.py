@@ -174,8 +174,11 @@ class Builder(ABC, Generic[X]):
     # --- attention ---
 
     @abstractmethod
-    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True) -> Rope:
-        """Return the rotary embedding of the file, with its context extension.
+    def rope(
+        self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True,
+        base: str = "rope.freq_base",
+    ) -> Rope:  # fmt: skip
+        """Return the rotary embedding of the file, with its context extension and the base of the key `base`.
 
         `pairs` are "interleaved" or "halves". `truncate` rounds YaRN's ramp to whole pairs. If `amplified`, rotated
         values include the attention factor; otherwise the scale of the scores includes it. `with_temperature` applies
@@ -184,23 +187,28 @@ class Builder(ABC, Generic[X]):
 
     @abstractmethod
     def attend(
-        self, blk: Block, q: X, k: X | None, v: X | None, spec: AttentionSpec, *, kv_source: int | None = None
-    ) -> X:
+        self, blk: Block, q: X, k: X | None, v: X | None, spec: AttentionSpec, *, kv_source: int | None = None,
+        compressed: X | None = None,
+    ) -> X:  # fmt: skip
         """Return the input of attn_output: causal attention over the KV cache (bidirectional in encoders).
 
         Keys and values are added to the cache. Without v, the values are the last dimensions of the keys. Without k,
-        the keys and values of the layer `kv_source` are used.
+        the keys and values of the layer `kv_source` are used. `compressed` are the keys of `AttentionSpec.compression`
+        as `recurrent.compress` returns them, after RoPE.
         """
-
 
     @abstractmethod
-    def select_positions(self, blk: Block, q: X, k: X, weights: X, rope: Rope, top_k: int) -> None:
-        """Choose the positions that the attention of this and of later layers attends to (`AttentionSpec.selected`):
-        the `top_k` with the largest scores. See `localinfer.kernels.attention.indexer`.
+    def select_positions(self, blk: Block, q: X, k: X, weights: X, spec: AttentionSpec, top_k: int) -> None:
+        """Choose the positions that attention as in `spec` attends to, in this and in later layers
+        (`AttentionSpec.selected`): the `top_k` with the largest scores. See `localinfer.kernels.attention.indexer`.
 
         `q` are the heads of queries, [token][head][value], `weights` has a number for each head. Keys are one head, and
-        are added to a cache of their own.
+        are added to a cache of their own. With compression, they are those of compressed runs, after RoPE.
         """
+
+    @abstractmethod
+    def rotate(self, x: X, heads: int, rope: Rope) -> None:
+        """Rotate the heads of x, [token][head][value], in place."""
 
 
 class EmbeddingOperations(ABC, Generic[X]):
@@ -255,7 +263,8 @@ class HeadOperations(ABC, Generic[X]):
 
     @abstractmethod
     def matmul(self, x: X, name: str, heads: int, n_out: int) -> X:
-        """Return weight[head] . x[head] for each head. All matrices are one tensor, (heads, n_out, n_in)."""
+        """Return weight[head] . x[head] for each head. All matrices are one tensor, (heads, n_out, n_in), or (heads *
+        n_out, n_in)."""
 
 
 class HeadInputs(NamedTuple, Generic[X]):
@@ -278,6 +287,15 @@ class RecurrentOperations(ABC, Generic[X]):
         bias)).
 
         The weights are (n, width), the newest token's last. Values before position 0 are 0.
+        """
+
+    @abstractmethod
+    def compress(self, values: X, scores: X, name: str, run: int, n: int) -> X:
+        """Return a mean of the values of each run of positions, n values, in the row of the last position of the run;
+        the other rows are 0. Each column has weights of its own: the softmax of its scores, to which row i of
+        `name`_ape, (run, columns), is added at position i of the run.
+
+        With 2n columns, the mean is over two runs: the first n columns are those of the run before, if there is one.
         """
 
     @abstractmethod

@@ -16,9 +16,9 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from localinfer.kernels.exponentials import exp
+from localinfer.kernels.exponentials import exp, softplus
 from quant.jit.threads import chunk_range
-from quant.jit.vectors import extract, f32x16, inline, load, splat, store
+from quant.jit.vectors import extract, f32x16, inline, load, splat, sqrt, store
 from quant.matmul.activations import make_quantize_groups
 from quant.matmul.layout import RUN_WORDS
 
@@ -54,11 +54,18 @@ def sigmoid(x: int, n: int) -> None:
 
 
 @inline
+def sqrt_softplus(x: int, n: int) -> None:
+    """Replace n floats with the square roots of their softplus."""
+    for i in range(n):
+        store(x + 4 * i, sqrt(extract(softplus(splat(f32x16, load(float32, x + 4 * i))), 0)))
+
+
+@inline
 def identity(x: int, n: int) -> None:
     """Leave n floats unchanged."""
 
 
-GATINGS = {"softmax": softmax, "sigmoid": sigmoid}  # of all logits
+GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "sqrt_softplus": sqrt_softplus}  # of all logits
 GATINGS_OF_CHOSEN = {"softmax_of_chosen": softmax, "sigmoid_of_chosen": sigmoid}
 SPARSE_MIXER_THRESHOLD = 0.02  # twice the jitter that the SparseMixer router was trained with
 
@@ -122,7 +129,8 @@ def route(gating: str, normed: int, best: int) -> Body:
     chosen; with several `groups`, only from the `groups_used` groups whose `best` experts have the largest sum. Their
     weights are the probabilities without bias, divided by their sum if `normed`, times `scale`. With
     "softmax_of_chosen" and "sigmoid_of_chosen", experts are chosen by their logits, and the weights are the function of
-    the chosen ones; with "sparse_mixer", see `sparse_mixer_weight`.
+    the chosen ones; with "sparse_mixer", see `sparse_mixer_weight`. With a `table`, int32 [vocabulary][used], the
+    experts of a token are those in the row of its number in `token_ids`.
     """
     probabilities, weights_of_chosen = GATINGS.get(gating, identity), GATINGS_OF_CHOSEN.get(gating, identity)
     is_sparse_mixer, sums_after = gating == "sparse_mixer", gating in GATINGS_OF_CHOSEN
@@ -139,8 +147,10 @@ def route(gating: str, normed: int, best: int) -> Body:
                 store(scratch + 4 * i, load(float32, row + 4 * i) + extra)
             if args.groups > 1:
                 mask_groups(scratch, n_expert, args.groups, args.groups_used)
+            fixed = args.table + 4 * used * int64(load(int32, args.token_ids + 4 * token)) if args.table else 0
             for pair in range(used * token, used * (token + 1)):
-                chosen = argmax(scratch, n_expert)
+                slot = pair - used * token
+                chosen = int64(load(int32, fixed + 4 * slot)) if args.table else int64(argmax(scratch, n_expert))
                 weight = (
                     sparse_mixer_weight(row, scratch, n_expert, chosen)
                     if is_sparse_mixer

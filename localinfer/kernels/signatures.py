@@ -104,6 +104,11 @@ CONVOLVE = KernelSignature.parse(
     "localinfer.kernels.recurrent.convolution:convolve", "tokens x weight bias width n segments tail:out y:out"
 )
 
+COMPRESS = KernelSignature.parse(
+    "localinfer.kernels.recurrent.compression:compress",
+    "tokens values scores ape positions run parts n segments values_tail:out scores_tail:out y:out",
+)
+
 RECUR = {
     rule: KernelSignature.parse(
         f"localinfer.kernels.recurrent.state_matrix:recur_{rule}",
@@ -165,16 +170,18 @@ APPEND = KernelSignature.parse(
 )
 ATTENTION = KernelSignature.parse(
     "localinfer.kernels.attention.paged_attention:attention",
-    "tokens q q_sink k_cache v_cache capacity entry_positions query_positions oldest newest segments "
-    "sink_pages group kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks slopes biases "
-    "chosen words chunk partial:out y:out q_out:out stop",
+    "tokens q q_sink k_cache v_cache capacity entry_positions query_positions oldest newest segments sink_pages "
+    "compressed_page group kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks slopes "
+    "biases chosen words chunk partial:out y:out q_out:out stop",
 )
 SCORE_POSITIONS = KernelSignature.parse(
     "localinfer.kernels.attention.indexer:score_positions",
-    "tokens q weights heads dim k_cache entry_positions oldest newest sink_pages segments words scores:out",
+    "tokens q weights heads dim k_cache entry_positions oldest newest sink_pages compressed_page segments words "
+    "scores:out",
 )
 CHOOSE_POSITIONS = KernelSignature.parse(
-    "localinfer.kernels.attention.indexer:choose_positions", "tokens scores segments words top_k chosen:out"
+    "localinfer.kernels.attention.indexer:choose_positions",
+    "tokens scores segments words compressed_page top_k chosen:out",
 )
 COMBINE = KernelSignature.parse(
     "localinfer.kernels.attention.combine:combine",
@@ -190,7 +197,7 @@ RELATIVE_ATTENTION = KernelSignature.parse(
 
 ROUTE = KernelSignature.parse(
     "localinfer.kernels.experts:route",
-    "tokens logits:out bias n_expert groups groups_used used scale:float ids:out weights:out",
+    "tokens logits:out bias table token_ids n_expert groups groups_used used scale:float ids:out weights:out",
 )
 SCALE_EXPERT_WEIGHTS = KernelSignature.parse(
     "localinfer.kernels.experts:scale_expert_weights", "tokens ids used scales weights:out"

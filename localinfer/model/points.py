@@ -35,11 +35,12 @@ def describe_points(model_graph: ModelGraph) -> Mapping[str, PointDescription]:
 
 
 def attention_weights(model_graph: ModelGraph) -> Iterator[tuple[str, tuple[int, str]]]:
-    """Yield the layers whose attention weights can be computed, which are not those of sparse attention: the last point
-    before them, the number of heads, and their own point."""
+    """Yield the layers whose attention weights can be computed, which are not those of sparse or compressed attention:
+    the last point before them, the number of heads, and their own point."""
     points = model_graph.points.points
     for prefix, (layer, _) in model_graph.attention.layers.items():
         own_keys, keys = f"{prefix}{KEYS}", f"{layer.kv_source or prefix}{KEYS}"
-        if f"{prefix}{QUERIES}" in points and keys in points and not layer.spec.selected:
+        is_whole = not (layer.spec.selected or layer.spec.compression)
+        if f"{prefix}{QUERIES}" in points and keys in points and is_whole:
             last = own_keys if own_keys in points else f"{prefix}{QUERIES}"
             yield last, (layer.heads.count, f"{prefix}{ATTENTION_WEIGHTS}")

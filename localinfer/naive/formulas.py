@@ -34,6 +34,13 @@ def visible(position: Positions, window: int, sinks: int = 0) -> NDArray[np.bool
     return (back >= 0) & ((window == 0) | (back < window) | (position < sinks))
 
 
+def seen_runs(position: Positions, run: int) -> NDArray[np.bool_]:
+    """Return whether a position (row) is not before the last position of a compressed run (column)."""
+    ends = np.arange(run - 1, len(position), run)
+    seen: NDArray[np.bool_] = position[:, None] >= ends
+    return seen
+
+
 def within_window(position: Positions, window: int) -> NDArray[np.bool_]:
     """Return whether two positions are within half a window of each other."""
     distance = np.abs(position[:, None] - position[None, :])
@@ -82,7 +89,7 @@ def rotate(x: Floats, position: Positions, rope: Rope) -> Floats:
         position = position[:, [0] * (n // 2) if axes is None else axes.tolist()]
     else:
         position = position[:, None]
-    angle = position * rope.frequencies
+    angle = (position - rope.offset) * rope.frequencies
     cos, sin = ((rope.amplitude * table).astype(x.dtype) for table in (np.cos(angle), np.sin(angle)))
     return rotate_pairs(x, cos, sin, rope.pairs)
 
@@ -226,16 +233,26 @@ def weigh_streams(logits: Floats, shape: HyperConnections) -> Floats:
 # --- mixtures of experts ---
 
 
-def route(scores: Floats, bias: Floats, router: Router) -> tuple[NDArray[np.int64], Floats]:
-    """Return the experts of each token, and their weights: (n_tokens, used). The bias only affects the choice."""
+def sqrt_softplus(x: Floats) -> Floats:
+    """Return the square root of softplus."""
+    y: Floats = np.sqrt(np.logaddexp(0, x))
+    return y
+
+
+def route(
+    scores: Floats, bias: Floats, router: Router, ids: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], Floats]:
+    """Return the experts of each token, and their weights: (n_tokens, used). The bias only affects the choice, and
+    nothing does if their `ids` are given."""
     p = expert_probabilities(scores, router)
-    ids = choose_experts(p + bias, router)
+    ids = choose_experts(p + bias, router) if ids is None else ids
     return ids, expert_weights(p, ids, router)
 
 
 def expert_probabilities(scores: Floats, router: Router) -> Floats:
     """Return the probabilities of the experts, or for some routers their scores: (n_tokens, experts)."""
-    return {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
+    functions = {"softmax": softmax, "sigmoid": sigmoid, "sqrt_softplus": sqrt_softplus}
+    return functions.get(router.gating, np.asarray)(scores)
 
 
 def choose_experts(p: Floats, router: Router) -> NDArray[np.int64]:

@@ -35,5 +35,5 @@ class NumpyHeads(HeadOperations[Floats]):
         x *= np.repeat(ACTIVATIONS[activation](gate), x.shape[1] // heads, axis=1)
 
     def matmul(self, x: Floats, name: str, heads: int, n_out: int) -> Floats:
-        chunks = (self.model.expert(name, head, chunk) for head, chunk in enumerate(split_heads(x, heads)))
+        chunks = (self.model.expert(name, head, chunk, n_out) for head, chunk in enumerate(split_heads(x, heads)))
         return np.stack(list(chunks), axis=1).reshape(len(x), heads * n_out)

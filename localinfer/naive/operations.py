@@ -17,7 +17,6 @@ from localinfer.graph.builder import (
     BlockFunction,
     CrossAttentionOperations,
     EmbeddingOperations,
-    ExpertOperations,
     ModalityFunction,
     MtpSpec,
     OutputOperations,
@@ -25,9 +24,9 @@ from localinfer.graph.builder import (
 from localinfer.graph.properties.attention import AttentionSpec, relative_buckets
 from localinfer.graph.properties.direction import is_causal
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block, has_decoder
-from localinfer.graph.properties.rope import Rope
-from localinfer.graph.properties.router import Router
+from localinfer.graph.properties.rope import NO_ROPE, Rope
 from localinfer.naive.altup import NumpyCrossLayer
+from localinfer.naive.experts import NumpyExperts
 from localinfer.naive.formulas import (
     ACTIVATIONS,
     Floats,
@@ -39,8 +38,7 @@ from localinfer.naive.formulas import (
     relu,
     rms_norm,
     rotate,
-    route,
-    sigmoid,
+    seen_runs,
     soft_cap,
     softmax,
     split_heads,
@@ -56,6 +54,8 @@ from localinfer.naive.points import PointBuilder
 from localinfer.naive.positions import RopeOptions, key_anchors, rope_of_file
 from localinfer.naive.recurrence import NumpyRecurrence
 from localinfer.naive.weights import Model
+
+Visible = tuple[Floats, Floats, NDArray[np.bool_]]  # scores, values, and which of them a position attends to
 
 
 class NumpyBuilder(PointBuilder):
@@ -89,7 +89,7 @@ class NumpyBuilder(PointBuilder):
         return NumpyRecurrence(self)
 
     @cached_property
-    def experts(self) -> "NumpyExperts":
+    def experts(self) -> NumpyExperts:
         return NumpyExperts(self)
 
     @cached_property
@@ -192,13 +192,16 @@ class NumpyBuilder(PointBuilder):
 
     # --- attention ---
 
-    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True) -> Rope:
-        n, options = self.properties.key_length(sliding=False), RopeOptions(truncate, amplified, with_temperature)
+    def rope(
+        self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True,
+        base: str = "rope.freq_base",
+    ) -> Rope:  # fmt: skip
+        n, options = self.properties.key_length(sliding=False), RopeOptions(truncate, amplified, with_temperature, base)
         return rope_of_file(self.model, self.hparams, pairs, n, options)
 
     def attend(
         self, blk: Block, q: Floats, k: Floats | None, v: Floats | None, spec: AttentionSpec, *,
-        kv_source: int | None = None,
+        kv_source: int | None = None, compressed: Floats | None = None,
     ) -> Floats:  # fmt: skip
         """Attend to the position itself and those before it (`window` in all, if not 0, or those of its chunk); in an
         encoder, to all positions, or to half a window on each side.
@@ -231,7 +234,7 @@ class NumpyBuilder(PointBuilder):
         shared = self.kv_cache[blk.number if kv_source is None else kv_source]
         k, v = (np.repeat(each, blk.heads.group, axis=0) for each in shared)  # for each query head
         rotated = self.named_heads(normed_and_rotated(q, "q", rotary), f"{blk}attn_q_rope")
-        scores = rotated @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
+        scores: Floats = rotated @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
         if window == 0 and model.n_ctx:
             window, near = model.n_ctx - model.sinks, np.minimum(rotary, model.n_ctx - 1)
             scores[..., : model.sinks] = normed_and_rotated(q, "q", near) @ k[:, : model.sinks].transpose(0, 2, 1)
@@ -240,12 +243,13 @@ class NumpyBuilder(PointBuilder):
             mask = visible(position, window) if self.causal else within_window(position, window)
         if not spec.causal_media:
             mask |= self.media.later_rows()
-        if spec.selected:
+        if spec.selected and compressed is None:
             mask &= self.selected
         if spec.chunked:
             mask &= position[:, None] // window == position[None, :] // window
         scores = soft_cap(factor * scores, spec.cap) + alibi(blk.heads.count, spec.max_alibi_bias, position)
         scores += self.distance_biases(spec.bias) if spec.bias else 0.0
+        scores, v, mask = self.with_runs(blk, factor * rotated, compressed, spec, (scores, v, mask))
         scores = np.where(mask, scores, -np.inf)
         if spec.sinks:  # an extra column whose value is 0
             sink_scores = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]
@@ -255,16 +259,39 @@ class NumpyBuilder(PointBuilder):
         self.point(y := join_heads(weights @ v), f"{blk}attn_heads")
         return y
 
+    def with_runs(
+        self, blk: Block, q: Floats, compressed: Floats | None, spec: AttentionSpec, given: Visible
+    ) -> Visible:
+        """Return what `given` has, and the scores and the values of the compressed runs after it, if there are any."""
+        if compressed is None:
+            return given
+        keys: Floats = compressed[None, spec.compression - 1 :: spec.compression]
+        if keys.size:
+            keys = self.store_in_cache(blk, keys, None, 0.0, kind="compressed_")[0]
+        keys, (scores, v, mask) = np.repeat(keys, blk.heads.count, axis=0), given
+        seen = self.selected if spec.selected else seen_runs(self.positions, spec.compression)
+        scores = np.concatenate([scores, q @ keys.transpose(0, 2, 1)], axis=2)
+        return scores, np.concatenate([v, keys], axis=1), np.concatenate([mask, seen], axis=1)
+
     def select_positions(
-        self, blk: Block, q: Floats, k: Floats, weights: Floats, rope: Rope, top_k: int  # noqa: ARG002
+        self, blk: Block, q: Floats, k: Floats, weights: Floats, spec: AttentionSpec, top_k: int  # noqa: ARG002
     ) -> None:
         heads, coordinates, window = weights.shape[1], self.media.coordinates, self.model.n_ctx - self.model.sinks
-        queries, [keys] = (rotate(split_heads(x, n), coordinates, rope) for x, n in ((q, heads), (k, 1)))
+        rope, run = spec.rope or NO_ROPE, spec.compression
+        queries = rotate(split_heads(q, heads), coordinates, rope)
+        if run:
+            keys, seen = k[run - 1 :: run], seen_runs(self.positions, run)
+        else:
+            [keys] = rotate(split_heads(k, 1), coordinates, rope)
+            seen = visible(self.positions, window if self.model.n_ctx else 0, self.model.sinks)
         scores = (np.maximum(queries @ keys.T, 0) * weights.T[:, :, None]).sum(axis=0)
-        seen = visible(self.positions, window if self.model.n_ctx else 0, self.model.sinks)
         best = np.argsort(np.where(seen, -scores, np.inf), axis=1, kind="stable")[:, :top_k]
         self.selected = np.zeros_like(seen)
         np.put_along_axis(self.selected, best, True, axis=1)
+        self.selected &= seen
+
+    def rotate(self, x: Floats, heads: int, rope: Rope) -> None:
+        x[:] = join_heads(rotate(split_heads(x, heads), self.media.coordinates, rope))
 
     def distance_biases(self, name: str) -> Floats:
         """Return what is added to the score of each query and key, (heads, n_tokens, n_tokens), by their distance."""
@@ -374,61 +401,3 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
         eps = self.g.eps * x.shape[1]
         self.g.norm_groups(projected, size, "per_layer_proj_norm.weight", eps=eps, out=projected)
         return (rows * math.sqrt(size) + projected) / math.sqrt(2)
-
-
-class NumpyExperts(ExpertOperations[Floats]):
-    """A mixture of experts."""
-
-    def __init__(self, g: NumpyBuilder) -> None:
-        self.g, self.model = g, g.model
-
-    def apply(
-        self, h: Floats, blk: Block, router: Router, activation: str, *, gated: bool = True,
-        router_input: Floats | None = None,
-    ) -> Floats:  # fmt: skip
-        routed = h if router_input is None else router_input
-        scores, y = self.g.matmul(routed, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
-        if router.logit_cap:
-            self.g.soft_cap(scores, 1.0, router.logit_cap)
-        ids, weights = self.choose(scores, blk, router)
-        x = h[:, None] * weights[:, :, None] if router.weighs_inputs else np.repeat(h[:, None], router.used, axis=1)
-        outputs = self.products(self.hidden(x, blk, ids, activation, gated=gated), f"{blk}ffn_down_exps", ids)
-        y += (outputs if router.weighs_inputs else outputs * weights[:, :, None]).sum(axis=1)
-        if router.per_adjugate:
-            ids = ids // router.per_adjugate
-            outputs = self.products(self.hidden(x, blk, ids, activation, kind="chexps"), f"{blk}ffn_down_chexps", ids)
-            y += router.adjugate_scale * (outputs * weights[:, :, None]).sum(axis=1)
-        self.g.point(y, f"{blk}ffn_experts")
-        return y
-
-    def choose(self, scores: Floats, blk: Block, router: Router) -> tuple[NDArray[np.int64], Floats]:
-        """Return the experts of each token, and their weights."""
-        ids, weights = route(scores, self.model.router_bias(str(blk)), router)
-        self.g.points.update({f"{blk}ffn_expert_ids": ids.astype(float), f"{blk}ffn_expert_weights": weights})
-        return ids, weights
-
-    def sigmoid_gate(self, y: Floats, h: Floats, name: str) -> None:
-        y *= sigmoid(h @ self.model[name].reshape(-1, 1))
-
-    def hidden(
-        self, x: Floats, blk: Block, ids: NDArray[np.int64], activation: str, *, gated: bool = True, kind: str = "exps"
-    ) -> Floats:
-        """Return the inputs of the experts' last matrices, (tokens, used, n). x are those of the first ones."""
-
-        def products(name: str) -> Floats:
-            y = self.products(x, f"{blk}ffn_{name}_{kind}", ids)
-            self.g.point(y.reshape(len(y), -1), f"{blk}ffn_{name}_{kind}")  # a view, in which patches write
-            return y
-
-        if not gated:
-            return ACTIVATIONS[activation](products("up"))
-        if self.model.has(f"{blk}ffn_gate_up_exps.weight"):
-            gate, up = np.split(products("gate_up"), 2, axis=2)
-        else:
-            gate, up = products("gate"), products("up")
-        return gated_activation(activation, gate, up)
-
-    def products(self, x: Floats, name: str, ids: NDArray[np.int64]) -> Floats:
-        """Multiply x, (tokens, used, n_in), with the matrices of the experts `ids`: (tokens, used, n_out)."""
-        rows = zip(x.reshape(-1, 1, x.shape[2]), ids.ravel().tolist(), strict=True)
-        return np.concatenate([self.model.expert(name, id, row) for row, id in rows]).reshape(*ids.shape, -1)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.graph.builder import Builder
 from localinfer.graph.properties.hyperparameters import Hyperparameters
@@ -17,6 +18,7 @@ class PointBuilder(Builder[Floats]):
     def __init__(self, model: Model, n_tokens: int) -> None:
         super().__init__(ModelProperties(model.file, Hyperparameters(model.file)))
         self.model, self.n_tokens = model, n_tokens
+        self.token_ids: NDArray[np.int64] = np.zeros(n_tokens, np.int64)
         self.points: dict[str, Floats] = {}
 
     def point(self, x: Floats, name: str) -> None:

@@ -20,13 +20,14 @@ class RopeOptions(NamedTuple):
     truncate: bool
     amplified: bool
     with_temperature: bool
+    base: str
 
 
 def rope_of_file(model: Model, keys: Hyperparameters, pairs: str, key_length: int, options: RopeOptions) -> Rope:
     """Return the rotary embedding of a file (Su et al., 2021), extended linearly, by YaRN (Peng et al., 2023) or by
     factors in the file, as its metadata says."""
     n = keys.count("rope.dimension_count", key_length)
-    base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "linear")
+    base, kind = keys.positive(options.base, 10_000.0), keys.text("rope.scaling.type", "linear")
     factor_key = "rope.scaling.factor" if keys.has("rope.scaling.factor") else "rope.scale_linear"
     scaling_factor = 1.0 if kind == "none" else keys.positive(factor_key, 1.0)
     extrapolation, trained = keys.number("rope.scaling.yarn_ext_factor", kind == "yarn"), keys.count("context_length")

@@ -11,7 +11,7 @@ import numpy as np
 from localinfer.graph.builder import HeadInputs, RecurrentOperations
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.recurrence import Recurrence, read_wkv_head_size
-from localinfer.naive.formulas import ACTIVATIONS, Floats, layer_norm, sigmoid
+from localinfer.naive.formulas import ACTIVATIONS, Floats, layer_norm, sigmoid, softmax
 from localinfer.naive.points import PointBuilder
 
 
@@ -33,6 +33,17 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
                 self.g.state_point(state, f"{name}_state")
         y = ACTIVATIONS[activation](y + self.model.bias(name))
         self.g.point(y, name)
+        return y
+
+    def compress(self, values: Floats, scores: Floats, name: str, run: int, n: int) -> Floats:
+        y, ape = np.zeros((len(values), n), values.dtype), self.model[f"{name}_ape"]
+        for end in range(run, len(values) + 1, run):
+            this, before = slice(end - run, end), slice(max(end - 2 * run, 0), end - run)
+            of_run, scores_of_run = values[this, -n:], scores[this, -n:] + ape[:, -n:]
+            if values.shape[1] > n and end > run:
+                of_run = np.concatenate([values[before, :n], of_run])
+                scores_of_run = np.concatenate([scores[before, :n] + ape[:, :n], scores_of_run])
+            y[end - 1] = (softmax(scores_of_run.T) * of_run.T).sum(axis=1)
         return y
 
     def recur(self, blk: Block, x: Floats, step: Floats, rate: Floats | None, shape: Recurrence) -> Floats:

@@ -116,7 +116,7 @@ class Model:
             total = total + factor * ((x @ a.T) @ b.T)
         return total
 
-    def changed_embeddings(self, ids: Sequence[int]) -> Floats | float:
+    def changed_embeddings(self, ids: NDArray[np.int64]) -> Floats | float:
         """Return what adapters add to the rows of token_embd: A has a row for each token."""
         pairs = self.changes.get("token_embd.weight", ())
         return sum((factor * (a[list(ids)] @ b.T) for a, b, factor in pairs), start=0.0)
@@ -126,10 +126,14 @@ class Model:
         given = self.has(f"{name}.scale") and self.file.tensors[f"{name}.scale"].shape == (1,)
         return self.numbers(f"{name}.scale") if given else 1.0
 
-    def expert(self, name: str, number: int, x: Floats) -> Floats:
-        """Multiply with one of many matrices, and add its bias: (n, n_in) -> (n, n_out)."""
+    def expert(self, name: str, number: int, x: Floats, n_out: int = 0) -> Floats:
+        """Multiply with one of many matrices, and add its bias: (n, n_in) -> (n, n_out). They may also be stored as one
+        matrix, if `n_out` says how many of its rows belong to each."""
         if (key := f"{name} {number}") not in self.weights:
-            self.weights[key] = self.rows(name, slice(number, number + 1))[0].astype(self.dtype)
+            is_one = len(self.file.tensors[f"{name}.weight"].shape) == 2
+            rows = slice(number, number + 1) if not is_one else slice(n_out * number, n_out * (number + 1))
+            matrix = self.rows(name, rows).astype(self.dtype)
+            self.weights[key] = matrix if is_one else matrix[0]
         factor, bias = self.numbers(f"{name}.scale")[number] if self.has(f"{name}.scale") else 1.0, self.bias(name)
         product = self.product(name, x, self.weights[key]) * factor
         return product + (bias if isinstance(bias, float) else bias[number]) + self.changed(name, x, number)

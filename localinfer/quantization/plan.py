@@ -101,7 +101,8 @@ class QuantizationPlan:
         return [
             name
             for name, choice in self.choices.items()
-            if self.importance and name.startswith("blk.") and choice.type not in FLOATS and name not in self.importance
+            if self.importance and name.startswith("blk.") and name not in self.importance
+            if choice.type not in FLOATS and ggml.TYPE_NUMBERS[choice.type] in FORMATS
         ]
 
 

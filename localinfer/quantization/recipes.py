@@ -95,7 +95,7 @@ UNQUANTIZED = (  # tensors with one of these in their names keep their type: sma
     *(f"time_mix_{letter}{number}.weight" for letter in "wva" for number in range(3)),
     *(".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos"),
     *(".patch_embd", ".patch_merger", "a.rvq.codebook", "mm.a.code_embd", "mm.input_projection.weight"),
-    *("pre_encode.conv.", "depthwise_conv.weight"),
+    *("pre_encode.conv.", "depthwise_conv.weight", "hc_", "compressor_ape"),
 )
 UNQUANTIZED_NAMES = ("position_embd.weight", "token_types.weight")
 

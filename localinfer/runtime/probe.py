@@ -73,7 +73,9 @@ class ActivationProbe:
                 continue
             words = runs.view(np.int64)
             for expert, begin, count in words[1 : 1 + RUN_WORDS * int(words[0])].reshape(-1, RUN_WORDS).tolist():
-                yield WeightInputs(weights, rows[begin : begin + count], expert)
+                # Matrices of heads may be the rows of one, whose inputs are those of all heads.
+                number = expert if len(weights[0].shape) > 2 else None
+                yield WeightInputs(weights, rows[begin : begin + count], number)
         if run_all:
             next(parts, None)  # there are no more cuts: the last ops run
 

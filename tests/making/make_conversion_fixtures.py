@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("", "models"))
@@ -66,12 +67,7 @@ def converted(name: str) -> dict[str, Any] | str:
             return f"NotImplementedError: {error}"
         model_class.no_mtp = not head
         gguf.TensorNameMap.block_mappings_cfg = dict(block_names())
-        if hasattr(model_class, "_is_tokenizer_xlmroberta"):  # which must not be one of bytes
-            model_class._is_tokenizer_xlmroberta = lambda self: False
-        if hasattr(model_class, "_lora_files"):  # of the checkpoint before
-            model_class._lora_files, model_class._lora_names = {}, []
-        if hasattr(model_class, "lerp_weights"):
-            model_class.lerp_weights = {}
+        prepare_class(model_class)
         if name == "deepseek3; head":  # the conversion omits MTP layers that llama.cpp supports
             model_class.skip_mtp = False
             model_class.__init__ = with_further_blocks(model_class.__init__, gguf)
@@ -98,12 +94,34 @@ def converted(name: str) -> dict[str, Any] | str:
         }
 
 
+def prepare_class(model_class: Any) -> None:
+    """Make a class of llama.cpp's conversion forget the checkpoint before, and accept tiny checkpoints."""
+    if hasattr(model_class, "_is_tokenizer_xlmroberta"):  # which must not be one of bytes
+        model_class._is_tokenizer_xlmroberta = lambda self: False
+    if hasattr(model_class, "_lora_files"):
+        model_class._lora_files, model_class._lora_names = {}, []
+    if hasattr(model_class, "lerp_weights"):
+        model_class.lerp_weights = {}
+    if hasattr(model_class, "_write_mxfp4_expert_tensor"):  # published checkpoints have no other experts
+        model_class._write_mxfp4_expert_tensor = write_float_experts
+
+
 @cache
 def block_names() -> dict[Any, Any]:
     """Return the names of tensors of a layer. The conversion of Arctic replaces some for all that follow."""
     from conversion.base import gguf
 
     return dict(gguf.TensorNameMap.block_mappings_cfg)
+
+
+def write_float_experts(self: Any, bid: int, kind: str, tensor: Any) -> list[str]:
+    """Write the experts of a layer of DeepSeek-V4, one of their three matrices, without packing them."""
+    from conversion.base import LazyTorchTensor
+
+    names = [f"layers.{bid}.ffn.experts.{each}.{kind}.weight" for each in range(self.hparams["n_routed_experts"])]
+    experts = np.stack([LazyTorchTensor.to_eager(self.model_tensors[name]()).numpy() for name in names])
+    self.gguf_writer.add_tensor(self.format_tensor_name(tensor, bid), experts)
+    return names
 
 
 def with_further_blocks(init: Any, gguf: Any) -> Any:

@@ -53,4 +53,4 @@ def as_type(checkpoint: Path, out: Path, type: str, *, target: Path | None = Non
 
 def unquantized_type(tensor: SourceTensor) -> int:
     """Return the type of a tensor that is not quantized: its own for integers, else F32."""
-    return tensor.type if tensor.type_name == "I64" else F32
+    return tensor.type if tensor.type_name in ("I32", "I64") else F32

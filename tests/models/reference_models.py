@@ -140,7 +140,7 @@ def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 # --- weights ---
 
 
-def weights(name: str, reference: dict[str, Any]) -> dict[str, Floats]:
+def weights(name: str, reference: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """Return all tensors by name."""
     layers = range(reference["n_layer"])
     shapes = {
@@ -151,17 +151,20 @@ def weights(name: str, reference: dict[str, Any]) -> dict[str, Floats]:
     return {each: values(f"{name}/{each}", shape, reference["norm"]) for each, shape in shapes.items()}
 
 
-def values(name: str, shape: tuple[int, ...], norm: float) -> Floats:
+def values(name: str, shape: tuple[int, ...], norm: float) -> NDArray[Any]:
     """Return a tensor's values, uniformly distributed. Matrices roughly preserve the magnitude of their inputs, so that
     all parts of a model matter; logits are smaller. Weights of norms are around `norm`, biases around 0.
     """
+    if name.endswith(".tid2eid"):  # different experts for each token, of which there are eight
+        first = random_integers(name, (shape[0], 1), 255).astype(np.int64)
+        return (first + np.arange(shape[1])) % 8
     if len(shape) > 1:
         gain = 0.5 if shape[0] == N_VOCAB else 1.5
         gain *= shape[-1] / 8 if "modality_router" in name else 1  # its input was divided by shape[-1]
         return random_integers(name, shape, 255) * power_of_two(gain * 3**0.5 / 255 * shape[-1] ** -0.5)
     if name.endswith(".bias"):
         return random_integers(name, shape, 127) * power_of_two(0.5 / 127)
-    if name.endswith(".sinks"):  # as large as attention scores
+    if name.endswith((".sinks", ".attn_sink")):  # as large as attention scores
         return random_integers(name, shape, 127) * power_of_two(16 / 127)
     if name.endswith(".act_fn.eps"):  # where xIELU changes its form, below 0
         return np.asarray(random_integers(name, shape, 32) / np.float32(256) - np.float32(0.25))

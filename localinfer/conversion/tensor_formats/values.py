@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.conversion.tensor_formats.safetensors_file import StackedTensor, StoredTensor
+from localinfer.errors import UnsupportedError
 
 Values: TypeAlias = NDArray[Any]  # any dtype; BF16 as uint16
 Floats: TypeAlias = NDArray[np.float32]
+INTEGERS = {"I64": "<i8", "I32": "<i4"}
 FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -20,6 +22,18 @@ def native_values(stored: StoredTensor | StackedTensor) -> Values:
 def to_float32(stored: StoredTensor | StackedTensor) -> Floats:
     """Return the values as float32, flat."""
     return decode_float32(stored.load(), stored.dtype)
+
+
+def to_int32(stored: StoredTensor | StackedTensor) -> NDArray[np.int32]:
+    """Return integers as 32-bit ones, flat. Raises UnsupportedError for a tensor of another type, or with a number that
+    does not fit."""
+    if stored.dtype not in INTEGERS:
+        raise stored.error(f"type {stored.dtype} is not supported (only {', '.join(INTEGERS)})", UnsupportedError)
+    values = stored.load().view(INTEGERS[stored.dtype])
+    limits = np.iinfo(np.int32)
+    if values.size and not limits.min <= values.min() <= values.max() <= limits.max:
+        raise stored.error("has numbers of more than 32 bits", UnsupportedError)
+    return values.astype(np.int32)
 
 
 def decode_float32(raw: NDArray[np.uint8], dtype: str) -> Floats:

@@ -91,10 +91,11 @@ def transform(x: Floats) -> Floats:
     return transformed
 
 
-def read_keys(cache: LayerCache, ring: RingBuffer, count: int, dim: int, size: int) -> CachedHeads:
-    """Return the keys of the `count` tokens of a batch, whose heads have `size` of `dim` dimensions."""
+def read_keys(cache: LayerCache, ring: RingBuffer, entries: Indices, dim: int, size: int) -> CachedHeads:
+    """Return the keys of entries, whose heads have `size` of `dim` dimensions."""
     kind, plain = cache.types["k_type"], PLAIN_TYPES.get(cache.types["k_type"], cache.types["k_type"])
-    pages, within = pages_of(cache.k, cache.heads, ring, count)
+    count = len(entries)
+    pages, within = pages_of(cache.k, cache.heads, ring, entries)
     panel, lane = np.divmod(within, PANEL_KEYS)
     tokens, anchors = np.arange(count), None
     if kind != plain:
@@ -112,24 +113,25 @@ def read_keys(cache: LayerCache, ring: RingBuffer, count: int, dim: int, size: i
     return CachedHeads(plain, size, stored, anchors)
 
 
-def read_values(cache: LayerCache, ring: RingBuffer, count: int, dim: int, size: int) -> CachedHeads:
-    """Return the values of the `count` tokens of a batch, whose heads have `size` of `dim` dimensions."""
+def read_values(cache: LayerCache, ring: RingBuffer, entries: Indices, dim: int, size: int) -> CachedHeads:
+    """Return the values of entries, whose heads have `size` of `dim` dimensions."""
+    count = len(entries)
     kind, tokens = cache.types["v_type"], np.arange(count)
-    pages, within = pages_of(cache.v, cache.heads, ring, count)
+    pages, within = pages_of(cache.v, cache.heads, ring, entries)
     if kind in FLOAT_TYPES:
-        entries = pages.view(FLOAT_TYPES[kind]).reshape(cache.heads, count, PAGE_SIZE, dim)
-        return CachedHeads(kind, size, entries[:, tokens, within])
+        stored = pages.view(FLOAT_TYPES[kind]).reshape(cache.heads, count, PAGE_SIZE, dim)
+        return CachedHeads(kind, size, stored[:, tokens, within])
     n_groups = dim // GROUP
     scales = pages[..., : 2 * n_groups * PAGE_SIZE].copy().view(np.float16)
     scales = scales.reshape(cache.heads, count, n_groups, PAGE_SIZE)[:, tokens, :, within].swapaxes(0, 1)
-    entries = pages[..., 2 * n_groups * PAGE_SIZE :].reshape(cache.heads, count, PAGE_SIZE, n_groups, -1)
-    codes = codes_of(entries[:, tokens, within], kind)
+    stored = pages[..., 2 * n_groups * PAGE_SIZE :].reshape(cache.heads, count, PAGE_SIZE, n_groups, -1)
+    codes = codes_of(stored[:, tokens, within], kind)
     return CachedHeads(kind, size, (codes * scales[..., None].astype(np.float64)).reshape(cache.heads, count, dim))
 
 
-def pages_of(region: Region, heads: int, ring: RingBuffer, count: int) -> tuple[NDArray[np.uint8], Indices]:
-    """Return the page of each token of a batch, uint8 (heads, count, bytes), and its entry in it."""
-    page, within = np.divmod(ring.entries.view(np.int32)[:count], PAGE_SIZE)
+def pages_of(region: Region, heads: int, ring: RingBuffer, entries: Indices) -> tuple[NDArray[np.uint8], Indices]:
+    """Return the page of each entry, uint8 (heads, entries, bytes), and its number in it."""
+    page, within = np.divmod(entries, PAGE_SIZE)
     pages = region.view(np.uint8).reshape(heads, len(ring.pages), -1)[:, page]
     return pages, within
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from localinfer.evaluation.verification.cached_heads import CachedHeads, read_keys, read_values
 from localinfer.evaluation.verification.rounded_inputs import rounded_inputs
 from localinfer.gguf.reader import GGUF
+from localinfer.graph.cache.ring_buffer import LayerCache, RingBuffer
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.points import LAYER
 from localinfer.graph.properties.adapters import Adapters
@@ -156,6 +157,10 @@ class CaptureGraph:
             if layer.kv_source is None:
                 end = next(n for n, op in enumerate(self.compiled.graph.ops) if op.name == f"{layer.name}append") + 1
                 at.setdefault(end, []).append(partial(self._capture_cache, layer, run, count))
+            if layer.spec.compression:
+                name = f"{layer.name}compressed_append"
+                end = next(n for n, op in enumerate(self.compiled.graph.ops) if op.name == name) + 1
+                at.setdefault(end, []).append(partial(self._capture_compressed, layer, run, count))
         border = self.compiled.model_graph.decoder_start
         first, last = (0, border) if of_encoder else (border, max(each.end_op for each in self.log.operations))
         cuts = [cut for cut in sorted(at) if first < cut <= last]
@@ -188,12 +193,25 @@ class CaptureGraph:
 
     def _capture_cache(self, layer: LayerAttention, run: CapturedRun, count: int) -> None:
         """Record the keys and values of the batch, as the cache holds them."""
-        attention, heads = self.compiled.model_graph.attention, layer.heads
-        cache = attention.caches[layer.cache_name]
-        ring = next(ring for ring in attention.rings.values() if any(each is cache for each in ring.layers))
-        run.keys[layer.name] = read_keys(cache, ring, count, heads.key_dim, heads.key)
+        heads, (cache, ring) = layer.heads, self._cache_of(layer)
+        entries = ring.entries.view(np.int32)[:count]
+        run.keys[layer.name] = read_keys(cache, ring, entries, heads.key_dim, heads.key)
         if cache.v.nbytes:
-            run.values[layer.name] = read_values(cache, ring, count, heads.value_dim, heads.value)
+            run.values[layer.name] = read_values(cache, ring, entries, heads.value_dim, heads.value)
+
+    def _capture_compressed(self, layer: LayerAttention, run: CapturedRun, count: int) -> None:
+        """Record the keys of the compressed runs that the batch completes, if any, as the cache holds them."""
+        heads, (cache, ring) = layer.heads, self._cache_of(layer)
+        entries = ring.compressed.view(np.int32)[:count]
+        if (entries >= 0).any():
+            keys = read_keys(cache, ring, entries[entries >= 0], heads.key_dim, heads.key)
+            run.keys[f"{layer.name}compressed_"] = keys
+
+    def _cache_of(self, layer: LayerAttention) -> tuple[LayerCache, RingBuffer]:
+        """Return the cache of a layer, and its ring buffer."""
+        attention = self.compiled.model_graph.attention
+        cache = attention.caches[layer.cache_name]
+        return cache, next(ring for ring in attention.rings.values() if any(each is cache for each in ring.layers))
 
     def close(self) -> None:
         """End the threads."""

@@ -134,9 +134,10 @@ class EncoderVerifier:
         attention = self._g.model.attention
         cache, heads = attention.caches[layer], attention.layers[layer][0].heads
         ring = next(ring for ring in attention.rings.values() if any(each is cache for each in ring.layers))
+        entries = ring.entries.view(np.int32)[:count]
         return {
-            "k_cache": read_keys(cache, ring, count, heads.key_dim, heads.key),
-            "v_cache": read_values(cache, ring, count, heads.value_dim, heads.value),
+            "k_cache": read_keys(cache, ring, entries, heads.key_dim, heads.key),
+            "v_cache": read_values(cache, ring, entries, heads.value_dim, heads.value),
         }
 
 

@@ -120,7 +120,9 @@ class GuidedBuilder(NumpyBuilder):
     def _choose(self, scores: Floats, blk: Block, router: Router) -> tuple[NDArray[np.int64], Floats]:
         p, name = expert_probabilities(scores, router), f"{blk}ffn_expert_ids"
         values, ids = p + self.model.router_bias(str(blk)), self.run.points[name].astype(np.int64)
-        self.own[name] = np.take_along_axis(values, choose_experts(values, router), axis=1)
+        own = self.experts.fixed_ids(blk, router)
+        own = choose_experts(values, router) if own is None else own
+        self.own[name] = np.take_along_axis(values, own, axis=1)
         is_expert, ids = (ids >= 0) & (ids < router.count), np.clip(ids, 0, router.count - 1)
         self.chosen[name] = np.where(is_expert, np.take_along_axis(values, ids, axis=1), np.nan)
         weights = expert_weights(p, ids, router)

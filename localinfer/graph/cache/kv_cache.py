@@ -1,6 +1,7 @@
 """The KV cache of a sequence: the positions that its ring buffer holds, in pages that may be shared."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from localinfer.graph.cache.sequence_cache import Bytes, HeldPages, SequenceCach
 from localinfer.kernels.layout import PAGE_SIZE
 
 Positions = NDArray[np.int64]
+NO_ENTRY = -1  # of a token that completes no compressed run
 
 
 class KVCache(SequenceCache):
@@ -32,7 +34,7 @@ class KVCache(SequenceCache):
         return other
 
     def reserve(self, first: int, count: int) -> None:
-        for _ in self._contiguous_runs(first, count):
+        for _ in chain(self._contiguous_runs(first, count), self._compressed_runs(first, count)):
             pass
 
     def set_inputs(self, first: int, count: int, row: int = 0) -> None:
@@ -44,6 +46,7 @@ class KVCache(SequenceCache):
             entries[row + token : row + token + n] = np.arange(entry, entry + n)
             positions[entry : entry + n] = np.arange(first + token, first + token + n)
             positions[entry : entry + max(0, self._ring.visible.n_masked - first - token)] = EMPTY
+        self._set_compressed(first, count, row)
         self._end = max(self._end, first + count)
         self._set_visible(np.arange(first, first + count), 0, first + count, row)
 
@@ -59,6 +62,7 @@ class KVCache(SequenceCache):
         ring, (_, _, entry) = self._ring, next(self._contiguous_runs(position, 1))
         ring.entries.view(np.int32)[row] = entry
         ring.positions.view(np.int32)[entry] = EMPTY if position < ring.visible.n_masked else position
+        self._set_compressed(position, 1, row)
         self._end = max(self._end, position + 1)
         self._set_visible_to_one(position, position, row)
 
@@ -111,6 +115,31 @@ class KVCache(SequenceCache):
             yield token, n, self._page_table.writable_page(logical_page) * PAGE_SIZE + offset
             token += n
 
+    def _set_compressed(self, first: int, count: int, row: int) -> None:
+        """Set the entries of the runs that the tokens from `row` on complete, if positions are compressed."""
+        ring = self._ring
+        if not ring.compressed_entries:
+            return
+        entries, positions = ring.compressed.view(np.int32), ring.positions.view(np.int32)
+        entries[row : row + count] = NO_ENTRY
+        for run, n, entry in self._compressed_runs(first, count):
+            ends = ring.visible.compression * np.arange(run + 1, run + n + 1) - 1
+            entries[row + ends - first] = np.arange(entry, entry + n)
+            positions[entry : entry + n] = ends
+
+    def _compressed_runs(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the compressed runs of positions that end within these, in writable pages: the number of the first one,
+        their number and its entry. Raises OutOfPagesError."""
+        ring = self._ring
+        if not ring.compressed_entries:
+            return
+        run, end = (position // ring.visible.compression for position in (first, first + count))
+        while run < end:
+            page, offset = divmod(run, PAGE_SIZE)
+            n = min(end - run, PAGE_SIZE - offset)
+            yield run, n, self._page_table.writable_page(ring.compressed_page + page) * PAGE_SIZE + offset
+            run += n
+
     def commit(self, n_past: int) -> None:
         """Do nothing: `set_inputs` has already written the positions."""
 
@@ -124,6 +153,8 @@ class KVCache(SequenceCache):
     def rewind(self, n: int) -> None:
         if not self._has_wrapped:  # otherwise, pages also hold positions before n
             self._end = n
+            if n and self._ring.compressed_entries:  # whose pages are the last ones
+                return
             self._page_table.truncate((self._ring.entry_of(n - 1)[0] // PAGE_SIZE + 1) if n else 0)
 
     @property

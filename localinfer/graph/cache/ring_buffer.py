@@ -67,7 +67,7 @@ class VisiblePositions(NamedTuple):
     half a window on each side), and the first `sinks` ones.
 
     With chunked attention, it attends to positions of its own `chunk` only (0: attention is not chunked). No token
-    attends to the first `n_masked` positions. `causal_media` is as in `AttentionSpec`.
+    attends to the first `n_masked` positions. `causal_media` and `compression` are as in `AttentionSpec`.
     """
 
     window: int
@@ -76,6 +76,7 @@ class VisiblePositions(NamedTuple):
     n_masked: int = 0
     causal: bool = True
     causal_media: bool = False
+    compression: int = 0
 
     def oldest(self, positions: PositionOrArray) -> PositionOrArray:
         """Return the first position, besides sinks, that a token at each position attends to; it may be negative."""
@@ -87,8 +88,9 @@ class VisiblePositions(NamedTuple):
 class RingBuffer:
     """The ring buffers of all sequences for some layers.
 
-    A sequence's `sinks` first positions stay in its first `sink_entries` entries; the others cycle through the rest of
-    its `capacity`. There are `total_entries` entries in pages for several sequences.
+    A sequence's `sinks` first positions stay in its first `sink_entries` entries; the others cycle through the next
+    `ring_entries`. The rest of its `capacity` are `compressed_entries`, one for each run of compressed positions, whose
+    position is the last one of the run. There are `total_entries` entries in pages for several sequences.
     """
 
     visible: VisiblePositions
@@ -100,9 +102,11 @@ class RingBuffer:
     oldest: Region  # int32 [batch]: the first position that each token attends to
     newest: Region  # int32 [batch]: the last position that each token attends to
     segments: Region  # int64: see `localinfer.kernels.attention.paged_attention`
+    compressed: Region  # int32 [batch]: the entry of the run that each token of the batch completes, or -1
     chunk_pages: int  # pages per chunk; partial results of chunks are merged in order
     anchored: bool = False  # pages of keys have anchors: reusing an entry invalidates its whole page
     keeps_all: bool = False  # no entry is ever reused: position n of a causal sequence is in entry n
+    compressed_entries: int = 0
     layers: list[LayerCache] = field(default_factory=list)
     tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # everything that refers to pages
     held: "WeakSet[HeldPages]" = field(default_factory=WeakSet)  # pages that will be copied
@@ -110,23 +114,27 @@ class RingBuffer:
     @classmethod
     def create(
         cls, graph: ComputeGraph, visible: VisiblePositions, *, span: int, n_ctx: int = 0, anchored: bool = False,
-        keeps_all: bool = False,
+        keeps_all: bool = False, n_compressed: int = 0,
     ) -> "RingBuffer":  # fmt: skip
-        """Create ring buffers that hold at least `span` positions each, besides the sinks.
+        """Create ring buffers that hold at least `span` positions each, besides the sinks and `n_compressed` runs.
 
         Attention sums are chunked as for a buffer of the context size, if that is smaller, so a wrapping buffer
-        computes the same bits until it wraps.
+        computes the same bits until it wraps. Compressed entries begin with a chunk of their own.
         """
+        compressed_entries = round_up_to_page(n_compressed)
         capacity = round_up_to_page(visible.sinks) + round_up_to_page(span)
-        pages_in_use = min(capacity, round_up_to_page(n_ctx or capacity)) // PAGE_SIZE
+        pages_in_use = (compressed_entries or min(capacity, round_up_to_page(n_ctx or capacity))) // PAGE_SIZE
         chunk = max(4, -(-pages_in_use // MAX_CHUNKS))
+        if compressed_entries:
+            capacity = -(-capacity // (chunk * PAGE_SIZE)) * chunk * PAGE_SIZE + compressed_entries
         spare = graph.sequences if graph.sequences > 1 and span < n_ctx else 0  # for idle sequences
         pages = PagePool(capacity // PAGE_SIZE * (graph.sequences + spare))
         token_bytes, segment_bytes = 4 * graph.batch, 8 + 8 * SEGMENT_WORDS * graph.sequences
         sizes = token_bytes, 4 * PAGE_SIZE * len(pages), token_bytes, token_bytes, token_bytes, segment_bytes
         entries, positions, queries, oldest, newest, segments = map(graph.region, sizes)
         regions = entries, positions, queries, oldest, newest, segments
-        return cls(visible, capacity, pages, *regions, chunk, anchored, keeps_all)
+        compressed = graph.region(token_bytes if n_compressed else 0)
+        return cls(visible, capacity, pages, *regions, compressed, chunk, anchored, keeps_all, compressed_entries)
 
     def add_layer(
         self, graph: ComputeGraph, heads: AttentionHeads, k_type: str, v_type: str, *, values: bool = True
@@ -165,7 +173,12 @@ class RingBuffer:
     @property
     def ring_entries(self) -> int:
         """The entries that are reused cyclically."""
-        return self.capacity - self.sink_entries
+        return self.capacity - self.sink_entries - self.compressed_entries
+
+    @property
+    def compressed_page(self) -> int:
+        """The first logical page of compressed entries; 0: there are none."""
+        return (self.sink_entries + self.ring_entries) // PAGE_SIZE if self.compressed_entries else 0
 
     @property
     def nbytes(self) -> int:

@@ -60,6 +60,9 @@ class AttentionSpec:
 
     If `selected`, tokens only attend to the positions that a builder's `select_positions` chose last.
 
+    With `compression`, each run of so many positions also has one compressed key, which is its value, too, and to which
+    tokens attend from the last position of the run on, whatever the window; if `selected`, only to those chosen.
+
     The rows of a bidirectional media span also attend to the later ones of the span, unless `causal_media`.
     """
 
@@ -73,6 +76,7 @@ class AttentionSpec:
     max_alibi_bias: float = 0.0
     causal_media: bool = False
     selected: bool = False
+    compression: int = 0
     bias: str = ""
 
 

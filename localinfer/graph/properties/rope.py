@@ -29,7 +29,7 @@ class Rope:
     `frequencies` are radians per position for each pair. Rotated values are multiplied by `amplitude`, those of queries
     also by their `temperature`. With `axes` (M-RoPE; Wang et al., 2024), each pair rotates by one of a position's
     coordinates: 0 temporal, 1 vertical, 2 horizontal; or, with XD-RoPE, 1 column, 2 row, 3 number of the image. They
-    are equal for text.
+    are equal for text. The rotation is that of the position `offset` before.
     """
 
     pairs: str
@@ -37,6 +37,7 @@ class Rope:
     amplitude: float = 1.0
     temperature: "AttentionTemperature | None" = None
     axes: NDArray[np.int8] | None = None
+    offset: int = 0
 
     @property
     def n_rot(self) -> int:
@@ -69,16 +70,16 @@ def plain_rope(hparams: Hyperparameters, pairs: str, head_size: int, default_bas
 
 def read_rope(
     hparams: Hyperparameters, tensors: Tensors, pairs: str, head_size: int, n_ctx: int, *, truncate: bool = True,
-    amplified: bool = True,
+    amplified: bool = True, base_key: str = "rope.freq_base",
 ) -> Rope:  # fmt: skip
-    """Return the rotary embedding of the file, extended for a context of n_ctx tokens.
+    """Return the rotary embedding of the file, extended for a context of n_ctx tokens, with the base of a key.
 
     YaRN's extrapolation factor mixes its frequencies with those that are all slowed alike: 1 with the scaling type
     yarn, else 0, unless the file has it.
     Unless `amplified`, the scale of the scores includes YaRN's amplitude if the file has a yarn_log_multiplier.
     """
     n_rot = read_n_rot(hparams, head_size)
-    base = hparams.positive("rope.freq_base", BASE)
+    base = hparams.positive(base_key, BASE)
     kind = hparams.text("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise hparams.unsupported("rope.scaling.type", repr(kind))
@@ -93,7 +94,7 @@ def read_rope(
         fast = hparams.positive("rope.scaling.yarn_beta_fast", 32.0)
         slow = hparams.positive("rope.scaling.yarn_beta_slow", 1.0)
         if base <= 1:
-            raise hparams.error("rope.freq_base", f"is {base}; YaRN needs more than 1")
+            raise hparams.error(base_key, f"is {base}; YaRN needs more than 1")
         mixed = yarn_frequencies(frequencies, factor, base, original, fast, slow, truncate=truncate)
         frequencies = extrapolation * mixed + (1 - extrapolation) * slowed
         multiplier = hparams.number("rope.scaling.yarn_log_multiplier", 0.0)

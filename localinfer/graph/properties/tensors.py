@@ -54,6 +54,12 @@ class Tensors:
         self._used.add(name)
         return found
 
+    def matrices(self, name: str, count: int, n_out: int, n_in: int) -> Tensor:
+        """Return a tensor of matrices, which the file may also have as the rows of one matrix."""
+        if name in self.f.tensors and self.f.tensors[name].shape == (count * n_out, n_in):
+            return replace(self.tensor(name, count * n_out, n_in), shape=(count, n_out, n_in))
+        return self.tensor(name, count, n_out, n_in)
+
     def vector(self, name: str, n: int) -> Tensor:
         """Return a float32 tensor of shape (n,)."""
         return self.floats(name, n)
@@ -70,6 +76,12 @@ class Tensors:
         if found.type_name != "F32":
             raise self.f.error(f"tensor {name}", f"has type {found.type_name}; it must be F32")
         return found
+
+    @property
+    def n_vocab(self) -> int:
+        """The number of rows of the token embedding."""
+        embedding = self.f.tensors.get("token_embd.weight")
+        return embedding.shape[0] if embedding is not None else 0
 
     def n_rows(self, name: str) -> int:
         """Return the number of rows of a matrix whose output is the input of another matrix. Raises LocalInferError

@@ -1,7 +1,8 @@
 """Recording of a model's operations as ops of a compute graph.
 
 graph_builder      the builder: rows, matrices, residual streams and output
-attention          attention, with the KV cache and the tables of rotation angles (rope_tables)
+attention          attention, with the KV cache and the tables of rotation angles (rope_tables) and the
+                   ring buffers of layers with the same window (rings)
 embeddings, heads, recurrent, experts, altup
                    the builder's other operations, by topic
 matrix_products    products with weights

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.cache.ring_buffer import MIN_PACKED_ENTRIES, LayerCache, RingBuffer, VisiblePositions
+from localinfer.graph.cache.ring_buffer import LayerCache, RingBuffer, VisiblePositions
 from localinfer.graph.ops.buffers import Buffer, ConvertedActivations, Region
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
@@ -16,12 +16,12 @@ from localinfer.graph.properties.rope import NO_ROPE, Rope
 from localinfer.graph.properties.tensors import constant_tensor
 from localinfer.graph.recording.context import Context
 from localinfer.graph.recording.points import PointRecorder
+from localinfer.graph.recording.rings import create_ring
 from localinfer.graph.recording.rope_tables import Angles, BlockTable, RopeTable
 from localinfer.kernels.layout import (
     ANCHORED_TYPES,
     MIN_TILES_UNSPLIT,
     PAGE_SIZE,
-    UNLIMITED_WINDOW,
     append_scratch_bytes,
     attention_scratch_bytes,
     row_state_bytes,
@@ -101,7 +101,7 @@ class AttentionRecorder:
         self.positions = graph.region(4 * graph.batch)
         self.rope_tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
-        self.rings: dict[tuple[int, bool, bool, int, bool], RingBuffer] = {}
+        self.rings: dict[tuple[int, bool, bool, int, bool, int], RingBuffer] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = graph.region(0)
         # What `select_positions` writes, for all layers: the scores of entries, and bits of those that are chosen.
@@ -115,11 +115,13 @@ class AttentionRecorder:
         """Use the caches of another graph of the same model."""
         self.rings, self.caches = other.rings, other.caches
 
-    def attend(self, layer: LayerAttention, q: Buffer, k: Buffer | None, v: Buffer | None) -> Buffer:
+    def attend(
+        self, layer: LayerAttention, q: Buffer, k: Buffer | None, v: Buffer | None, compressed: Buffer | None = None
+    ) -> Buffer:
         """Write keys and values to the cache and attend to them, or to those of the layer `kv_source`; return float32
         [token][head][value].
 
-        Without v, the values are the last dimensions of the keys.
+        Without v, the values are the last dimensions of the keys. `compressed` are the keys of compressed runs.
         """
         layer = layer._replace(v_weight=self.graph.weight_of(v) if v else None)
         heads, rope = layer.heads, layer.spec.rope or NO_ROPE
@@ -143,6 +145,8 @@ class AttentionRecorder:
             if not cache.anchored and self.points.asks_for(f"{layer.name}{KEYS}"):
                 layer, table = self._rope_keys(layer, k, table)
             self._append(layer, k, v, table, ring, cache)
+        if compressed is not None:
+            self._append_compressed(layer, compressed, ring, cache)
         return self._attend_op(layer, rotated, q_sink if q_sink is not q else rotated, ring, cache)
 
     def select_positions(
@@ -154,21 +158,33 @@ class AttentionRecorder:
         if layer.name not in self.caches:
             self.caches[layer.name] = ring.add_layer(graph, heads, "f32", "f32", values=False)
         self._rope_queries(layer, q, rotated, table, table.rows, barrier=True)
-        self._append(layer, k, None, table, ring, self.caches[layer.name])
+        if layer.spec.compression:
+            self._append_compressed(layer, k, ring, self.caches[layer.name])
+        else:
+            self._append(layer, k, None, table, ring, self.caches[layer.name])
         words = ring.capacity // PAGE_SIZE
-        self._position_scores.nbytes = 4 * PAGE_SIZE * words * graph.batch
-        self._chosen.nbytes = 8 * words * graph.batch
+        self._position_scores.nbytes = max(self._position_scores.nbytes, 4 * PAGE_SIZE * words * graph.batch)
+        self._chosen.nbytes = max(self._chosen.nbytes, 8 * words * graph.batch)
         graph.need_scratch(8 * RADIX_DIGITS)
         graph.op(
             f"{layer.name}score", SCORE_POSITIONS, q.rows, chunks=(4, 32), q=rotated, weights=weights,
             heads=heads.count, dim=heads.key, k_cache=self.caches[layer.name].k, entry_positions=ring.positions,
             cost=CostModel(position_bytes=4 * heads.key, position_fmas=heads.count * heads.key),
-            oldest=ring.oldest, newest=ring.newest, sink_pages=ring.sink_entries // PAGE_SIZE, segments=ring.segments,
-            words=words, scores=self._position_scores,
+            oldest=ring.oldest, newest=ring.newest, sink_pages=ring.sink_entries // PAGE_SIZE,
+            compressed_page=ring.compressed_page, segments=ring.segments, words=words, scores=self._position_scores,
         )  # fmt: skip
         graph.op(
             f"{layer.name}choose", CHOOSE_POSITIONS, q.rows, chunks=(1, 8), scores=self._position_scores,
-            segments=ring.segments, words=words, top_k=top_k, chosen=self._chosen,
+            segments=ring.segments, words=words, compressed_page=ring.compressed_page, top_k=top_k,
+            chosen=self._chosen,
+        )  # fmt: skip
+
+    def rotate(self, x: Buffer, heads: int, rope: Rope) -> None:
+        """Rotate heads, in place."""
+        self.graph.op(
+            "rotate", ROPE, x.rows, constants={"pairs": rope.pairs, "norm": "none"}, chunks=(1, 8), x=x, heads=heads,
+            size=x.n // heads, dim=x.n // heads, n_rot=rope.n_rot, table=self._rope_table(rope).rows, weight=0,
+            eps=self.properties.eps, y=x,
         )  # fmt: skip
 
     def store(self, layer: LayerAttention, k: Buffer, v: Buffer) -> None:
@@ -228,9 +244,15 @@ class AttentionRecorder:
         self.points.add(f"{layer.name}{KEYS}", k, heads=heads.count_kv)
         return layer._replace(norms=NO_NORMS), self._rope_table(NO_ROPE)
 
+    def _append_compressed(self, layer: LayerAttention, k: Buffer, ring: RingBuffer, cache: LayerCache) -> None:
+        """Write the keys of the compressed runs that the tokens of the batch complete."""
+        layer = layer._replace(name=f"{layer.name}compressed_", norms=NO_NORMS)
+        self._append(layer, k, None, self._rope_table(NO_ROPE), ring, cache, ring.compressed)
+
     def _append(
-        self, layer: LayerAttention, k: Buffer, v: Buffer | None, table: RopeTable, ring: RingBuffer, cache: LayerCache
-    ) -> None:
+        self, layer: LayerAttention, k: Buffer, v: Buffer | None, table: RopeTable, ring: RingBuffer,
+        cache: LayerCache, entries: Region | None = None,
+    ) -> None:  # fmt: skip
         heads = layer.heads
         self.graph.need_scratch(append_scratch_bytes(heads.key_dim, heads.value_dim))
         self.graph.op(
@@ -252,7 +274,7 @@ class AttentionRecorder:
             bias=layer.k_bias if layer.k_bias is not None and cache.anchored else 0,
             weight=layer.norms.k,
             eps=self.properties.eps,
-            entries=ring.entries,
+            entries=entries or ring.entries,
             k_cache=cache.k,
             v_cache=cache.v,
             capacity=ring.total_entries,
@@ -301,6 +323,7 @@ class AttentionRecorder:
             newest=self.encoder_last if layer.of_encoder else ring.newest,
             segments=ring.segments,
             sink_pages=ring.sink_entries // PAGE_SIZE,
+            compressed_page=ring.compressed_page,
             group=heads.group,
             kv_heads=heads.count_kv,
             key_size=heads.key,
@@ -377,27 +400,10 @@ class AttentionRecorder:
         If pages of keys are `anchored`, a page is reused only after all of its positions have left the window.
         """
         spec = layer.spec
-        key = spec.window, spec.chunked, anchored, layer.n_masked, spec.causal_media
+        key = spec.window, spec.chunked, anchored, layer.n_masked, spec.causal_media, spec.compression
         if key not in self.rings:
-            self.rings[key] = self._create_ring(layer, anchored=anchored)
+            self.rings[key] = create_ring(self.graph, self.context, spec, layer.n_masked, anchored=anchored)
         return self.rings[key]
-
-    def _create_ring(self, layer: LayerAttention, *, anchored: bool) -> RingBuffer:
-        context, graph, window = self.context, self.graph, layer.spec.window
-        extra = graph.batch + (PAGE_SIZE if anchored else 0)  # entries besides those that a token attends to
-        visible = VisiblePositions(
-            window or UNLIMITED_WINDOW, chunk=window if layer.spec.chunked else 0, n_masked=layer.n_masked,
-            causal_media=layer.spec.causal_media,
-        )  # fmt: skip
-        if window and window + (0 if context.context_shift else graph.batch) < context.n_ctx:
-            return RingBuffer.create(graph, visible, span=window + extra, n_ctx=context.n_ctx, anchored=anchored)
-        if context.context_shift:
-            span = context.n_ctx - context.sinks
-            visible = visible._replace(window=span, sinks=context.sinks)
-            return RingBuffer.create(graph, visible, span=span + extra, n_ctx=context.n_ctx, anchored=anchored)
-        span = max(context.n_ctx, 0 if context.causal else MIN_PACKED_ENTRIES)
-        visible = visible._replace(causal=context.causal)
-        return RingBuffer.create(graph, visible, span=span, anchored=anchored, keeps_all=context.causal)
 
     def _block_table(self, rope: Rope, ring: RingBuffer) -> BlockTable:
         """Return the mean rotation angles of a ring buffer's pages."""

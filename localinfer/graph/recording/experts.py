@@ -14,7 +14,7 @@ from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.properties.adapters import LowRankChange
 from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
 from localinfer.graph.properties.model_properties import Block
-from localinfer.graph.properties.router import Router, router_bias
+from localinfer.graph.properties.router import TABLE, Router, read_expert_table, router_bias
 from localinfer.graph.recording.low_rank import scale_expert_rows
 from localinfer.graph.recording.matrix_products import expert_matmul, matmul
 from localinfer.graph.recording.model_graph import ExpertLayer, ModelGraph
@@ -64,7 +64,8 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         weight_scales = None
         if not router.weighs_inputs and not router.per_adjugate:  # these have the same weights without scales
             networks, weight_scales = networks.without_output_scales()
-        route(self._graph, name, logits, router, bias, routing.ids, routing.weights)
+        chosen = Chosen(routing.ids, routing.weights, self._table(str(blk), router))
+        route(self._model, name, logits, router, bias, chosen)
         model.points.add_region(f"{blk}ffn_expert_ids", routing.ids, router.used, np.int32)
         model.points.add_region(f"{blk}ffn_expert_weights", routing.weights, router.used, np.float32)
         sort_by_expert(self._graph, name, logits.rows, router, weight_scales, routing)
@@ -105,8 +106,17 @@ class ExpertRecorder(ExpertOperations[Buffer]):
         if router not in self._predictions:
             pairs = graph.batch * router.used
             self._predictions[router] = graph.region(4 * pairs), graph.region(4 * pairs)
-        route(graph, f"{prefix}experts.predicted", logits, router, bias, *self._predictions[router])
+        chosen = Chosen(*self._predictions[router], self._table(prefix, router))
+        route(self._model, f"{prefix}experts.predicted", logits, router, bias, chosen)
         return self._predictions[router][0]
+
+    def _table(self, prefix: str, router: Router) -> Tensor | None:
+        """Return the table of the experts that the number of a token chooses in a layer, if there is one."""
+        f = self._tensors.f
+        if read_expert_table(f, prefix, router, self._tensors.n_vocab) is None:
+            return None
+        self._tensors.accept(f"{prefix}{TABLE}")
+        return f.tensors[f"{prefix}{TABLE}"]
 
     def _networks(
         self, blk: Block, count: int, shapes: Mapping[str, tuple[int, int]], kind: str = "exps"
@@ -207,23 +217,27 @@ def allocate_routing(graph: ComputeGraph, router: Router) -> Routing:
     )
 
 
+class Chosen(NamedTuple):
+    """The memory of the experts that are chosen, int32 [tokens][used], and of their weights, float32. With a `table`,
+    the number of a token chooses its experts."""
+
+    ids: Region
+    weights: Region
+    table: Tensor | None
+
+
 def route(
-    graph: ComputeGraph,
-    name: str,
-    logits: Buffer,
-    router: Router,
-    bias: Tensor | None,
-    ids: Region,
-    weights: Region,
+    model: ModelGraph, name: str, logits: Buffer, router: Router, bias: Tensor | None, chosen: Chosen
 ) -> None:
     """Add the op that chooses experts from the router's logits: see `localinfer.kernels.experts.route`."""
+    graph = model.graph
     graph.need_scratch(8 * router.count)
     graph.op(
         f"{name}.route", ROUTE, logits.rows,
         constants={"gating": router.gating, "normed": int(router.normed), "best": router.best_per_group},
-        chunks=(0, 8), logits=logits, bias=bias or 0, scale=router.scale, n_expert=router.count,
-        groups=router.groups, groups_used=router.groups_used,
-        used=router.used, ids=ids, weights=weights,
+        chunks=(0, 8), logits=logits, bias=bias or 0, table=chosen.table or 0, token_ids=model.ids,
+        scale=router.scale, n_expert=router.count, groups=router.groups, groups_used=router.groups_used,
+        used=router.used, ids=chosen.ids, weights=chosen.weights,
     )  # fmt: skip
 
 

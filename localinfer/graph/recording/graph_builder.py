@@ -266,20 +266,27 @@ class GraphBuilder(Builder[Buffer]):
 
     # --- attention ---
 
-    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True) -> Rope:
+    def rope(
+        self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True,
+        base: str = "rope.freq_base",
+    ) -> Rope:  # fmt: skip
         length, n_ctx = self.model.key_length(sliding=False), self.model.context.n_ctx
-        rope = read_rope(self.hparams, self.tensors, pairs, length, n_ctx, truncate=truncate, amplified=amplified)
+        rope = read_rope(
+            self.hparams, self.tensors, pairs, length, n_ctx, truncate=truncate, amplified=amplified, base_key=base
+        )
         return rope if with_temperature else replace(rope, temperature=None)
 
     def attend(
         self, blk: Block, q: Buffer, k: Buffer | None, v: Buffer | None, spec: AttentionSpec, *,
-        kv_source: int | None = None,
+        kv_source: int | None = None, compressed: Buffer | None = None,
     ) -> Buffer:  # fmt: skip
         heads, tensors = blk.heads, self.tensors
         if spec.rope and spec.rope.n_rot > heads.key:
             what = f"is {spec.rope.n_rot}; {blk}attn_q has heads of {heads.key}"
             raise self.hparams.error("rope.dimension_count", what)
         check_lengths(self.hparams, blk, q, k, v)
+        if spec.compression and self.model.context.context_shift:
+            raise self.f.error("", "compressed attention with ctx_policy ring is not supported", UnsupportedError)
         norms = NO_NORMS
         if spec.head_norm == "per_head":
             assert k is not None
@@ -305,16 +312,20 @@ class GraphBuilder(Builder[Buffer]):
             cache=f"{DECODER}.0." if self.model.is_encoding else "",
             of_encoder=self.model.is_encoding,
         )
-        y = self.model.attention.attend(layer, q, k, v)
+        y = self.model.attention.attend(layer, q, k, v, compressed)
         self.point(y, f"{blk}attn_heads")
         return y
 
-    def select_positions(self, blk: Block, q: Buffer, k: Buffer, weights: Buffer, rope: Rope, top_k: int) -> None:
-        if k.n % VALUE_GROUP or rope.n_rot > k.n:
+    def select_positions(
+        self, blk: Block, q: Buffer, k: Buffer, weights: Buffer, spec: AttentionSpec, top_k: int
+    ) -> None:
+        if k.n % VALUE_GROUP or (spec.rope and spec.rope.n_rot > k.n):
             raise self.hparams.unsupported("attention.indexer.key_length", k.n)
-        heads = AttentionHeads(weights.n, 1, k.n, k.n)
-        layer = LayerAttention(f"{blk}indexer.", heads, AttentionSpec(rope))
+        layer = LayerAttention(f"{blk}indexer.", AttentionHeads(weights.n, 1, k.n, k.n), spec)
         self.model.attention.select_positions(layer, q, k, weights, top_k)
+
+    def rotate(self, x: Buffer, heads: int, rope: Rope) -> None:
+        self.model.attention.rotate(x, heads, rope)
 
 
 def group_weights(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -67,7 +67,7 @@ class HeadRecorder(HeadOperations[Buffer]):
 
     def matmul(self, x: Buffer, name: str, heads: int, n_out: int) -> Buffer:
         graph, size = self._graph, x.n // heads
-        weight = self._tensors.tensor(f"{name}.weight", heads, n_out, size)
+        weight = self._tensors.matrices(f"{name}.weight", heads, n_out, size)
         if heads not in self._rows:
             padded = -(-graph.batch // target().tokens) * target().tokens
             rows = graph.rows(heads * padded, MAX_SMALL_BATCH * heads, graph.tokens)

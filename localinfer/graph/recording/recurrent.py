@@ -16,6 +16,7 @@ from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.layout import SCAN_STRIP, convolution_scratch_bytes, scan_scratch_bytes, state_strip
 from localinfer.kernels.signatures import (
     CHANNEL_DECAY,
+    COMPRESS,
     CONVOLVE,
     LERP,
     RECUR,
@@ -48,6 +49,16 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         )  # fmt: skip
         self._model.points.add(name, y)
         self._model.points.add_state(f"{name}_state", self._states, tail, (width - 1, x.n))
+        return y
+
+    def compress(self, values: Buffer, scores: Buffer, name: str, run: int, n: int) -> Buffer:
+        y, parts = self._graph.buffer(n), values.n // n
+        tails = [self._states.add_layer(4 * (parts * run - 1) * x.n) for x in (values, scores)]
+        self._graph.op(
+            name, COMPRESS, values.rows, chunks=(1, 8), values=values, scores=scores,
+            ape=self._tensors.floats(f"{name}_ape.weight", run, values.n), positions=self._model.attention.positions,
+            run=run, parts=parts, n=n, segments=self._states.segments, values_tail=tails[0], scores_tail=tails[1], y=y,
+        )  # fmt: skip
         return y
 
     def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:

@@ -59,7 +59,7 @@ class Angles:
         return self._chunks[number]
 
     def _compute(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        angles = positions[:, None] * self._rope.frequencies[None, :]
+        angles = (positions - self._rope.offset)[:, None] * self._rope.frequencies[None, :]
         amplitude = self._rope.amplitude * (
             self._temperature.scale_at(positions)[:, None] if self._temperature else 1.0
         )

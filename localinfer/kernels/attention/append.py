@@ -67,11 +67,11 @@ def make_subtract_anchor(pairs: str, kind: CacheType) -> Any:
 def append(pairs: str, norm: str, k_type: str, v_type: str) -> Body:
     """Make the kernel that stores the keys and values of a batch. It overwrites its inputs.
 
-    `entries` is the cache entry of each token, int32. The caches are laid out as in
-    `localinfer.kernels.attention.cache_types`, head after head. Heads of key_size and value_size values are padded to
-    key_dim and value_dim values. If values are dimensions of the keys, value_dim is 0. For pages with anchors, `bias`
-    is the key bias, float32 [head][key_size], and `block_table` the mean rotation of each token's page, laid out like
-    `table`.
+    `entries` is the cache entry of each token, int32; nothing is stored for those below 0. The caches are laid out as
+    in `localinfer.kernels.attention.cache_types`, head after head. Heads of key_size and value_size values are padded
+    to key_dim and value_dim values. If values are dimensions of the keys, value_dim is 0. For pages with anchors,
+    `bias` is the key bias, float32 [head][key_size], and `block_table` the mean rotation of each token's page, laid out
+    like `table`.
     """
     keys, values = CACHE_TYPES[k_type], CACHE_TYPES[v_type]
     rotate_head, subtract_anchor = make_rotate_head(pairs, norm), make_subtract_anchor(pairs, keys)
@@ -87,6 +87,8 @@ def append(pairs: str, norm: str, k_type: str, v_type: str) -> Body:
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
             token, head = item // args.heads, item % args.heads
             entry = int64(load(int32, args.entries + 4 * token))
+            if entry < 0:
+                continue
             page = pages * head + entry // PAGE_SIZE
             key, k_page = args.k + 4 * key_size * item, args.k_cache + k_page_bytes(key_dim) * page
             rotate_head(key, key_size, n_rot, args.table + 4 * n_rot * token, args.weight, args.eps)

@@ -37,6 +37,7 @@ class CacheHead(NamedTuple):
     positions: int  # address of the positions of all entries, int32
     page_table: int  # address of the page number of each logical page, int32
     sink_pages: int  # logical pages with attention sinks
+    compressed_page: int  # the first logical page of compressed entries; 0: there are none
     cap: float  # of soft-capped scores
     biases: int  # address of the biases of scores, float32 [query head][BIAS_ROW]
 
@@ -88,13 +89,14 @@ def make_attend_chunk(variant: AttentionVariant) -> Any:
             positions, values = cache.positions + 4 * PAGE_SIZE * page, cache.v + sizes.v_page_bytes * page
             sink = int64(number < cache.sink_pages)
             queries = tile.sink_queries if sink else tile.queries
-            visible_panels = page_visibility(positions, spans, sink)
+            unlimited = sink | int64(cache.compressed_page > 0 and number >= cache.compressed_page)
+            visible_panels = page_visibility(positions, spans, unlimited)
             if visible_panels == NOTHING or (selected and chosen_of_page(tile.chosen, number) == 0):
                 continue
             panels = min(visible_panels, PAGE_SIZE // PANEL_KEYS)  # entries after those have no weight for any row
             score_page(queries, cache.k + sizes.k_page_bytes * page, p, panels, values, sizes)
             for row in range(rows):
-                oldest, newest = oldest_visible(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
+                oldest, newest = oldest_visible(spans + 8 * row, unlimited), load(int32, spans + 8 * row + 4)
                 query = load(int32, tile.positions + 4 * row) if sloped or biased else newest
                 slope = load(float32, tile.slopes + 4 * row) if sloped else 0.0
                 table = cache.biases + 4 * BIAS_ROW * int64(load(int32, tile.heads + 4 * row)) if biased else 0

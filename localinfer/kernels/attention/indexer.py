@@ -7,7 +7,9 @@ The `top_k` visible positions with the largest scores are chosen, the earlier on
 a cache of their own, in float32, with the pages of the attention (`localinfer.kernels.attention.cache_types`).
 
 `score_positions` stores the scores of all entries of a sequence, float32 [token][page][64], and `choose_positions` a
-bit for each of them, int64 [token][page]; `words` is the number of pages that a token has memory for. The Hadamard
+bit for each of them, int64 [token][page]; `words` is the number of pages that a token has memory for. Unless
+`compressed_page` is 0, only entries of the pages from this one on are scored, and all of the pages before are chosen:
+those of the positions themselves (DeepSeek, 2026: compressed sparse attention). The Hadamard
 transform of queries and keys in the published code serves 8-bit products: it does not change exact ones.
 """
 
@@ -86,7 +88,8 @@ def score_positions() -> Body:
             page = int64(load(int32, table + 4 * number))
             keys = args.k_cache + 4 * PAGE_SIZE * args.dim * page
             positions = args.entry_positions + 4 * PAGE_SIZE * page
-            oldest = int32(OLDEST_POSITION) if number < args.sink_pages else load(int32, args.oldest + 4 * token)
+            unlimited = number < args.sink_pages or args.compressed_page > 0
+            oldest = int32(OLDEST_POSITION) if unlimited else load(int32, args.oldest + 4 * token)
             out = args.scores + 4 * PAGE_SIZE * (args.words * token + number)
             for panel in range(PAGE_SIZE // PANEL_KEYS):
                 total = score_panel(Panel(keys + panel_bytes * panel, args.dim), q, weights, args.heads)
@@ -104,7 +107,8 @@ def score_positions() -> Body:
             chunks = (pages + PAGES_TOGETHER - 1) // PAGES_TOGETHER
             for item in range(max(first_item - done, 0), min(end_item - done, count * chunks)):
                 page = PAGES_TOGETHER * (item % chunks)
-                score_pages(args, token + item // chunks, table, page, min(page + PAGES_TOGETHER, pages))
+                first, end = max(page, args.compressed_page), min(page + PAGES_TOGETHER, pages)
+                score_pages(args, token + item // chunks, table, first, end)
             token, done = token + count, done + count * chunks
 
     return body
@@ -147,8 +151,13 @@ def choose_positions() -> Body:
         token_of_segment = 0
         for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
             count, n = load(int64, segment), PAGE_SIZE * load(int64, segment + 16)
+            pages = min(args.compressed_page, n // PAGE_SIZE)  # of entries that are all chosen
+            n -= PAGE_SIZE * pages
             for token in range(max(first, token_of_segment), min(end, token_of_segment + count)):
-                scores, chosen = args.scores + 4 * PAGE_SIZE * args.words * token, args.chosen + 8 * args.words * token
+                chosen = args.chosen + 8 * args.words * token
+                for page in range(pages):
+                    store(chosen + 8 * page, int64(-1))
+                scores, chosen = args.scores + 4 * PAGE_SIZE * (args.words * token + pages), chosen + 8 * pages
                 seen, threshold, equal = 0, OF_MINUS_INFINITY, 0
                 for i in range(n):
                     seen += int64(ordered_bits(scores + 4 * i) > OF_MINUS_INFINITY)

@@ -76,22 +76,23 @@ def is_any(typingctx: Any, mask: Any) -> Any:
 
 
 @inline
-def oldest_visible(span: int, sink: int) -> Any:
-    """Return the oldest visible position of a page, which may be a page of attention sinks."""
-    return int32(OLDEST_POSITION) if sink else load(int32, span)
+def oldest_visible(span: int, unlimited: int) -> Any:
+    """Return the oldest visible position of a page, which may have no limit: a page of attention sinks, or of
+    compressed entries."""
+    return int32(OLDEST_POSITION) if unlimited else load(int32, span)
 
 
 def make_page_visibility(rows: int) -> Any:
-    """Make page_visibility(positions, spans, sink): return ALL if every row of the tile attends to every entry of a
-    page, else the number of panels up to the last one with an entry that any row attends to (NOTHING if no row attends
-    to any)."""
+    """Make page_visibility(positions, spans, unlimited): return ALL if every row of the tile attends to every entry of
+    a page, else the number of panels up to the last one with an entry that any row attends to (NOTHING if no row
+    attends to any)."""
 
     @inline
-    def page_visibility(positions: int, spans: int, sink: int) -> int:
-        oldest, newest = oldest_visible(spans, sink), load(int32, spans + 4)
+    def page_visibility(positions: int, spans: int, unlimited: int) -> int:
+        oldest, newest = oldest_visible(spans, unlimited), load(int32, spans + 4)
         furthest, nearest = oldest, newest  # all rows attend to positions from the last `oldest` to the first `newest`
         for span in range(spans + 8, spans + 8 * rows, 8):
-            first, last = oldest_visible(span, sink), load(int32, span + 4)
+            first, last = oldest_visible(span, unlimited), load(int32, span + 4)
             oldest, furthest = min(oldest, first), max(furthest, first)
             newest, nearest = max(newest, last), min(nearest, last)
         low, high = load(i32x16, positions), load(i32x16, positions)

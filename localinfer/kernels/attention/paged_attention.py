@@ -15,7 +15,8 @@ Queries are q[token][head][key_dim], where `group` query heads share a key head;
 are y[token][head][value_size] and, unless q_out is 0, the same quantized. Of the value_dim values in the cache, the
 first value_size are returned; if `values_in_keys`, values are the last value_dim dimensions of the keys. A token
 attends to positions from its `oldest` to its `newest`, int32 each; of the first `sink_pages` pages, to all up to its
-newest, with the queries at `q_sink`. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
+newest, with the queries at `q_sink`, and to all up to its newest of the pages from `compressed_page` on, unless that
+is 0. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
 `attn_sinks`, unless 0, has a learned score per head that takes part in the softmax and has no value (gpt-oss; OpenAI,
 2025). If `sloped`, `slopes` has a number per head, times which scores decrease with the distance of the key from
 the query, whose position is in `query_positions`, int32 each (ALiBi; Press et al., 2021). If `biased`, `biases` has
@@ -105,7 +106,8 @@ def select_head(args: Any, sizes: HeadSizes, segment: int, head: int) -> CacheHe
     """Return a key head of the cache, with the segment's page table."""
     first_page = args.capacity // PAGE_SIZE * head
     k, v = args.k_cache + sizes.k_page_bytes * first_page, args.v_cache + sizes.v_page_bytes * first_page
-    return CacheHead(k, v, args.entry_positions, load(int64, segment + 8), args.sink_pages, args.cap, args.biases)
+    table, sinks, compressed = load(int64, segment + 8), args.sink_pages, args.compressed_page
+    return CacheHead(k, v, args.entry_positions, table, sinks, compressed, args.cap, args.biases)
 
 
 @inline

@@ -1,5 +1,5 @@
-"""Checks draft heads: compares llama.cpp's logits with those of torch (heads in separate files) and of the naive forward
-pass (MTP heads in the model's file).
+"""Checks draft heads: compares llama.cpp's logits with those of torch (heads in separate files) and of the naive
+forward pass (MTP heads in the model's file).
 
     python tests/benchmarks/checks/draft_heads.py                 # all of them
     python tests/benchmarks/checks/draft_heads.py hy_v3 step35    # MTP heads of these reference models

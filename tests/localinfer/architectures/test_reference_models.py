@@ -25,14 +25,15 @@ FAST = Options(ctx_size=128, threads=1)
 # Together they use all operations of a builder; the first two tests cover the other architectures.
 DIFFERENT = [
     "arwkv7-plain", "bailingmoe3-narrow", "cohere2moe", "command-r-plus", "deci", "deepseek2", "deepseek3",
-    "deepseek32", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba", "gemma2", "gemma3n", "gemma4",
-    "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "gpt-oss", "gpt2", "granitehybrid", "granitehybrid-experts",
-    "granitemoe-swa", "hunyuan", "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2",
-    "minicpm3-long", "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe",
-    "nemotron_h_moe-latent", "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35",
-    "qwen3moe", "qwen3next", "rwkv6", "rwkv6qwen2", "rwkv7", "stablelm",
+    "deepseek32", "deepseek4", "deepseek4-runs", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba",
+    "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "gpt-oss", "gpt2",
+    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "kimi-linear-wide", "kolibri1-normed",
+    "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long", "ministral3", "mistral4", "mpt-clipped", "nemotron",
+    "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent", "olmo", "olmo3", "phi2", "phi3-long", "phimoe",
+    "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next", "rwkv6", "rwkv6qwen2", "rwkv7", "stablelm",
 ]  # fmt: skip
-ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # gpt2 has a limited number of learned positions
+# gpt2 has a limited number of learned positions; deepseek4 forgets no compressed positions.
+ENDLESS = [name for name in DIFFERENT if name not in ("deepseek4", "deepseek4-runs", "gpt2")]
 # Mean KL divergence from F32 weights to Q8_0 weights at the positions MEASURED: of exact arithmetic, of llama.cpp
 # (0.3.36), and the limit for us with precision `fast`. A random router can have two experts so close that 8-bit
 # rounding changes its choice: a third of granitehybrid-experts' mean is one position of 32. Mamba's decays are
@@ -40,12 +41,14 @@ ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # gpt2 has a limited n
 SENSITIVE = {
     "bailingmoe3-narrow": (2.2e-3, 2.5e-3, 4e-3),
     "deepseek32": (2.5e-2, 2.8e-2, 4e-2),
+    "deepseek4-runs": (8.4e-4, None, 4e-3),  # llama.cpp has no runs of 12 positions
     "glm-dsa-shared": (2.6e-2, 3.6e-2, 5e-2),
     "granitehybrid-experts": (1.0e-3, 2.0e-3, 2e-3),
     "mamba": (1.5e-3, 2.8e-3, 4e-3),
     "phimoe": (3.7e-3, None, 1e-2),  # llama.cpp computes other expert weights: also 0.18 in F32
     "qwen3next": (6.7e-3, 1.5e-2, 1e-2),
 }
+SMALL_BATCHES = {"deepseek4": 1e-2}  # likewise: largest KL divergence of a batch size whose sums have another order
 TIED = ["phimoe"]  # two experts are so close that 15 bits and exact arithmetic choose differently
 MEASURED = np.arange(2, 96, 3)
 ROTATED = "deepseek2-ocr.rope.dimension_count"
@@ -216,6 +219,7 @@ def test_batching_does_not_change_bits(name: str, options: Options, maximum: flo
     np.testing.assert_array_equal(again, whole[length:])
     np.testing.assert_array_equal(returned, whole[len(whole) - len(returned) :])
     np.testing.assert_array_equal(chunked, whole)
+    maximum = SMALL_BATCHES.get(name, maximum) if options is FAST else maximum
     assert reference_models.divergence(whole, small).max() <= maximum
 
 

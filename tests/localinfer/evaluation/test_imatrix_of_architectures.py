@@ -44,7 +44,7 @@ def test_every_quantized_matrix_has_importance(name: str, tmp_path: Path) -> Non
     plan = make_plan(source, Request("Q8_0", imatrix=tmp_path / "imatrix.gguf"))
     assert plan.problem is None
     assert plan.tensors_without_importance == IDLE.get(name, [])
-    rounded = {tensor for tensor, type in plan.types.items() if type != checkpoints.F32}
+    rounded = {tensor for tensor, type in plan.types.items() if type != source.tensors[tensor].type}
     assert rounded - {*plan.importance} <= {*EMBEDDINGS, *IDLE.get(name, [])}
     assert {each for each in rounded & {*plan.importance} if len(source.tensors[each].shape) == 2} <= {*plan.components}
     out = tmp_path / "q8_0.gguf"

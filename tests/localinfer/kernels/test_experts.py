@@ -41,3 +41,23 @@ def test_each_pair_has_a_row_of_its_expert(tokens: int, share: int) -> None:
     for pair, position in enumerate(actual["pair_rows"]):
         order = actual["small_order"][position] if position >= 0 else actual["large_order"][-1 - position]
         assert order == pair
+
+
+@pytest.mark.parametrize("has_table", [False, True])
+def test_the_router_or_the_number_of_a_token_chooses_experts(has_table: bool) -> None:
+    rng, tokens, n_vocab = np.random.default_rng(1), 7, 20
+    logits = 4 * rng.standard_normal((tokens, N_EXPERT), np.float32)
+    table = np.stack([rng.permutation(N_EXPERT)[:USED] for _ in range(n_vocab)]).astype(np.int32)
+    token_ids, bias = rng.integers(0, n_vocab, tokens, np.int32), rng.standard_normal(N_EXPERT, np.float32)
+    ids, weights = np.zeros((tokens, USED), np.int32), np.zeros((tokens, USED), np.float32)
+    probabilities = np.sqrt(np.logaddexp(0, logits.astype(np.float64)))
+    arguments = {
+        "tokens": np.array([tokens]), "logits": logits, "bias": bias, "table": table if has_table else 0,
+        "token_ids": token_ids, "n_expert": N_EXPERT, "groups": 1, "groups_used": 1, "used": USED, "scale": 1.5,
+        "ids": ids, "weights": weights,
+    }  # fmt: skip
+    kernels.run("localinfer.kernels.experts:route", arguments, 2, gating="sqrt_softplus", normed=1, best=1)
+    expected = table[token_ids] if has_table else np.argsort(-(probabilities + bias), axis=1)[:, :USED]
+    np.testing.assert_array_equal(ids, expected)
+    chosen = np.take_along_axis(probabilities, ids.astype(np.int64), axis=1)
+    np.testing.assert_allclose(weights, 1.5 * chosen / chosen.sum(axis=1, keepdims=True), rtol=1e-5)

@@ -4,20 +4,30 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
 import pytest
+import reference_models
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2
 
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 
-IDS = np.random.default_rng(0).integers(0, 270, 160).tolist()
+IDS = np.random.default_rng(0).integers(0, reference_models.N_VOCAB, 160).tolist()
+
+
+def compressed(path: Path) -> Path:
+    """Write a model with a window, and with keys for runs of 4 and of 12 positions."""
+    return checkpoints.as_f32(reference_models.checkpoint("deepseek4-runs", path.parent), path)
+
+
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "f16": (tiny_llama, {}),
     "quantized": (tiny_llama, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
     "anchored": (tiny_qwen2, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
     "sliding": (tiny_gemma3, {"batch_size": 16}),
+    "compressed": (compressed, {"batch_size": 16}),
     "ring": (tiny_llama, {"ctx_policy": "ring", "ctx_size": 64, "batch_size": 16}),
 }
 

@@ -31,7 +31,7 @@ def test_scores_agree_with_float64(heads: int, dim: int) -> None:
     arguments = {
         "tokens": np.array([tokens]), "q": q, "weights": weights, "heads": heads, "dim": dim, "k_cache": cache,
         "entry_positions": positions, "oldest": oldest, "newest": newest, "sink_pages": sinks,
-        "segments": segments(tokens, len(TABLE)), "words": WORDS, "scores": scores,
+        "compressed_page": 0, "segments": segments(tokens, len(TABLE)), "words": WORDS, "scores": scores,
     }  # fmt: skip
     kernels.run(f"{PATH}score_positions", arguments, threads=2)
     products = np.maximum(np.einsum("thd,nd->thn", q.astype(np.float64), keys), 0)
@@ -42,7 +42,7 @@ def test_scores_agree_with_float64(heads: int, dim: int) -> None:
     assert np.isnan(scores[:, n:]).all()
 
 
-def chosen(scores: NDArray[np.float32], top_k: int, threads: int) -> NDArray[np.bool_]:
+def chosen(scores: NDArray[np.float32], top_k: int, threads: int, compressed_page: int = 0) -> NDArray[np.bool_]:
     """Return what the kernel chooses of the entries of each token, (tokens, entries)."""
     tokens, pages = len(scores), scores.shape[1] // PAGE_SIZE
     given = np.full((tokens, WORDS * PAGE_SIZE), np.nan, np.float32)
@@ -50,7 +50,7 @@ def chosen(scores: NDArray[np.float32], top_k: int, threads: int) -> NDArray[np.
     bits = np.zeros((tokens, WORDS), np.uint64)
     arguments = {
         "tokens": np.array([tokens]), "scores": given, "segments": segments(tokens, pages), "words": WORDS,
-        "top_k": top_k, "chosen": bits,
+        "compressed_page": compressed_page, "top_k": top_k, "chosen": bits,
     }  # fmt: skip
     kernels.run(f"{PATH}choose_positions", arguments, threads)
     return np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, : scores.shape[1]].astype(bool)
@@ -68,3 +68,31 @@ def test_the_largest_scores_are_chosen_and_the_first_of_equal_ones(kind: str, to
     expected = np.zeros(shape, bool)
     np.put_along_axis(expected, order, True, axis=1)
     np.testing.assert_array_equal(chosen(scores, top_k, 3), expected & (scores > HIDDEN))
+
+
+def test_only_compressed_entries_are_chosen_by_their_scores() -> None:
+    rng, tokens, dim = np.random.default_rng(3), 2, 32
+    q, weights = rng.standard_normal((tokens, 4, dim), np.float32), rng.standard_normal((tokens, 4), np.float32)
+    cache = rng.standard_normal((WORDS, PAGE_SIZE // PANEL_KEYS, dim, PANEL_KEYS), np.float32)
+    positions = np.full((WORDS, PAGE_SIZE), 1 << 30, np.int32)
+    positions[TABLE] = 4 * np.arange(len(TABLE) * PAGE_SIZE).reshape(len(TABLE), PAGE_SIZE)
+    scores, newest = np.full((tokens, WORDS * PAGE_SIZE), np.nan, np.float32), np.array([300, 700], np.int32)
+    arguments = {
+        "tokens": np.array([tokens]), "q": q, "weights": weights, "heads": 4, "dim": dim, "k_cache": cache,
+        "entry_positions": positions, "oldest": newest - 9, "newest": newest, "sink_pages": 0, "compressed_page": 1,
+        "segments": segments(tokens, len(TABLE)), "words": WORDS, "scores": scores,
+    }  # fmt: skip
+    kernels.run(f"{PATH}score_positions", arguments, threads=3)
+    n = PAGE_SIZE * len(TABLE)
+    keys = cache[TABLE].swapaxes(2, 3).reshape(n, dim).astype(np.float64)
+    products = np.maximum(np.einsum("thd,nd->thn", q.astype(np.float64), keys), 0)
+    expected = np.where(4 * np.arange(n) <= newest[:, None], np.einsum("thn,th->tn", products, weights), HIDDEN)
+    assert np.isnan(scores[:, :PAGE_SIZE]).all()
+    np.testing.assert_allclose(scores[:, PAGE_SIZE:n], expected[:, PAGE_SIZE:], rtol=0, atol=1e-4)
+
+    bits = chosen(scores[:, :n], 5, 2, compressed_page=1)
+    best = np.argsort(-expected[:, PAGE_SIZE:], axis=1, kind="stable")[:, :5]
+    of_runs = np.zeros((tokens, n - PAGE_SIZE), bool)
+    np.put_along_axis(of_runs, best, True, axis=1)
+    np.testing.assert_array_equal(bits[:, PAGE_SIZE:], of_runs & np.isfinite(expected[:, PAGE_SIZE:]))
+    assert bits[:, :PAGE_SIZE].all()

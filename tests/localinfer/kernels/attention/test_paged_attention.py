@@ -118,7 +118,7 @@ class Layer:
         self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, n_threads: int = 1,
         is_prefill: bool = True, q_sink: Floats | None = None, cap: float = 0.0, attn_sinks: Floats | None = None,
         slopes: Floats | None = None, buckets: Floats | None = None, segments: Sequence[tuple[int, Pages]] = (),
-        chosen: NDArray[np.bool_] | None = None,
+        chosen: NDArray[np.bool_] | None = None, compressed_page: int = 0,
     ) -> Floats:  # fmt: skip
         """Return y (tokens, heads, head_dim) for q of the same shape, from the kernels for large or small batches.
         Without segments, all tokens attend to all pages; of these only to the `chosen` entries, (tokens, capacity)."""
@@ -137,7 +137,8 @@ class Layer:
             "v_cache": self.k if self.shared else self.v, "capacity": self.capacity, "entry_positions": self.positions,
             "query_positions": positions, "oldest": positions - np.int32(window - 1), "newest": positions,
             "segments": np.array([len(segments), *chain.from_iterable(numbers)]), "sink_pages": sinks,
-            "group": self.group, "kv_heads": self.kv_heads, "key_size": self.head_dim, "key_dim": self.wide,
+            "compressed_page": compressed_page, "group": self.group, "kv_heads": self.kv_heads,
+            "key_size": self.head_dim, "key_dim": self.wide,
             "value_size": value_size, "value_dim": value_dim,
             "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
             "attn_sinks": 0 if attn_sinks is None else attn_sinks, "slopes": 0 if slopes is None else slopes,
@@ -413,6 +414,25 @@ def test_attention_sinks_have_their_own_queries() -> None:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     mixed = np.einsum("hc,chd->hd", weights / weights.sum(axis=1, keepdims=True), values)
     np.testing.assert_allclose(y[0], transformed(mixed.astype(np.float32)), atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_the_window_does_not_limit_compressed_entries(count: int) -> None:
+    """Entries of the pages from 2 on have the last position of a run of 8; nothing is stored for the other tokens."""
+    layer = Layer(5, 64, "f16", "f16", shared=64, capacity=64 * 6)
+    at, ends = np.arange(120, dtype=np.int32), np.arange(7, 120, 8, dtype=np.int32)
+    k, compressed = normal(120, 2, 64, seed=1), normal(120, 2, 64, seed=2)
+    layer.append(k, k, at, at)
+    entries = np.where(at % 8 == 7, 2 * PAGE_SIZE + at // 8, -1).astype(np.int32)
+    layer.append(compressed, compressed, entries, layer.positions[entries])
+    layer.positions[entries[ends]] = ends
+    q, positions = normal(count, 10, 64), at[-count:]
+    y = layer.attend(q, positions, window=20, compressed_page=2, is_prefill=count > 2)
+    keys = np.concatenate([k, compressed[ends]])
+    back = positions[:, None] - np.concatenate([at, ends])[None, :]
+    hidden = (back >= 20) & (np.arange(len(keys)) < 120)
+    expected = layer.reference(q, positions, keys, keys, np.concatenate([at, ends]), hidden=hidden)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 30, 90])

@@ -1,0 +1,152 @@
+"""DeepSeek-V4: compressed attention, hyper-connections, and experts that the number of a token chooses."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architectures.common import EXPERTS, PRE_NORMS, SHARED_EXPERTS
+from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.expert_metadata import experts
+from localinfer.conversion.hparams import HParams, LayerOverrides
+from localinfer.gguf.source import Field
+from localinfer.graph.properties.hyper_connections import MAX_ITERATIONS, MAX_STREAMS
+from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
+
+OVERLAPPING = 4  # positions of a run, where runs overlap and an indexer chooses some of them
+MAX_RUN = 1 << 16
+SQRT_SOFTPLUS = 4  # GGUF's number of this gating
+
+LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv", "attn_kv_a_norm", "attn_output_a", "attn_output_b")
+STREAMS = tuple(f"hc_{branch}_{kind}" for branch in ("attn", "ffn") for kind in ("fn", "base", "scale"))
+COMPRESSOR = tuple(f"attn_compressor_{kind}" for kind in ("kv", "gate", "ape", "norm"))
+INDEXER_COMPRESSOR = tuple(f"indexer_compressor_{kind}" for kind in ("kv", "gate", "ape", "norm"))
+INDEXER = ("indexer.attn_q_b", "indexer.proj", *INDEXER_COMPRESSOR)
+USED = "num_experts_per_tok"
+TABLE, BIAS = "ffn_gate_tid2eid", "exp_probs_b.bias"
+SIZES = {  # by their keys in config.json
+    "q_lora_rank": "q_rank", "o_groups": "n_groups", "o_lora_rank": "o_rank", "index_n_heads": "index_heads",
+    "index_head_dim": "index_size", "index_topk": "index_top_k",
+}  # fmt: skip
+MATRICES = {"wkv.weight": "kv.weight", "wgate.weight": "gate.weight", "ape": "ape.weight", "norm.weight": "norm.weight"}
+
+
+def read_runs(config: JsonObject, n_layer: int) -> list[int]:
+    """Return the positions of a run in each layer, 0 if a layer has none, and those of MTP layers."""
+    runs = config.get("compress_ratios", list)
+    if len(runs) < n_layer or any(type(run) is not int or run == 1 or not 0 <= run <= MAX_RUN for run in runs):
+        raise config.error("compress_ratios", f"must have 0 or a number from 2 to {MAX_RUN} for {n_layer} layers")
+    return runs
+
+
+def hyperparameters(config: JsonObject, hp: HParams) -> HParams:
+    """Add the sizes of queries, of the output, of the indexer and of the residual streams."""
+    sizes = {name: config.positive_int(key, DEFAULT_MAXIMUM) for key, name in SIZES.items()}
+    n_rot, used = config.positive_int("qk_rope_head_dim", hp.head_dim), config.positive_int(USED, hp.n_expert)
+    count = config.positive_int("hc_mult", MAX_STREAMS)
+    if hp.n_head % sizes["n_groups"]:
+        raise config.error("o_groups", f"is {sizes['n_groups']}; it must divide {hp.n_head}")
+    sizes |= {
+        "n_index": sizes["index_heads"] * sizes["index_size"], "n_low": sizes["n_groups"] * sizes["o_rank"],
+        "n_of_group": hp.n_head // sizes["n_groups"] * hp.head_dim, "n_streams": count, "n_used": used,
+        "n_all_streams": count * hp.n_embd, "n_weights": count * (2 + count), "n_kinds": 3,
+        "n_hash": n_hash(config, hp),
+    }  # fmt: skip
+    return replace(hp, rope=replace(hp.rope, n_rot=n_rot), sizes=sizes)
+
+
+def n_hash(config: JsonObject, hp: HParams) -> int:
+    """Return the number of first layers in which the number of a token chooses the experts."""
+    count = config.get("num_hash_layers", int)
+    if not 0 <= count <= hp.n_layer:
+        raise config.error("num_hash_layers", f"is {count}; it must be 0 to {hp.n_layer}")
+    return count
+
+
+def layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
+    """Return the sizes of each layer's runs, and which tensors it lacks."""
+    overrides = []
+    for layer, run in enumerate(read_runs(config, hp.n_layer)[: hp.n_layer]):
+        missing = {*(() if run else COMPRESSOR), *(() if run == OVERLAPPING else INDEXER)}
+        missing.add(BIAS if layer < hp.sizes["n_hash"] else TABLE)
+        parts = 2 if run == OVERLAPPING else 1
+        sizes = {"run": run, "n_compressed": parts * hp.head_dim, "n_index_compressed": parts * hp.sizes["index_size"]}
+        overrides.append(LayerOverrides({"sizes": {**hp.sizes, **sizes}}, frozenset(missing)))
+    return tuple(overrides)
+
+
+def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return the metadata of attention, of the residual streams and of experts."""
+    names = {
+        "attention.q_lora_rank": "q_rank", "attention.output_group_count": "n_groups",
+        "attention.output_lora_rank": "o_rank", "attention.indexer.head_count": "index_heads",
+        "attention.indexer.key_length": "index_size", "attention.indexer.top_k": "index_top_k",
+        "hyper_connection.count": "n_streams", "hash_layer_count": "n_hash",
+    }  # fmt: skip
+    limits = Field.numbers(np.full(hp.n_layer, config.positive_float("swiglu_limit"), np.float32))
+    iterations = config.positive_int("hc_sinkhorn_iters", MAX_ITERATIONS)
+    runs = np.array(read_runs(config, hp.n_layer), np.int32)
+    return experts(config, hp) | {key: Field.uint32(hp.sizes[name]) for key, name in names.items()} | {
+        "attention.compress_ratios": Field.numbers(runs),
+        "attention.compress_rope_freq_base": Field.float32(config.positive_float("compress_rope_theta")),
+        "hyper_connection.sinkhorn_iterations": Field.uint32(iterations),
+        "hyper_connection.epsilon": Field.float32(config.positive_float("hc_eps")),
+        "embedding_length_out": Field.uint32(hp.sizes["n_all_streams"]),
+        "expert_gating_func": Field.uint32(SQRT_SOFTPLUS),
+        "swiglu_clamp_exp": limits,
+        "swiglu_clamp_shexp": limits,
+    }  # fmt: skip
+
+
+DEEPSEEK4 = Architecture(
+    name="deepseek4",
+    layer_tensors=(*PRE_NORMS, "attn_sinks", *LATENT, *STREAMS, *COMPRESSOR, *INDEXER),
+    moe_tensors=(*EXPERTS, *SHARED_EXPERTS, BIAS, TABLE),
+    model_tensors=("output_hc_fn", "output_hc_base", "output_hc_scale"),
+    shapes={
+        "attn_kv": ("head_dim", "n_embd"),
+        "attn_kv_a_norm": ("head_dim",),
+        "attn_output_a": ("n_low", "n_of_group"),
+        "attn_output_b": ("n_embd", "n_low"),
+        **{f"hc_{branch}_fn": ("n_weights", "n_all_streams") for branch in ("attn", "ffn")},
+        **{f"hc_{branch}_base": ("n_weights",) for branch in ("attn", "ffn")},
+        **{f"hc_{branch}_scale": ("n_kinds",) for branch in ("attn", "ffn")},
+        "output_hc_fn": ("n_streams", "n_all_streams"),
+        "output_hc_base": ("n_streams",),
+        "output_hc_scale": ("one",),
+        **dict.fromkeys(COMPRESSOR[:2], ("n_compressed", "n_embd")),
+        **dict.fromkeys(INDEXER_COMPRESSOR[:2], ("n_index_compressed", "n_embd")),
+        "attn_compressor_ape": ("run", "n_compressed"),
+        "indexer_compressor_ape": ("run", "n_index_compressed"),
+        "attn_compressor_norm": ("head_dim",),
+        "indexer_compressor_norm": ("index_size",),
+        "indexer.attn_q_b": ("n_index", "q_rank"),
+        "indexer.proj": ("index_heads", "n_embd"),
+        TABLE: ("n_vocab", "n_used"),
+    },
+    tensor_names={
+        "embed.weight": "token_embd.weight", "norm.weight": "output_norm.weight", "head.weight": "output.weight",
+        **{f"hc_head_{kind}": f"output_hc_{kind}.weight" for kind in ("fn", "base", "scale")},
+        **{name: f"{name}.weight" for name in STREAMS},
+        "attn_norm": "attn_norm", "ffn_norm": "ffn_norm", "attn.attn_sink": "attn_sinks.weight",
+        "attn.wq_a": "attn_q_a", "attn.q_norm": "attn_q_a_norm", "attn.wq_b": "attn_q_b", "attn.wkv": "attn_kv",
+        "attn.kv_norm": "attn_kv_a_norm", "attn.wo_a": "attn_output_a", "attn.wo_b": "attn_output_b",
+        **{f"attn.compressor.{name}": f"attn_compressor_{kind}" for name, kind in MATRICES.items()},
+        **{f"attn.indexer.compressor.{name}": f"indexer_compressor_{kind}" for name, kind in MATRICES.items()},
+        "attn.indexer.wq_b": "indexer.attn_q_b", "attn.indexer.weights_proj": "indexer.proj",
+        "ffn.gate": "ffn_gate_inp", "ffn.gate.bias": BIAS, "ffn.gate.tid2eid": f"{TABLE}.weight",
+        **{f"ffn.experts.w{n}": f"ffn_{kind}_exps" for n, kind in ((1, "gate"), (2, "down"), (3, "up"))},
+        **{f"ffn.shared_experts.w{n}": f"ffn_{kind}_shexp" for n, kind in ((1, "gate"), (2, "down"), (3, "up"))},
+    },
+    ignored_tensors=r"mtp\..*",
+    has_partial_rope=True,
+    may_have_window=True,
+    float_keys={"routed_scaling_factor": "expert_weights_scale"},
+    bool_keys={"norm_topk_prob": "expert_weights_norm"},
+    int_keys={"n_shared_experts": "expert_shared_count"},
+    read_hparams=hyperparameters,
+    metadata=metadata,
+    layer_overrides=layers,
+    required_values={"scoring_func": "sqrtsoftplus", "attention_bias": False, "mlp_bias": False},
+)  # fmt: skip
+BY_CLASS = {"DeepseekV4ForCausalLM": DEEPSEEK4}
