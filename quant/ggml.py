@@ -62,6 +62,7 @@ TYPES = {
     141: BlockType("IQ6_K", 256, 212),
     144: BlockType("IQ4_KS", 256, 136, header=4),
     145: BlockType("IQ2_KS", 256, 70, header=2),
+    146: BlockType("IQ4_KSS", 256, 128, header=4),
     152: BlockType("IQ5_KS", 256, 168, header=4),
     153: BlockType("IQ2_KT", 256, 68, header=4),
     154: BlockType("IQ3_KT", 256, 100, header=4),

@@ -50,6 +50,7 @@ NUMBERS = {
     "IQ6_K": 142,
     "IQ4_KS": 145,
     "IQ2_KS": 147,
+    "IQ4_KSS": 148,
     "IQ5_KS": 150,
     "IQ2_KT": 151,
     "IQ3_KT": 152,

@@ -47,6 +47,11 @@ def in_turns(packed: Bytes) -> Bytes:
     return np.swapaxes(bits_of(packed, 4), -1, -2).reshape(*packed.shape[:-1], -1)
 
 
+def nibbles_in_halves(packed: Bytes) -> NDArray[np.integer[Any]]:
+    """Return the nibbles of each sixteen bytes, the low ones first."""
+    return bits_of(packed.reshape(*packed.shape[:-1], -1, 16), 4).reshape(*packed.shape[:-1], -1)
+
+
 def six_bit_scales(block: Bytes) -> NDArray[np.int64]:
     """Return the sixteen scales of IQ4_K and IQ5_K."""
     high = np.swapaxes(bits_of(block[..., 4:8], 2), -1, -2).reshape(*block.shape[:-1], 16)
@@ -64,8 +69,7 @@ def iq3_k(block: Bytes) -> ScalesAndCodes:
 
 
 def iq4_k(block: Bytes) -> ScalesAndCodes:
-    sixteens = block[..., 16:144].reshape(*block.shape[:-1], 8, 16)
-    return six_bit_scales(block), bits_of(sixteens, 4).reshape(*block.shape[:-1], 256)
+    return six_bit_scales(block), nibbles_in_halves(block[..., 16:144])
 
 
 def iq5_k(block: Bytes) -> ScalesAndCodes:
@@ -132,9 +136,15 @@ def iq3_ks(block: Bytes) -> RowParts:
 
 
 def iq4_ks(block: Bytes) -> RowParts:
-    sixteens = block[..., 8:136].reshape(*block.shape[:-1], 8, 16)
     scales = block[..., :8].astype(np.int64)
-    return (scales & 254) - 127, bits_of(sixteens, 4).reshape(*block.shape[:-1], 256), block[..., :8] & 1
+    return (scales & 254) - 127, nibbles_in_halves(block[..., 8:136]), block[..., :8] & 1
+
+
+def iq4_kss(block: Bytes) -> RowParts:
+    words = np.ascontiguousarray(block).view("<u2")
+    even = words & 0xFFFE
+    scales = np.packbits((words & 1).astype(np.uint8), axis=-1, bitorder="little").astype(np.int64)
+    return (scales & 254) - 127, nibbles_in_halves((even ^ even >> 1).astype("<u2").view(np.uint8)), scales & 1
 
 
 def iq5_ks(block: Bytes) -> RowParts:
@@ -143,8 +153,8 @@ def iq5_ks(block: Bytes) -> RowParts:
     return (scales & 254) - 127, codes, block[..., :8] & 1
 
 
-SHIFTED_ROWS = {name: (parts, *SHIFTED[name.removesuffix("S")][1:]) for name, parts in {
-    "IQ2_KS": iq2_ks, "IQ3_KS": iq3_ks, "IQ4_KS": iq4_ks, "IQ5_KS": iq5_ks,
+SHIFTED_ROWS = {name: (parts, *SHIFTED[name.rstrip("S")][1:]) for name, parts in {
+    "IQ2_KS": iq2_ks, "IQ3_KS": iq3_ks, "IQ4_KS": iq4_ks, "IQ4_KSS": iq4_kss, "IQ5_KS": iq5_ks,
 }.items()}  # fmt: skip
 
 

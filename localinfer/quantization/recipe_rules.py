@@ -57,7 +57,7 @@ BASE_TYPES = {
     "Q2_0": "Q2_0",
     "Q1_0": "Q1_0",
     **{name: name for name in ("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ5_KS")},
-    **{name: name for name in ("IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT")},
+    **{name: name for name in ("IQ4_KSS", "IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT")},
 }
 RECIPES = {name: Recipe(file_types.NUMBERS[name], base) for name, base in BASE_TYPES.items()}
 
@@ -262,7 +262,7 @@ RULES = {
         rule("IQ2_K IQ3_K", "IQ4_K", shared),
         rule("IQ2_K", "IQ3_K"),
         rule("IQ3_KS", "IQ4_KS", shared),
-        rule("IQ4_K IQ4_KS", "IQ5_K", shared),
+        rule("IQ4_K IQ4_KS IQ4_KSS", "IQ5_K", shared),
         rule("IQ3_KT", "IQ4_K", grouped),
         rule("IQ3_KT", "IQ3_K"),
         rule("IQ4_KT", "IQ5_K", grouped),
@@ -314,7 +314,7 @@ RULES = {
         rule("Q4_K_M", "Q5_K", falcon, use_more_bits),
         rule("Q4_K_M", "Q6_K", not_falcon, use_more_bits),
         rule("Q5_K_M", "Q6_K", use_more_bits),
-        rule("IQ4_NL IQ4_XS IQ4_KS", "Q5_K", without_imatrix, first_eighth),
+        rule("IQ4_NL IQ4_XS IQ4_KS IQ4_KSS", "Q5_K", without_imatrix, first_eighth),
         rule("Q4_K_S", "Q5_K", not_falcon, first_eighth),
         rule("Q4_0", "Q4_1", with_imatrix, first_eighth),
         rule("Q5_0", "Q5_1", with_imatrix, first_eighth),

@@ -124,8 +124,20 @@ def make_nibbles_in_halves(qs: int) -> Any:
     """
 
     @inline
+    def pairs64(block: int, half: int) -> Any:
+        return load(u8x64, block + qs + 64 * half)
+
+    return make_halves_of_pairs(pairs64)
+
+
+def make_halves_of_pairs(pairs64: Any) -> Any:
+    """Return `ordered_codes` in the order "halves" for pairs64(block, half), u8x64: the nibbles of four groups, of
+    which the low ones are a group's first 16 columns.
+    """
+
+    @inline
     def ordered(block: int, j: int) -> Any:
-        both = load(u8x64, block + qs + 64 * (j // 2))
+        both = pairs64(block, j // 2)
         return both & splat(u8x64, uint8(15)) if j % 2 == 0 else both >> splat(u8x64, uint8(4))
 
     return ordered

@@ -58,11 +58,16 @@ first_half, second_half = make_shuffle(range(16)), make_shuffle(range(16, 32))
 
 
 @inline
+def nibbles_of_twice(twice: Any) -> Any:
+    """Return the low nibbles of sixteen bytes, the high ones of the next sixteen, and so on, from a u8x64."""
+    return bitcast(u8x64, bitcast(u32x16, twice) >> low_then_high()) & splat(u8x64, uint8(15))
+
+
+@inline
 def nibbles64(first: int, second: int) -> Any:
     """Return the codes of two runs of 16 bytes in column order."""
     a, b = load(u8x16, first), load(u8x16, second)
-    twice = bitcast(u32x16, concat(concat(a, a), concat(b, b)))
-    return bitcast(u8x64, twice >> low_then_high()) & splat(u8x64, uint8(15))
+    return nibbles_of_twice(concat(concat(a, a), concat(b, b)))
 
 
 @inline

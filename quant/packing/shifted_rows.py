@@ -1,5 +1,5 @@
-"""The fields of IQ2_KS to IQ5_KS: a row begins with one scale, and a superblock has small integers as scales of its
-groups of 32 columns. A bit of each group chooses its table (`quant.packing.shifted_table`).
+"""The fields of IQ2_KS to IQ5_KS and IQ4_KSS: a row begins with one scale, and a superblock has small integers as
+scales of its groups of 32 columns. A bit of each group chooses its table (`quant.packing.shifted_table`).
 
 Source: the block structures of ik_llama.cpp.
 """
@@ -10,6 +10,7 @@ from typing import Any
 from numba import float32, int32, uint8, uint16, uint32, uint64
 
 from quant.jit.vectors import (
+    bitcast,
     convert,
     extract,
     f32x8,
@@ -91,25 +92,41 @@ def make_five_bit_scales(scales_at: int, nibbles: Sequence[int], extra_at: int, 
     return scales, store_scales
 
 
-# --- IQ4_KS and IQ5_KS: the scales are odd numbers, and their bytes also hold the bits of the groups ----------------
+# --- IQ4_KS, IQ4_KSS and IQ5_KS: the scales are odd numbers, and their bytes also hold the bits of the groups --------
+
+
+def make_odd_scales(scale_bytes: Any) -> tuple[Any, Any]:
+    """Return the inlined functions scales(block) and group_bits(block) for the bytes of eight groups, which
+    scale_bytes(block) returns as an integer of 64 bits, the first one lowest.
+
+    The lowest bit of a byte is that of the group; seven bits, times two, minus 127 are the scale.
+    """
+
+    @inline
+    def scales(block: int) -> Any:
+        even = bitcast(u8x8, scale_bytes(block)) & splat(u8x8, uint8(254))
+        return convert(f32x8, convert(i32x8, even) - splat(i32x8, int32(127)))
+
+    @inline
+    def group_bits(block: int) -> int:
+        return uint16(((scale_bytes(block) & LOWEST_BITS) * GATHER_BITS) >> uint64(56))
+
+    return scales, group_bits
 
 
 @inline
-def odd_scales(block: int) -> Any:
-    """Return the scales of the bytes in front of a block: seven bits, times two, minus 127."""
-    even = load(u8x8, block) & splat(u8x8, uint8(254))
-    return convert(f32x8, convert(i32x8, even) - splat(i32x8, int32(127)))
+def bytes_in_front(block: int) -> int:
+    """Return the bytes that a block begins with."""
+    return load(uint64, block)
 
 
 @inline
-def lowest_bits(block: int) -> int:
-    """Return the lowest bits of the eight bytes in front of a block, the first one lowest."""
-    return uint16(((load(uint64, block) & LOWEST_BITS) * GATHER_BITS) >> uint64(56))
-
-
-@inline
-def store_odd_scales(block: int, k: Any, first: int, group_bits: int) -> None:
-    """Store the odd numbers k, f32x16, of the eight lanes from `first` on, and the bits of their groups."""
+def odd_scale_bytes(k: Any, first: int, group_bits: int) -> int:
+    """Return the bytes of the odd numbers k, f32x16, of the eight lanes from `first` on, and the bits of their
+    groups.
+    """
+    packed: Any = uint64(0)
     for group in range(8):
         bit = int32(group_bits >> group) & int32(1)
-        store(block + group, uint8(int32(extract(k, first + group)) + int32(127) + bit))
+        packed |= uint64(int32(extract(k, first + group)) + int32(127) + bit) << uint64(8 * group)
+    return packed

@@ -1,8 +1,8 @@
 """Tables of which a superblock has two versions: a group of columns chooses the table, or the table plus a shift.
 
-IQ2_K to IQ6_K, whose groups have 16 columns, and IQ2_KS to IQ5_KS, whose groups have 32, store codes that index a table
-of 4 to 64 numbers. A bit of each group says whether the shift is added to its numbers. Source: the block structures of
-ik_llama.cpp.
+IQ2_K to IQ6_K, whose groups have 16 columns, and IQ2_KS to IQ5_KS and IQ4_KSS, whose groups have 32, store codes that
+index a table of 4 to 64 numbers. A bit of each group says whether the shift is added to its numbers. Source: the block
+structures of ik_llama.cpp.
 """
 
 from collections.abc import Sequence

@@ -5,6 +5,7 @@ from typing import Any
 
 from numba import float32, uint16
 
+from quant.encoders.searches.joint_codes import JointCodes
 from quant.encoders.searches.row_scale import COLUMNS, RowSearch, make_encode_rows
 from quant.encoders.searches.scales import (
     gain,
@@ -63,16 +64,16 @@ def prepare(scratch: int, numbers: int) -> None:
 
 def make_encode_shifted_rows(
     spec: FormatSpec, table: ShiftedTable, multiple: Any, divisors: Sequence[float], step: int, store_block: Any,
-    effort: str,
+    effort: str, joint: JointCodes | None = None,
 ) -> Any:  # fmt: skip
     """Make the inlined function encode of `quant.encoders.encoder`.
 
     The scales are d times multiple(t) (see `quant.encoders.searches.scales`), whose distance is `step`. `divisors` are
     sixteen candidates for the ratio of the largest scale to d. store_block(block, k, first, shifted, indices) stores
     the multiples k in eight lanes from `first` on, a bit for each of their groups that has the shift, and 256 indices,
-    one byte each.
+    one byte each. Without `joint` codes, each column has the nearest number of the table.
     """
-    fit = make_shifted_fit(table, COLUMNS)
+    fit, store_indices = joint or (make_shifted_fit(table, COLUMNS), make_store_indices(table, COLUMNS))
 
     @inline
     def store_chosen(scratch: int, block: int, k: Any, first: int) -> None:
@@ -85,7 +86,7 @@ def make_encode_shifted_rows(
         magnitude=multiple,
         multiple=multiple,
         try_neighbours=make_try_neighbours(fit, *make_neighbours(multiple, step)),
-        encode_groups=make_store_indices(table, COLUMNS),
+        encode_groups=store_indices,
         store_block=store_chosen,
     )
     return make_encode_rows(spec, search, divisors, FITS[effort])

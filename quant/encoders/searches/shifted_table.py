@@ -89,11 +89,27 @@ def make_choose_shifts(table: ShiftedTable, try_scales: Any) -> Any:
     return choose_shifts
 
 
+def make_transpose_indices(columns: int) -> Any:
+    """Make the inlined function transpose_indices(scratch), which copies the indices at scratch + BY_COLUMN, u8x16 for
+    each column, to scratch + CODES, group after group in the order of columns.
+    """
+
+    @inline
+    def transpose_indices(scratch: int) -> None:
+        for group in range(16):
+            for first in range(0, columns, 16):
+                indices = gather(u8x16, scratch + BY_COLUMN + 16 * first + group, int64(16))
+                store(scratch + CODES + columns * group + first, indices)
+
+    return transpose_indices
+
+
 def make_store_indices(table: ShiftedTable, columns: int) -> Any:
     """Make the inlined function store_indices(scratch, s), which stores the nearest table indices of all groups at
     scratch + CODES, one byte each, in the order of columns.
     """
     nearest = make_nearest_entry(table.numbers, i32x16, range(len(table.numbers)))
+    transpose_indices = make_transpose_indices(columns)
 
     @inline
     def store_indices(scratch: int, s: Any) -> None:
@@ -101,10 +117,7 @@ def make_store_indices(table: ShiftedTable, columns: int) -> Any:
         for j in range(columns):
             index = nearest(load_weights(scratch, j) * inverse - shift)
             store(scratch + BY_COLUMN + 16 * j, convert(u8x16, index))
-        for group in range(16):
-            for first in range(0, columns, 16):
-                indices = gather(u8x16, scratch + BY_COLUMN + 16 * first + group, int64(16))
-                store(scratch + CODES + columns * group + first, indices)
+        transpose_indices(scratch)
 
     return store_indices
 

@@ -1,5 +1,5 @@
-"""Encoders of IQ2_K to IQ6_K and of IQ2_KS to IQ5_KS, whose groups choose one of two tables: all codes are tried, other
-formats compared."""
+"""Encoders of IQ2_K to IQ6_K, IQ2_KS to IQ5_KS and IQ4_KSS, whose groups choose one of two tables: all codes are tried,
+other formats compared."""
 
 import encoding_errors as errors
 import naive_encode
@@ -34,7 +34,7 @@ def group_size(name: str) -> int:
     return 32 if name in SHIFTED_ROWS else 16
 
 
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("name", [*CODES, "IQ4_KSS"])
 def test_extreme_rows_give_finite_blocks(name: str) -> None:
     for x in adversarial_rows():
         for importance in (None, np.zeros_like(x[0]), np.full_like(x[0], 1e38), np.full_like(x[0], 1e-42)):
@@ -84,7 +84,7 @@ def test_values_of_the_tables_are_exact(name: str) -> None:
     np.testing.assert_allclose(y, x, rtol=rounding)
 
 
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("name", [*CODES, "IQ4_KSS"])
 def test_both_tables_are_used(name: str) -> None:
     kind = TYPES[TYPE_NUMBERS[name]]
     blocks = encode(name, GAUSSIAN[:8, :1024])[:, kind.header :].reshape(-1, kind.bytes)
