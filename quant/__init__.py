@@ -70,7 +70,7 @@ BLOCK_TYPES = (
     *("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S", "IQ1_M"),
     *("TQ1_0", "TQ2_0", "Q1_0", "Q2_0"),
     *("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ5_KS"),
-    "IQ4_KSS",
+    *("IQ2_KL", "IQ4_KSS"),
     *("IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT"),
 )
 

@@ -68,6 +68,7 @@ TYPES = {
     154: BlockType("IQ3_KT", 256, 100, header=4),
     155: BlockType("IQ4_KT", 256, 128, header=4),
     156: BlockType("IQ3_KS", 256, 102, header=2),
+    157: BlockType("IQ2_KL", 256, 86, header=2),
     158: BlockType("IQ1_KT", 256, 56, header=4),
 }
 

@@ -39,8 +39,8 @@ def quantize_command(
     """Quantize or convert a model.
 
     SOURCE is a GGUF file or a checkpoint directory of Hugging Face. TYPE is a recipe of llama.cpp, such as Q4_K_M, or
-    its number. IQ2_K to IQ6_K, IQ2_KS to IQ5_KS, IQ4_KSS and IQ1_KT to IQ4_KT are recipes of ik_llama.cpp; llama.cpp
-    cannot read them. OUT defaults to ggml-model-TYPE.gguf next to the source. Metadata is preserved.
+    its number. IQ2_K to IQ6_K, IQ2_KS to IQ5_KS, IQ2_KL, IQ4_KSS and IQ1_KT to IQ4_KT are recipes of ik_llama.cpp;
+    llama.cpp cannot read them. OUT defaults to ggml-model-TYPE.gguf next to the source. Metadata is preserved.
 
     With --calibrate, the model evaluates a text layer by layer, and error feedback (GPTQ) compensates the quantization
     error of each column in the columns after it. This is slow. If it is interrupted, the same command resumes after

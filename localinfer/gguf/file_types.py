@@ -56,6 +56,7 @@ NUMBERS = {
     "IQ3_KT": 152,
     "IQ4_KT": 153,
     "IQ3_KS": 154,
+    "IQ2_KL": 155,
     "IQ1_KT": 156,
 }
 NAMES = {number: name for name, number in NUMBERS.items()}

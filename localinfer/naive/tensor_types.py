@@ -172,6 +172,32 @@ def decoded_shifted_rows(
     return scaled(row_scale(header), scales, np.array(numbers)[codes], shift * shifted.astype(np.int64))
 
 
+# --- rows that begin with a scale, and whose neighbouring values are pairs of a table ------------------------------
+
+# Two bytes each, the first value in the lower one
+PAIRS = (
+    0xE9C1, 0x0DC1, 0xC1D8, 0xF6D8, 0x0DD8, 0x2FD8, 0xD8E9, 0xE9E9, 0x01E9, 0x0DE9, 0x1CE9, 0xC1F6, 0x01F6, 0x0DF6,
+    0x2FF6, 0xE901, 0xF601, 0x0101, 0x0D01, 0x1C01, 0xD80D, 0xE90D, 0xF60D, 0x010D, 0x0D0D, 0xC11C, 0xE91C, 0x011C,
+    0x1C1C, 0x2F1C, 0xE92F, 0x0D2F,
+)  # fmt: skip
+VALUE_PAIRS = np.array(PAIRS, "<u2").view(np.int8).reshape(-1, 2).astype(np.int64)
+
+
+def iq2_kl(block: Bytes) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
+    """Return the scales of groups, and the indices of pairs."""
+    high = bits_of(block[..., :2], 2)
+    scales = bits_of(block[..., 2:6], 4).reshape(*block.shape[:-1], 8).astype(np.int64)
+    scales += np.swapaxes(high, -1, -2).reshape(scales.shape).astype(np.int64) << 4
+    fifths = bits_of(block[..., 70:86], 1).reshape(*block.shape[:-1], -1)
+    return scales - 32, nibbles_in_halves(block[..., 6:70]) | fifths << 4
+
+
+def decoded_pairs(header: Bytes, block: Bytes) -> NDArray[np.float32]:
+    """Decode rows of IQ2_KL."""
+    scales, index = iq2_kl(block)
+    return scaled(row_scale(header), scales, VALUE_PAIRS[index].reshape(*block.shape[:-1], -1), np.zeros_like(scales))
+
+
 # --- rows that begin with a scale, and whose values a generator makes of indices -----------------------------------
 
 Starts = NDArray[np.int64]
@@ -240,6 +266,7 @@ ROW_DECODERS: dict[str, RowDecoder] = {
         for name, (parts, numbers, shift) in SHIFTED_ROWS.items()
     },
     **{name: partial(decoded_trellis_rows, parts=parts) for name, parts in TRELLIS.items()},
+    "IQ2_KL": decoded_pairs,
 }
 
 

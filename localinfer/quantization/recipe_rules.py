@@ -57,7 +57,7 @@ BASE_TYPES = {
     "Q2_0": "Q2_0",
     "Q1_0": "Q1_0",
     **{name: name for name in ("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ5_KS")},
-    **{name: name for name in ("IQ4_KSS", "IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT")},
+    **{name: name for name in ("IQ2_KL", "IQ4_KSS", "IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT")},
 }
 RECIPES = {name: Recipe(file_types.NUMBERS[name], base) for name, base in BASE_TYPES.items()}
 
@@ -232,7 +232,7 @@ RULES = {
     "output": (
         rule("MXFP4_MOE", "Q8_0"),
         rule(ALL, "Q8_0", falcon_or_odd),
-        rule(f"{LOW} IQ3_XXS IQ2_K IQ3_K IQ2_KS IQ3_KS IQ1_KT IQ2_KT IQ3_KT", "Q5_K"),
+        rule(f"{LOW} IQ3_XXS IQ2_K IQ3_K IQ2_KS IQ3_KS IQ2_KL IQ1_KT IQ2_KT IQ3_KT", "Q5_K"),
         rule("Q8_0", BASE),
         rule(ALL, "Q6_K"),
     ),
@@ -261,7 +261,7 @@ RULES = {
         rule("Q4_K_S", "Q5_K", first_four),
         rule("IQ2_K IQ3_K", "IQ4_K", shared),
         rule("IQ2_K", "IQ3_K"),
-        rule("IQ3_KS", "IQ4_KS", shared),
+        rule("IQ3_KS IQ2_KL", "IQ4_KS", shared),
         rule("IQ4_K IQ4_KS IQ4_KSS", "IQ5_K", shared),
         rule("IQ3_KT", "IQ4_K", grouped),
         rule("IQ3_KT", "IQ3_K"),

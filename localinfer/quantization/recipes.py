@@ -77,7 +77,7 @@ class Choice(NamedTuple):
 SMALLER_BLOCKS = {  # if superblocks do not divide the rows; if blocks of 32 do not either, F16
     **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"),
     **dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"), "Q4_0"),
-    **dict.fromkeys(("IQ2_K", "IQ3_K", "IQ4_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ4_KSS"), "IQ4_NL"),
+    **dict.fromkeys(("IQ2_K", "IQ3_K", "IQ4_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ4_KSS", "IQ2_KL"), "IQ4_NL"),
     **dict.fromkeys(("IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT"), "IQ4_NL"),
     "IQ5_KS": "Q5_0",
     "IQ5_K": "Q5_1",

@@ -14,7 +14,8 @@ from quant.encoders.searches.shifted_rows import FIVE_BIT_DIVISORS, make_encode_
 from quant.formats.iq2_k import TABLE
 from quant.jit.vectors import inline, load, store
 from quant.packing.bit_planes import make_2bit_codes, make_2bit_codes_in_pairs, make_store_plane
-from quant.packing.shifted_rows import make_five_bit_scales, make_row_spec
+from quant.packing.shifted_rows import make_row_spec
+from quant.packing.split_scales import make_split_scales
 
 BLOCK = np.dtype([("extra", "<u2"), ("scales", "u1", 4), ("qs", "u1", 64)])
 assert BLOCK.itemsize == 70
@@ -24,7 +25,7 @@ EXTRA, SCALES, QS, SIZE, HEADER = 0, 2, 6, 70, 2
 # scales:  nibble g, the low one of a byte first, has the low bits of scale g
 # qs:      byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
 store_plane = make_store_plane(2, 0)
-scales, store_scales = make_five_bit_scales(SCALES, range(8), EXTRA, 8)
+scales, store_scales = make_split_scales(SCALES, range(8), EXTRA, 1, first_bit=8)
 
 
 @inline

@@ -21,7 +21,8 @@ from quant.packing.bit_planes import (
     make_joined,
     make_store_plane,
 )
-from quant.packing.shifted_rows import make_five_bit_scales, make_row_spec
+from quant.packing.shifted_rows import make_row_spec
+from quant.packing.split_scales import make_split_scales
 
 BLOCK = np.dtype([("extra", "<u2"), ("scales", "u1", 4), ("qs", "u1", 64), ("qh", "u1", 32)])
 assert BLOCK.itemsize == 102
@@ -34,7 +35,7 @@ EXTRA, SCALES, QS, QH, SIZE, HEADER = 0, 2, 6, 70, 102, 2
 indices64 = make_joined(make_2bit_codes(QS), make_bits(QH, 2))
 ordered = make_joined(make_2bit_codes_in_pairs(QS), make_bits_in_pairs(QH, 2))
 store_low_bits, store_third_bits = make_store_plane(2, 0), make_store_plane(1, 2)
-scales, store_scales = make_five_bit_scales(SCALES, (0, 2, 4, 6, 1, 3, 5, 7), EXTRA, 0)
+scales, store_scales = make_split_scales(SCALES, (0, 2, 4, 6, 1, 3, 5, 7), EXTRA, 1)
 
 
 @inline

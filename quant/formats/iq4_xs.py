@@ -3,30 +3,26 @@
 from typing import Any
 
 import numpy as np
-from numba import int32, uint16, uint32
+from numba import uint16
 
 from quant.encoders.searches.scales import make_integer_multiple, make_search, make_try_scales
 from quant.encoders.searches.table import load_nibbles, make_encode_groups, make_fit, target_codes
 from quant.encoders.searches.tiles import make_build_tile, make_encode_by_tiles
 from quant.jit.vectors import (
-    convert,
     extract,
     f32x8,
-    i32x8,
     inline,
-    load,
     load_half,
-    make_constant,
     make_lookup16,
     splat,
     store,
     store_half,
-    u32x8,
 )
 from quant.packing.bit_planes import make_nibbles_in_halves, make_store_nibbles_in_halves
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
 from quant.packing.iq4_codebook import CODES, KVALUES, ZERO_POINT
 from quant.packing.nibbles import make_nibbles_of_groups
+from quant.packing.split_scales import make_split_scales
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
 assert BLOCK.itemsize == 136
@@ -39,7 +35,7 @@ code_of, number_of = make_lookup16(CODES), make_lookup16(KVALUES)
 groups, halves, store_codes = (
     make_nibbles_of_groups(QS), make_nibbles_in_halves(QS), make_store_nibbles_in_halves(QS)
 )  # fmt: skip
-low_shifts, high_shifts = make_constant(u32x8, range(0, 32, 4)), make_constant(u32x8, range(0, 16, 2))
+multiples, store_multiples = make_split_scales(SCALES_L, range(8), SCALES_H, 2)
 
 
 @inline
@@ -59,10 +55,7 @@ def signed_codes(block: int, j: int) -> Any:
 
 @inline
 def scales(block: int) -> Any:
-    low = splat(u32x8, load(uint32, block + SCALES_L)) >> low_shifts()
-    high = splat(u32x8, uint32(load(uint16, block + SCALES_H)) << uint32(4)) >> high_shifts()
-    six = (low & splat(u32x8, uint32(0x0F))) | (high & splat(u32x8, uint32(0x30)))
-    return convert(f32x8, convert(i32x8, six) - splat(i32x8, 32)) * splat(f32x8, load_half(block + D))
+    return multiples(block) * splat(f32x8, load_half(block + D))
 
 
 SPEC = FormatSpec(
@@ -90,13 +83,8 @@ DIVISORS = (-33, -32.5, -32, -31.5, -31, -30.5, -30, -29.5, 32, 31.5, 31, 30.5, 
 def store_scales(d: Any, k: Any, first: int, block: int) -> None:
     """Store d and the scales of eight groups from lanes `first` and up."""
     store_half(block + D, extract(d, first))
-    low, high = uint32(0), uint32(0)
-    for group in range(8):
-        six = uint32(int32(extract(k, first + group)) + 32)
-        low |= (six & uint32(15)) << uint32(4 * group)
-        high |= (six >> uint32(4)) << uint32(2 * group)
-    store(block + SCALES_L, uint32(low))
-    store(block + SCALES_H, uint16(high))
+    store(block + SCALES_H, uint16(0))
+    store_multiples(block, k, first)
 
 
 def make_row_encoder(effort: str) -> Any:

@@ -4,10 +4,9 @@ scales of its groups of 32 columns. A bit of each group chooses its table (`quan
 Source: the block structures of ik_llama.cpp.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from numba import float32, int32, uint8, uint16, uint32, uint64
+from numba import float32, int32, uint8, uint16, uint64
 
 from quant.jit.vectors import (
     bitcast,
@@ -18,11 +17,8 @@ from quant.jit.vectors import (
     inline,
     load,
     load_half,
-    make_constant,
     splat,
-    store,
     u8x8,
-    u32x8,
 )
 from quant.packing.format_spec import FormatSpec
 from quant.packing.shifted_table import ShiftedTable, make_shifted_codes
@@ -57,39 +53,6 @@ def make_row_spec(
         header_bytes=header_bytes,
         row_scale={2: load_half, 4: float_row_scale}[header_bytes],
     )
-
-
-# --- IQ2_KS and IQ3_KS: the scales have five bits -----------------------------------------------------------------
-
-
-def make_five_bit_scales(scales_at: int, nibbles: Sequence[int], extra_at: int, first_bit: int) -> tuple[Any, Any]:
-    """Return the inlined functions scales(block) and store_scales(block, k, first).
-
-    The low bits of the scale of group g are nibble nibbles[g] of the four bytes at `scales_at`, the high one is bit
-    first_bit + g of the 16 bits at `extra_at`. A scale is the five bits minus 16. `store_scales` stores the integers
-    k, f32x16, of the eight lanes from `first` on; it adds bits to `extra`, which must be 0 there.
-    """
-    low_shifts = make_constant(u32x8, [4 * nibble for nibble in nibbles])
-    high_shifts, shifts = make_constant(u32x8, range(first_bit, first_bit + 8)), tuple(4 * each for each in nibbles)
-
-    @inline
-    def scales(block: int) -> Any:
-        low = (splat(u32x8, load(uint32, block + scales_at)) >> low_shifts()) & splat(u32x8, uint32(15))
-        extra = splat(u32x8, uint32(load(uint16, block + extra_at)) << uint32(4))
-        five = low | ((extra >> high_shifts()) & splat(u32x8, uint32(16)))
-        return convert(f32x8, convert(i32x8, five) - splat(i32x8, int32(16)))
-
-    @inline
-    def store_scales(block: int, k: Any, first: int) -> None:
-        low, high = uint32(0), uint16(0)
-        for group in range(8):
-            five = uint32(int32(extract(k, first + group)) + int32(16))
-            low |= (five & uint32(15)) << uint32(shifts[group])
-            high |= uint16(five >> uint32(4)) << uint16(first_bit + group)
-        store(block + scales_at, uint32(low))
-        store(block + extra_at, uint16(load(uint16, block + extra_at) | high))
-
-    return scales, store_scales
 
 
 # --- IQ4_KS, IQ4_KSS and IQ5_KS: the scales are odd numbers, and their bytes also hold the bits of the groups --------

@@ -5,14 +5,17 @@ of a format finds the combinations whose numbers, times s, are nearest to the we
 It stores the numbers, f32x16 for each column, at scratch + VALUES, and the indices for `make_transpose_indices`.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from llvmlite import ir
 from numba import int32
 
 from quant.encoders.searches.shifted_table import BY_COLUMN, SHIFTS, make_transpose_indices
 from quant.encoders.searches.table import make_nearest_entry
 from quant.encoders.searches.tiles import FREE, load_importance, load_weights
 from quant.encoders.vector_math import HUGE, broadcast, safe_reciprocals
+from quant.jit.emit import constant
 from quant.jit.vectors import (
     absolute,
     convert,
@@ -20,7 +23,9 @@ from quant.jit.vectors import (
     fma,
     i32x16,
     inline,
+    intrinsic,
     load,
+    lowering,
     maximum,
     minimum,
     select,
@@ -145,3 +150,55 @@ def make_even_fours(table: ShiftedTable) -> JointCodes:
                 store(scratch + BY_COLUMN + 16 * column, index_of(entry))
 
     return make_joint_codes(choose, COLUMNS)
+
+
+# --- IQ2_KL: two neighbouring numbers are one of 32 pairs ---------------------------------------------------------
+
+
+def make_nearest_pair(pairs: Sequence[tuple[int, int]]) -> Any:
+    """Make the inlined function nearest_pair(t, u, w, v), which finds the pair with the least w * (t - first)**2 +
+    v * (u - second)**2 in every lane.
+
+    It returns the first number plus OFFSET, the second one plus OFFSET times 256, and the index times 65536, i32x16.
+    """
+
+    def emit_errors(b: ir.IRBuilder, t: ir.Value, w: ir.Value, numbers: set[int]) -> dict[int, ir.Value]:
+        away = {number: b.fsub(t, constant(t.type, number)) for number in numbers}
+        return {number: b.fmul(w, b.fmul(each, each)) for number, each in away.items()}
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        t, u, w, v = args
+        firsts = emit_errors(b, t, w, {first for first, _ in pairs})
+        seconds = emit_errors(b, u, v, {second for _, second in pairs})
+        least, result = constant(t.type, HUGE), constant(i32x16.llvm, 0)
+        for index, (first, second) in enumerate(pairs):
+            error = b.fadd(firsts[first], seconds[second])
+            is_less = b.fcmp_ordered("<", error, least)
+            least = b.select(is_less, error, least)
+            entry = first + OFFSET | second + OFFSET << 8 | index << 16
+            result = b.select(is_less, constant(i32x16.llvm, entry), result)
+        return result
+
+    @intrinsic
+    def nearest_pair(typingctx: Any, t: Any, u: Any, w: Any, v: Any) -> Any:
+        return lowering(i32x16, [t, u, w, v], emit)
+
+    return nearest_pair
+
+
+def make_code_pairs(pairs: Sequence[tuple[int, int]]) -> JointCodes:
+    """Make the functions for columns 2k and 2k + 1 whose numbers are one of these pairs, which has one index."""
+    nearest_pair = make_nearest_pair(pairs)
+
+    @inline
+    def choose(scratch: int, s: Any) -> None:
+        inverse, eight = safe_reciprocals(s), splat(i32x16, int32(8))
+        for pair in range(COLUMNS // 2):
+            first, second = 2 * pair, 2 * pair + 1
+            t, u = in_steps(scratch, first, inverse), in_steps(scratch, second, inverse)
+            entry = nearest_pair(t, u, load_importance(scratch, first), load_importance(scratch, second))
+            store(scratch + VALUES + 64 * first, number_of(entry))
+            store(scratch + VALUES + 64 * second, number_of(entry >> eight))
+            store(scratch + BY_COLUMN + 16 * pair, index_of(entry >> eight))
+
+    return make_joint_codes(choose, COLUMNS // 2)

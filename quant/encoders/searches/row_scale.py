@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from numba import float32
 
 from quant.encoders.encoder import ROW_NUMBERS
-from quant.encoders.searches.scales import argmax_lane, gain, round_to_f16, signed_absmax_of_lanes
-from quant.encoders.searches.tiles import importance_unit, make_load_tile
+from quant.encoders.searches.scales import argmax_lane, gain, ideal_trial, round_to_f16, signed_absmax_of_lanes
+from quant.encoders.searches.tiles import TRIALS, importance_unit, make_load_tile
 from quant.encoders.vector_math import safe_reciprocals
 from quant.jit.vectors import (
     extract,
@@ -50,6 +50,24 @@ class RowSearch(NamedTuple):
     try_neighbours: Any
     encode_groups: Any
     store_block: Any
+
+
+def make_best_scales(try_scales: Any) -> Any:
+    """Make the function find_scales of a `RowSearch` that takes the best trial and has no other numbers."""
+
+    @inline
+    def find_scales(scratch: int, numbers: int) -> Any:
+        scales, norms = ideal_trial(scratch + TRIALS, try_scales(scratch, scratch + TRIALS))
+        store(numbers, scales)
+        store(numbers + 64, norms)
+        return scales
+
+    return find_scales
+
+
+@inline
+def prepare_nothing(scratch: int, numbers: int) -> None:
+    """Do nothing, as `prepare` of a `RowSearch`: a tile has no other numbers."""
 
 
 @inline

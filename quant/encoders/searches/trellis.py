@@ -12,16 +12,15 @@ import numpy as np
 from numba import float32, int8, int32, int64, uint8, uint16, uint32
 
 from quant.encoders.encoder import TABLES
-from quant.encoders.searches.row_scale import COLUMNS, RowSearch, make_encode_rows
+from quant.encoders.searches.row_scale import COLUMNS, RowSearch, make_best_scales, make_encode_rows, prepare_nothing
 from quant.encoders.searches.scales import (
-    ideal_trial,
     make_integer_multiple,
     make_neighbours,
     make_try_neighbours,
     make_try_scales,
 )
 from quant.encoders.searches.table import make_nearest_entry
-from quant.encoders.searches.tiles import FREE, IMPORTANCE, TRIALS, WEIGHTS
+from quant.encoders.searches.tiles import FREE, IMPORTANCE, WEIGHTS
 from quant.encoders.trellis_points import CLUSTERS, TILE, PointSet
 from quant.encoders.vector_math import HUGE, safe_reciprocal
 from quant.jit.vectors import (
@@ -202,24 +201,6 @@ def make_fit(points: PointSet, has_signs: bool, effort: str) -> Any:
     return fit
 
 
-def make_find_scales(try_scales: Any) -> Any:
-    """Make the function find_scales of a `RowSearch`."""
-
-    @inline
-    def find_scales(scratch: int, numbers: int) -> Any:
-        scales, norms = ideal_trial(scratch + TRIALS, try_scales(scratch, scratch + TRIALS))
-        store(numbers, scales)
-        store(numbers + 64, norms)
-        return scales
-
-    return find_scales
-
-
-@inline
-def prepare(scratch: int, numbers: int) -> None:
-    """Do nothing: a tile has no other numbers."""
-
-
 class Multiples(NamedTuple):
     """The multiples of d that scales may be, as inlined functions of vectors: `magnitude` and `multiple` of a
     `RowSearch`, and the neighbours of a multiple. `largest` is the largest magnitude, and `reach` the number of
@@ -280,8 +261,8 @@ def make_encode_points(
         fit(scratch, scales)
 
     search = RowSearch(
-        find_scales=make_find_scales(make_try_scales(fit, COLUMNS, target_values)),
-        prepare=prepare,
+        find_scales=make_best_scales(make_try_scales(fit, COLUMNS, target_values)),
+        prepare=prepare_nothing,
         magnitude=magnitude,
         multiple=multiple,
         try_neighbours=make_try_neighbours(fit, lower, higher, reach),

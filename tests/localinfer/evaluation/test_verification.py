@@ -47,10 +47,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def all_formats(path: Path) -> Path:
     """Write a llama in which each matrix has another type."""
     names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    matrices = [f"blk.{layer}.{name}.weight" for layer in range(6) for name in names]
+    matrices = [f"blk.{layer}.{name}.weight" for layer in range(7) for name in names]
     types = (*quant.FLOAT_TYPES, *quant.BLOCK_TYPES)
     assert len(types) <= len(matrices)
-    return tiny_llama(path, n_layer=6, **dict(zip(matrices, types, strict=False)))
+    return tiny_llama(path, n_layer=7, **dict(zip(matrices, types, strict=False)))
 
 
 TINY: dict[str, Callable[[Path], Path]] = {"formats": all_formats, "llama": tiny_llama, "qwen3moe": tiny_qwen3moe}

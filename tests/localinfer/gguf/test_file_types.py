@@ -10,7 +10,7 @@ KNOWN = {each.name.removeprefix("ALL_").removeprefix("MOSTLY_"): each.value for 
 NEWEST = {"NVFP4": 39, "Q1_0": 40, "Q2_0": 41}  # missing in some versions of the package
 IK_LLAMA_CPP = {f"IQ{bits}_K": 136 + bits for bits in range(2, 7)} | {
     "IQ4_KS": 145, "IQ2_KS": 147, "IQ4_KSS": 148, "IQ5_KS": 150, "IQ3_KS": 154,
-    "IQ2_KT": 151, "IQ3_KT": 152, "IQ4_KT": 153, "IQ1_KT": 156,
+    "IQ2_KT": 151, "IQ3_KT": 152, "IQ4_KT": 153, "IQ2_KL": 155, "IQ1_KT": 156,
 }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def chosen(shape: Shape, recipe: str, **overrides: Any) -> dict[str, str]:
 
 IK_LLAMA_CPP = (
     *("IQ2_K", "IQ3_K", "IQ4_K", "IQ5_K", "IQ6_K", "IQ2_KS", "IQ3_KS", "IQ4_KS", "IQ5_KS"),
-    *("IQ4_KSS", "IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT"),
+    *("IQ2_KL", "IQ4_KSS", "IQ1_KT", "IQ2_KT", "IQ3_KT", "IQ4_KT"),
 )
 
 
@@ -90,7 +90,8 @@ def test_recipes_of_ik_llama_cpp() -> None:
     values = {name: chosen(SHAPES["llama, grouped"], name)["blk.0.attn_v.weight"] for name in IK_LLAMA_CPP[5:]}
     assert values == {
         "IQ2_KS": "IQ4_K", "IQ3_KS": "IQ4_KS", "IQ4_KS": "IQ5_K", "IQ5_KS": "IQ5_KS",
-        "IQ4_KSS": "IQ5_K", "IQ1_KT": "IQ1_KT", "IQ2_KT": "IQ4_K", "IQ3_KT": "IQ4_K", "IQ4_KT": "IQ5_K",
+        "IQ2_KL": "IQ4_KS", "IQ4_KSS": "IQ5_K",
+        "IQ1_KT": "IQ1_KT", "IQ2_KT": "IQ4_K", "IQ3_KT": "IQ4_K", "IQ4_KT": "IQ5_K",
     }
 
 
