@@ -86,7 +86,7 @@ def read_hparams(architecture: Architecture, config: JsonObject) -> HParams:
         if architecture.layer_type_tensors
         else (),
         ternary_scale_power=ternary_scale_power,
-        n_token_types=config.positive_int("type_vocab_size", MAX_TOKEN_TYPES, 1),
+        n_token_types=optional_count(config, "type_vocab_size", MAX_TOKEN_TYPES),
         n_labels=len(read_labels(config)),
         position_offset=position_offset,
         head_dim_full=head_dim_full,

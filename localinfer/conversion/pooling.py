@@ -21,7 +21,8 @@ def fields(folder: CheckpointFolder, architecture: Architecture, hparams: HParam
     if pooling:
         metadata["pooling_type"] = Field.uint32(POOLINGS.index(pooling))
     keys = {f"{architecture.name}.{key}": field for key, field in metadata.items()}
-    if "token_types" in architecture.model_tensors or architecture.name == "bert":  # llama.cpp's bert requires the key
+    has_types = "token_types" in architecture.model_tensors + architecture.optional_model_tensors
+    if (has_types and hparams.n_token_types) or architecture.name == "bert":  # llama.cpp's bert requires the key
         keys["tokenizer.ggml.token_type_count"] = Field.uint32(hparams.n_token_types)
     return keys
 

@@ -90,6 +90,8 @@ def read_rope(config: JsonObject, table: JsonObject, head_dim: int, n_ctx: int) 
     if n_rot % 2 or not n_rot:
         raise table.error("partial_rotary_factor", f"rotates {n_rot} values of a head; must be a positive even number")
     plain = RopeMetadata(n_rot, table.positive_float("rope_theta", 10_000.0))
+    if kind == "ntk" and config.get("model_type", str, "") != "new":  # other models may mean another formula
+        raise table.error("rope_type", "'ntk' is supported in GTE only", UnsupportedError)
     if kind not in SCALING_TYPES:
         what = f"{printable(repr(kind), 40)} is not supported (only {', '.join(SCALING_TYPES)})"
         raise table.error("rope_type", what, UnsupportedError)
@@ -116,6 +118,17 @@ def linear(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: i
     """Return linear scaling: positions are divided by a factor."""
     fields = {"type": Field.text("linear"), "factor": Field.float32(table.positive_float("factor"))}
     return RopeMetadata(plain.n_rot, plain.theta, fields)
+
+
+def ntk(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
+    """Return the NTK scaling of GTE: the base is multiplied by the factor, and positions are divided by its power
+    2 / n_rot. Source: the class `NTKScalingRotaryEmbedding` of its checkpoints.
+    """
+    if table.values.get("mixed_b") is not None:
+        raise table.error("mixed_b", "is not supported", UnsupportedError)
+    factor = table.positive_float("factor")
+    fields = {"type": Field.text("linear"), "factor": Field.float32(factor ** (2 / plain.n_rot))}
+    return RopeMetadata(plain.n_rot, plain.theta * factor, fields)
 
 
 def yarn(table: JsonObject, plain: RopeMetadata, original_n_ctx: int, n_ctx: int) -> RopeMetadata:  # noqa: ARG001
@@ -245,6 +258,7 @@ SCALING_TYPES: dict[str, Callable[[JsonObject, RopeMetadata, int, int], RopeMeta
     "default": default,
     "mrope": default,  # the former name of RoPE with sections
     "linear": linear,
+    "ntk": ntk,
     "yarn": yarn,
     "llama3": llama3,
     "longrope": longrope,

@@ -13,7 +13,7 @@ from localinfer.tokenizer.vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Voca
 WHITESPACE = " \t\n\v\f\r"
 MASKS = (  # key, substrings of its value, the token that strips whitespace to its left
     ("tokenizer.ggml.pre", ("jina-v2-de", "jina-v2-es", "jina-v2-code"), "<mask>"),
-    ("general.architecture", ("nomic-bert-moe", "jina-bert-v3"), "<mask>"),
+    ("general.architecture", ("nomic-bert-moe", "jina-bert-v3", "gte"), "<mask>"),
     ("general.name", ("modern-bert",), "[MASK]"),
 )
 PHI3 = ("phi-3", "phi3")  # substrings of general.name: all special tokens but these strip to their right

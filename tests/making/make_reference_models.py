@@ -1978,7 +1978,7 @@ def write_and_load(name: str, spec: Spec) -> Any:
     }
     write(name, described)
     if spec.saved:
-        return load_checkpoint(name, type(model))
+        return load_checkpoint(name, type(model), spec.config)
     weights = spec.computed(reference_models.weights(name, reference_models.read_description(name)))
     weights |= {key: reference_models.values(f"{name}/{key}", shape, 1.0) for key, shape in vision.items()}
     remaining = model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()}, strict=False)
@@ -1994,11 +1994,11 @@ def saved_shapes(model: Any) -> Shapes:
         return {key: values.shape for key, values in load_file(Path(folder) / "model.safetensors").items()}
 
 
-def load_checkpoint(name: str, model_class: Any) -> Any:
-    """Return the model of transformers with the weights of the checkpoint."""
+def load_checkpoint(name: str, model_class: Any, config: Any) -> Any:
+    """Return the model of transformers with the weights of the checkpoint, whose own config.json may be another."""
     with tempfile.TemporaryDirectory() as folder:
         path = reference_models.checkpoint(name, Path(folder))
-        return model_class.from_pretrained(path, attn_implementation="eager").float().eval()
+        return model_class.from_pretrained(path, config=config, attn_implementation="eager").float().eval()
 
 
 def text_of(spec: Spec) -> Any:

@@ -162,6 +162,37 @@ JINA_BERT_V3 = Architecture(  # without its LoRA adapters
     required_values={"position_embedding_type": "rotary"},
     defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "hidden_act": "gelu", "type_vocab_size": 1},
 )  # fmt: skip
+GTE = replace(
+    BERT,
+    name="gte",
+    name_map_architecture="bert",
+    layer_tensors=(
+        *FUSED_QKV, *GATED_FFN, "ffn_down.bias", *BERT_NORMS, *biases(*FUSED_QKV, *BERT_NORMS),
+    ),
+    model_tensors=("token_embd_norm", "token_embd_norm.bias"),
+    optional_model_tensors=("token_types",),
+    shapes={"ffn_up_gate": ("n_gate_and_up", "n_embd")},
+    fused_sources=dict.fromkeys(("ffn_gate", "ffn_up"), "ffn_up_gate"),
+    reorder={"ffn_up": reorder.first_half, "ffn_gate": reorder.second_half},
+    tensor_prefix="new.",
+    ignored_tensors=r"(pooler|classifier|lm_head)\..*",
+    tensor_names={
+        "attention.qkv_proj": "attn_qkv", "attention.o_proj": "attn_output", "attn_ln": "attn_output_norm",
+        "mlp.up_gate_proj": "ffn_up_gate", "mlp.down_proj": "ffn_down", "mlp_ln": "layer_output_norm",
+    },
+    has_rope=True,
+    required_values={"position_embedding_type": "rope", "layer_norm_type": "layer_norm", "logn_attention_scale": False},
+    defaults={**BERT.defaults, "type_vocab_size": 1},
+)  # fmt: skip
+GTE_RERANKER = replace(
+    GTE,
+    model_tensors=(*GTE.model_tensors, *CLASSIFIER),
+    ignored_tensors="",
+    tensor_names={**GTE.tensor_names, **BERT_RERANKER.tensor_names},
+)
+GTE_OF_TRANSFORMERS, GTE_RERANKER_OF_TRANSFORMERS = (
+    replace(each, tensor_prefix="gte.") for each in (GTE, GTE_RERANKER)
+)
 EUROBERT = Architecture(
     name="eurobert",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *GATED_FFN),
@@ -230,6 +261,12 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "XLMRobertaModel": roberta,
     "JinaBertModel": JINA_BERT_V2,
     "JinaBertForMaskedLM": JINA_BERT_V2,
+    "NewModel": GTE,
+    "NewForMaskedLM": GTE,
+    "NewForSequenceClassification": GTE_RERANKER,
+    "GteModel": GTE_OF_TRANSFORMERS,
+    "GteForMaskedLM": GTE_OF_TRANSFORMERS,
+    "GteForSequenceClassification": GTE_RERANKER_OF_TRANSFORMERS,
     "NeoBERT": NEO_BERT,
     "NeoBERTLMHead": NEO_BERT,
     "EuroBertModel": EUROBERT,

@@ -17,6 +17,7 @@ from localinfer import naive
 from localinfer.conversion import open_checkpoint
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.rope import read_ropes
+from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF, StringArray, open_gguf
 from localinfer.gguf.source import Source
 from localinfer.options import Options
@@ -170,6 +171,18 @@ def test_yarn_metadata(tmp_path: Path) -> None:
         "qwen3.rope.scaling.factor": 4.0,
         "qwen3.rope.scaling.original_context_length": 64,
     }
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "match"),
+    [("new", {"mixed_b": 0.3}, "mixed_b: is not supported"), ("qwen3", {}, "'ntk' is supported in GTE only")],
+)
+def test_other_ntk_scaling_is_refused(model_type: str, more: dict[str, float], match: str, tmp_path: Path) -> None:
+    folder = copy_checkpoint("qwen3", tmp_path)
+    scaling = {"model_type": model_type, "rope_scaling": {"type": "ntk", "factor": 8.0, **more}, "rope_parameters": {}}
+    edit_json(folder / "config.json", lambda config: config.update(scaling))
+    with pytest.raises(UnsupportedError, match=match):
+        open_checkpoint(folder)
 
 
 def test_ignored_window_warns(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tokenizers
 from checkpoints import as_f32
+from safetensors.numpy import save_file
 from tokenizer_texts import tricky
 
 import localinfer
@@ -117,3 +118,44 @@ def test_command_sorts_by_score(path: Path, capsys: pytest.CaptureFixture[str]) 
     order = np.argsort(EXPECTED["scores"][query][:4])[::-1][:3]
     assert [each["index"] for each in best] == order.tolist()
     assert [each["document"] for each in best] == [DOCUMENTS[index] for index in order]
+
+
+def gte_reranker(folder: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """Write a checkpoint of the class of gte-multilingual-reranker-base over this one, and return its tensors."""
+    rng, n, n_ff = np.random.default_rng(0), 32, 64
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    own = {
+        "architectures": ["NewForSequenceClassification"], "model_type": "new", "num_hidden_layers": 1,
+        "position_embedding_type": "rope", "rope_theta": 2e4, "rope_scaling": {"type": "ntk", "factor": 8.0},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config | own), encoding="utf-8")
+    layer = "new.encoder.layer.0"
+    shapes = {
+        "new.embeddings.word_embeddings.weight": (config["vocab_size"], n),
+        "new.embeddings.token_type_embeddings.weight": (1, n),
+        f"{layer}.attention.qkv_proj.weight": (3 * n, n), f"{layer}.attention.qkv_proj.bias": (3 * n,),
+        f"{layer}.attention.o_proj.weight": (n, n), f"{layer}.attention.o_proj.bias": (n,),
+        f"{layer}.mlp.up_gate_proj.weight": (2 * n_ff, n),
+        f"{layer}.mlp.down_proj.weight": (n, n_ff), f"{layer}.mlp.down_proj.bias": (n,),
+        "new.pooler.dense.weight": (n, n), "new.pooler.dense.bias": (n,),
+        "classifier.weight": (1, n), "classifier.bias": (1,),
+    }  # fmt: skip
+    for norm in ("new.embeddings.LayerNorm", f"{layer}.attn_ln", f"{layer}.mlp_ln"):
+        shapes |= {f"{norm}.weight": (n,), f"{norm}.bias": (n,)}
+    tensors = {name: rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+def test_scores_of_gte_are_those_of_its_pooler_and_classifier(tmp_path: Path) -> None:
+    """The states of its encoder are compared with transformers elsewhere."""
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "gte"))
+    tensors = gte_reranker(folder)
+    reference = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    query, document = "What is a panda?", "It is a bear."
+    with localinfer.load(as_f32(folder, tmp_path / "gte.gguf"), **EXACT) as model:
+        [state] = model.embed([reference.encode(query, document).ids], pooling="cls", normalize=False)
+        [ranked] = model.rerank(query, [document])
+    dense = np.tanh(tensors["new.pooler.dense.weight"] @ state + tensors["new.pooler.dense.bias"])
+    [score] = tensors["classifier.weight"] @ dense + tensors["classifier.bias"]
+    assert ranked.score == pytest.approx(score, abs=1e-4)
