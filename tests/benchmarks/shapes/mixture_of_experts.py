@@ -5,8 +5,8 @@
     python tests/benchmarks/shapes/mixture_of_experts.py /dev/shm deepseek2  # DeepSeek-V2-Lite alone
     python tests/benchmarks/speed.py /dev/shm/deepseek2.gguf -t 2 -d 4096
 
-Each model has two layers and a small vocabulary, because the benchmark measures the layers, and DeepSeek-V3.2 16 of its
-256 experts. Needs the dependency group `test`.
+Each model has two layers and a small vocabulary, because the benchmark measures the layers, and DeepSeek-V3.2 and
+V4-Flash 16 of their 256 experts. Needs the dependency group `test`.
 """
 
 import sys
@@ -22,6 +22,7 @@ import tiny  # noqa: E402
 from synthetic import vocabulary, write_file  # noqa: E402
 
 N_LAYER, N_VOCAB = 2, 4096
+FLOATS = ("gate_inp", "hc_", "_ape", "indexer.proj")  # in the names of matrices in F32
 RANK, PLAIN, TURNING = 512, 128, 64  # multi-head latent attention of DeepSeek-V2-Lite
 LATENT: dict[str, tiny.Metadatum] = {
     "attention.key_length": RANK + TURNING,
@@ -45,6 +46,30 @@ SPARSE: dict[str, tiny.Metadatum] = LATENT | {
     "expert_gating_func": 2,
     "expert_weights_norm": True,
     "expert_weights_scale": 2.5,
+}
+RUNS, STREAMS, OUTPUT_GROUPS, OUTPUT_RANK, NARROW = (4, 128), 4, 8, 1024, 1024  # of DeepSeek-V4-Flash
+COMPRESSED: dict[str, tiny.Metadatum] = {
+    "attention.sliding_window": 128,
+    "attention.q_lora_rank": NARROW,
+    "attention.output_group_count": OUTPUT_GROUPS,
+    "attention.output_lora_rank": OUTPUT_RANK,
+    "attention.indexer.head_count": INDEXER_HEADS,
+    "attention.indexer.key_length": INDEXER_LENGTH,
+    "attention.indexer.top_k": 512,
+    "attention.compress_ratios": tiny.Field("ARRAY", list(RUNS), "INT32"),
+    "attention.compress_rope_freq_base": 160_000.0,
+    "hyper_connection.count": STREAMS,
+    "hyper_connection.sinkhorn_iterations": 20,
+    "hyper_connection.epsilon": 1e-6,
+    "hash_layer_count": 0,
+    "swiglu_clamp_exp": tiny.Field("ARRAY", [10.0] * N_LAYER, "FLOAT32"),
+    "swiglu_clamp_shexp": tiny.Field("ARRAY", [10.0] * N_LAYER, "FLOAT32"),
+    "embedding_length_out": STREAMS * 4096,
+    "rope.dimension_count": TURNING,
+    "expert_shared_count": 1,
+    "expert_gating_func": 4,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 1.5,
 }
 
 
@@ -76,8 +101,12 @@ class MixtureShape:
             }
             shapes |= {
                 "gpt-oss": self.of_gpt_oss, "qwen3moe": self.of_qwen3, "deepseek2": self.of_deepseek2,
-                "deepseek32": self.of_deepseek32,
+                "deepseek32": self.of_deepseek32, "deepseek4": self.of_deepseek4,
             }[name](blk)  # fmt: skip
+        if name == "deepseek4":
+            streams = STREAMS * d.n_embd
+            shapes |= {"output_hc_fn.weight": (STREAMS, streams), "output_hc_base.weight": (STREAMS,)}
+            shapes["output_hc_scale.weight"] = (1,)
         return {key: shape for key, shape in shapes.items() if shape[0]}
 
     def of_qwen3(self, blk: str) -> dict[str, tuple[int, ...]]:
@@ -117,6 +146,40 @@ class MixtureShape:
             f"{blk}.indexer.proj.weight": (INDEXER_HEADS, n),
         }
 
+    def of_deepseek4(self, blk: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes for compressed attention, hyper-connections and a shared expert."""
+        d, run = self.dimensions, RUNS[int(blk[4:])]
+        n, heads, size = d.n_embd, d.n_head, d.head_dim
+        mixed = STREAMS * (STREAMS + 2)
+        connections = {"fn": (mixed, STREAMS * n), "base": (mixed,), "scale": (3,)}
+        compressors = {"attn": size, "indexer": INDEXER_LENGTH} if run == RUNS[0] else {"attn": size}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for kind, length in compressors.items():
+            width = 2 * length if run == RUNS[0] else length  # of two overlapping runs
+            shapes |= {f"{kind}_compressor_{each}.weight": (width, n) for each in ("kv", "gate")}
+            shapes |= {f"{kind}_compressor_ape.weight": (run, width), f"{kind}_compressor_norm.weight": (length,)}
+        if run == RUNS[0]:
+            shapes["indexer.attn_q_b.weight"] = (INDEXER_HEADS * INDEXER_LENGTH, NARROW)
+            shapes["indexer.proj.weight"] = (INDEXER_HEADS, n)
+        shapes |= dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight"), (0, n))
+        shapes |= {f"hc_{each}_{name}.weight": shape for each in ("attn", "ffn") for name, shape in connections.items()}
+        shapes |= {
+            "ffn_norm.weight": (n,),
+            "attn_sinks.weight": (heads,),
+            "attn_q_a.weight": (NARROW, n),
+            "attn_q_a_norm.weight": (NARROW,),
+            "attn_q_b.weight": (heads * size, NARROW),
+            "attn_kv.weight": (size, n),
+            "attn_kv_a_norm.weight": (size,),
+            "attn_output_a.weight": (OUTPUT_GROUPS * OUTPUT_RANK, heads * size // OUTPUT_GROUPS),
+            "attn_output_b.weight": (n, OUTPUT_GROUPS * OUTPUT_RANK),
+            "exp_probs_b.bias": (self.n_expert,),
+            "ffn_gate_shexp.weight": (self.width, n),
+            "ffn_up_shexp.weight": (self.width, n),
+            "ffn_down_shexp.weight": (n, self.width),
+        }
+        return {f"{blk}.{key}": shape for key, shape in shapes.items()}
+
     def latent(self, blk: str, shared_experts: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes for multi-head latent attention and shared experts, without those for queries."""
         n, heads, shared = self.dimensions.n_embd, self.dimensions.n_head, shared_experts * self.width
@@ -134,7 +197,7 @@ class MixtureShape:
         }
 
     def type_of(self, name: str, shape: tuple[int, ...]) -> str:
-        if len(shape) == 1 or name.endswith(".bias") or "gate_inp" in name:
+        if len(shape) == 1 or name.endswith(".bias") or any(part in name for part in FLOATS):
             return "F32"
         kind = self.experts if "_exps" in name else self.others
         return "Q5_0" if kind == "Q4_K" and shape[-1] % 256 else kind
@@ -149,7 +212,7 @@ class MixtureShape:
             "expert_used_count": self.n_used,
             "expert_feed_forward_length": self.width,
             **({"attention.sliding_window": d.sliding_window} if d.sliding_window else {}),
-            **{"deepseek2": LATENT, "deepseek32": SPARSE}.get(name, {}),
+            **{"deepseek2": LATENT, "deepseek32": SPARSE, "deepseek4": COMPRESSED}.get(name, {}),
         }
         return (
             tiny.common_metadata(name, d) | {f"{name}.{key}": keys[key] for key in keys} | vocabulary(N_VOCAB)
@@ -181,6 +244,12 @@ MIXTURES = {
             n_layer=N_LAYER, n_embd=7168, n_ff=18432, n_head=128, n_head_kv=1, head_dim=PLAIN, n_ctx=32768, tied=False
         ),
         n_expert=16, n_used=8, width=2048, experts="Q4_K", others="Q4_K",
+    ),
+    "deepseek4": MixtureShape(
+        tiny.Dimensions(
+            n_layer=N_LAYER, n_embd=4096, n_ff=2048, n_head=64, n_head_kv=1, head_dim=512, n_ctx=32768, tied=False
+        ),
+        n_expert=16, n_used=6, width=2048, experts="Q4_K", others="Q4_K",
     ),
 }  # fmt: skip
 
