@@ -28,5 +28,6 @@ def build(g: Builder[X]) -> None:
         logit_scale=g.hparams.positive("logit_scale", 1.0),
         router=read_router(g, "sigmoid"),
         averages_experts=True,
+        mtp_states="normed",
     )
     build_decoder(g, spec)

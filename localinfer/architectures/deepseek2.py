@@ -27,4 +27,4 @@ def latent_decoder(g: Builder[X], router: Router | None) -> None:
     def mixer(blk: Block, h: X) -> BranchOutput[X]:
         return BranchOutput(latent_attention(g, h, blk, shape, attention), "attn_output")
 
-    build_decoder(g, DecoderSpec(attention=attention, router=router), mixer)
+    build_decoder(g, DecoderSpec(attention=attention, router=router, mtp_states="normed"), mixer)

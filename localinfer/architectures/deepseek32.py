@@ -32,7 +32,7 @@ def sparse_decoder(g: Builder[X], pairs: str, has_indexer: Sequence[bool]) -> No
         y = latent_attention(g, h, blk, shape, dense if is_mtp_layer else sparse, selects)
         return BranchOutput(y, "attn_output")
 
-    build_decoder(g, DecoderSpec(attention=sparse, router=read_router(g, "sigmoid")), mixer)
+    build_decoder(g, DecoderSpec(attention=sparse, router=read_router(g, "sigmoid"), mtp_states="normed"), mixer)
 
 
 def read_indexer(g: Builder[X], pairs: str) -> Callable[[Block, X, X], None]:

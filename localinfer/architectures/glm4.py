@@ -8,5 +8,5 @@ from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
 
 def build(g: Builder[X]) -> None:
     """Biases are used where the file has them."""
-    spec = DecoderSpec(attention=AttentionSpec(rope_of_file(g, "interleaved")), post_norms=POST_NORMS)
-    build_decoder(g, spec)
+    attention = AttentionSpec(rope_of_file(g, "interleaved"))
+    build_decoder(g, DecoderSpec(attention=attention, post_norms=POST_NORMS, mtp_states="normed"))

@@ -17,5 +17,6 @@ def build(g: Builder[X]) -> None:
         attention=AttentionSpec(rope_of_file(g, "halves"), head_norm=head_norm),
         pre_norms=NORMS,
         router=router,
+        mtp_states="normed",
     )
     build_decoder(g, spec)

@@ -9,4 +9,5 @@ from localinfer.graph.mixture_of_experts import read_router
 def build(g: Builder[X]) -> None:
     """Decoder with a sigmoid router, whose weights are normalized and scaled as the metadata specifies."""
     attention = AttentionSpec(g.rope("halves"), head_norm="before_rope")
-    build_decoder(g, DecoderSpec(attention=attention, router=read_router(g, "sigmoid", normed=True)))
+    router = read_router(g, "sigmoid", normed=True)
+    build_decoder(g, DecoderSpec(attention=attention, router=router, mtp_states="normed"))

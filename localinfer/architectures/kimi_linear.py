@@ -47,4 +47,5 @@ def delta_decoder(g: Builder[X], shape: Recurrence, rope: Rope | None) -> None:
             g.per_head.gate(y, g.matmul(h, f"{blk}attn_gate", blk.heads.count), blk.heads.count, "sigmoid")
         return BranchOutput(y, "attn_output")
 
-    build_decoder(g, DecoderSpec(attention=attention, router=read_router(g, "sigmoid", normed=True)), mixer)
+    router = read_router(g, "sigmoid", normed=True)
+    build_decoder(g, DecoderSpec(attention=attention, router=router, mtp_states="normed"), mixer)

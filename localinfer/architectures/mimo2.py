@@ -7,14 +7,14 @@ from localinfer.graph.attention import qkv, rope_swa, sliding_layers, sliding_wi
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
-from localinfer.graph.properties.mtp import read_mtp_windows
+from localinfer.graph.properties.mtp import read_mtp_window
 
 
 def build(g: Builder[X]) -> None:
     """Decoder with a sigmoid router, whose weights are normalized, and dense first layers."""
     full, rope = AttentionSpec(g.rope("halves")), rope_swa(g, "halves", "rope.freq_base", "rope.dimension_count")
     local = replace(full, rope=rope, window=sliding_window(g))
-    specs = [local if sliding else full for sliding in (*sliding_layers(g, 0), *read_mtp_windows(g.properties))]
+    specs = [local if sliding else full for sliding in (*sliding_layers(g, 0), read_mtp_window(g.properties, True))]
     factor = g.hparams.positive("attention.value_scale", 1.0)
 
     def scaled_attention(blk: Block, h: X) -> BranchOutput[X]:
@@ -25,4 +25,4 @@ def build(g: Builder[X]) -> None:
         return BranchOutput(y, "attn_output")
 
     router = read_router(g, "sigmoid", normed=True)
-    build_decoder(g, DecoderSpec(attention=specs, router=router, mtp_reads_residual=True), scaled_attention)
+    build_decoder(g, DecoderSpec(attention=specs, router=router, mtp_states="residual"), scaled_attention)

@@ -51,4 +51,5 @@ def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: boo
         return gated_attention(blk, h) if is_mtp_layer or not recurrent[blk.number] else gated_delta_net(blk, h)
 
     pre_norms = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}
-    build_decoder(g, DecoderSpec(attention=attention, pre_norms=pre_norms, router=router), mixer)
+    spec = DecoderSpec(attention=attention, pre_norms=pre_norms, router=router, mtp_states="normed")
+    build_decoder(g, spec, mixer)

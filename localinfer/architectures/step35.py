@@ -7,7 +7,7 @@ from localinfer.graph.attention import half_rope, rope_swa, sliding_layers, slid
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder, gated_attention
 from localinfer.graph.mixture_of_experts import limited_activations, read_router
-from localinfer.graph.properties.mtp import read_mtp_windows
+from localinfer.graph.properties.mtp import read_mtp_window
 
 
 def build(g: Builder[X]) -> None:
@@ -18,10 +18,10 @@ def build(g: Builder[X]) -> None:
     routed, others = (limited_activations(g, "limited_silu", f"swiglu_clamp_{key}") for key in ("exp", "shexp"))
     has_router = [g.tensors.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(g.block_count + 1)]
     spec = DecoderSpec(
-        attention=[local if each else full for each in (*sliding_layers(g, 0), *read_mtp_windows(g.properties))],
+        attention=[local if each else full for each in (*sliding_layers(g, 0), read_mtp_window(g.properties, False))],
         activation=[routed[number] if sparse else others[number] for number, sparse in enumerate(has_router)],
         shared_activation=others,
         router=read_router(g, "sigmoid", normed=True),
-        mtp_reads_residual=True,
+        mtp_states="residual",
     )
     build_decoder(g, spec, gated_attention(g, spec, "sigmoid"))

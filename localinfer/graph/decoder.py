@@ -62,18 +62,13 @@ class DecoderSpec:
     logit_cap: float = 0.0
     output_norm: str = "output_norm"
     n_deepstack: int = 0  # layers after which media rows are added to the residual stream
-    mtp_reads_residual: bool = False  # the MTP head's hidden states are those before the output norm
+    mtp_states: str = ""  # hidden states that the family's MTP heads read: "normed" or "residual" ("": there are none)
 
     def attention_of(self, blk: Block) -> AttentionSpec:
         """Return the attention of a layer."""
         if isinstance(self.attention, AttentionSpec):
             return self.attention
         return self.attention[min(blk.number, len(self.attention) - 1)]
-
-    @property
-    def mtp(self) -> MtpSpec:
-        """How the MTP head follows."""
-        return MtpSpec(self.output_norm, self.logit_scale, self.logit_cap, not self.mtp_reads_residual)
 
     def activation_of(self, blk: Block) -> str:
         """Return the activation of a layer."""
@@ -95,7 +90,9 @@ def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = Non
         if blk.number < spec.n_deepstack:
             g.embeddings.add_deepstack(x, blk.number)
     g.output.logits(x, scale=spec.logit_scale, cap=spec.logit_cap, norm=spec.output_norm)
-    g.output.add_mtp_head(x, apply_block, spec.mtp)
+    if spec.mtp_states:
+        mtp = MtpSpec(spec.output_norm, spec.logit_scale, spec.logit_cap, spec.mtp_states == "normed")
+        g.output.add_mtp_head(x, apply_block, mtp)
 
 
 def apply_decoder_block(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None, blk: Block, x: X) -> None:

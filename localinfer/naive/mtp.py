@@ -15,10 +15,10 @@ def compute_mtp_states(
 ) -> Floats:  # fmt: skip
     """Return the states of the MTP head, if the file has one: row t depends on tokens 0 to t and on the hidden states
     before t. `x` is the residual stream."""
+    if not model.has(f"blk.{g.block_count}.nextn.eh_proj.weight"):
+        return np.zeros((0, 0))
     blk = read_mtp_block(g.properties)
     own = f"{blk}nextn."
-    if not model.has(f"{own}eh_proj.weight"):
-        return np.zeros((0, 0))
     states = g.norm(x, spec.norm) if spec.normed_states else x
     before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), states[:-1]])
     name = f"{own}embed_tokens" if model.has(f"{own}embed_tokens.weight") else "token_embd"

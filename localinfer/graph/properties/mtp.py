@@ -28,18 +28,24 @@ class MtpSpec(NamedTuple):
 
 def read_mtp_block(properties: ModelProperties) -> Block:
     """Return the first MTP layer. It has the heads that the file states for it, or those of the last layer with
-    attention."""
+    attention. Raises LocalInferError if it has none."""
     hparams, number = properties.hparams, properties.block_count
     blocks = number + mtp_layers(hparams)
-    if {blocks} == {len(each) for key in HEAD_ARRAYS if isinstance(each := array(hparams, key), np.ndarray)}:
-        return Block(number, read_attention_heads(hparams, properties.embedding_length, blocks)[number])
-    return Block(number, next(heads for heads in reversed(properties.attention_heads) if heads.count_kv))
+    arrays = [each for key in HEAD_ARRAYS if isinstance(each := array(hparams, key), np.ndarray)]
+    if number < blocks and {blocks} == {len(each) for each in arrays}:
+        candidates = [read_attention_heads(hparams, properties.embedding_length, blocks)[number]]
+    else:
+        candidates = [*reversed(properties.attention_heads)]
+    found = next((heads for heads in candidates if heads.count_kv), None)
+    if found is None:
+        raise hparams.error("attention.head_count_kv", "is 0 in the MTP layer; there must be at least one")
+    return Block(number, found)
 
 
-def read_mtp_windows(properties: ModelProperties) -> list[bool]:
-    """Return whether the MTP layers have a sliding window, if the file states it for them."""
+def read_mtp_window(properties: ModelProperties, default: bool) -> bool:
+    """Return whether the first MTP layer has a sliding window: `default` unless the file states it."""
     flags, number = array(properties.hparams, WINDOWS), properties.block_count
-    return [bool(flag) for flag in flags[number:]] if isinstance(flags, np.ndarray) else []
+    return bool(flags[number]) if isinstance(flags, np.ndarray) and len(flags) > number else default
 
 
 def mtp_norm(tensors: Tensors, blk: Block, spec: MtpSpec) -> str:

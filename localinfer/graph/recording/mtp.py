@@ -27,10 +27,10 @@ def build_mtp_head(
 ) -> DraftHead | None:
     """Build the MTP head after the output layer, if the file has one. `x` is the residual stream, and `apply_block`
     computes a layer."""
+    if not g.tensors.has(f"blk.{g.block_count}.nextn.eh_proj.weight"):
+        return None
     blk = read_mtp_block(g.properties)
     prefix = f"{blk}nextn."
-    if not g.tensors.has(f"{prefix}eh_proj.weight"):
-        return None
     graph, start_op = model.graph, len(model.graph.ops)
     states = g.norm(x, spec.norm) if spec.normed_states else x
     previous_rows, previous = previous_states(graph, states)

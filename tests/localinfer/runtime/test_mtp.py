@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
+import checkpoints
 import draft_head_models
 import numpy as np
 import pytest
@@ -163,3 +164,25 @@ def test_scheduled_engine_has_a_draft_head(tmp_path: Path) -> None:
         scheduled = ScheduledEngine(Scheduler(engine.runner))
         scheduled.evaluate(ids[:30])
         np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[30], 30)[0], expected)
+
+
+@pytest.mark.parametrize("name", ["apertus-mha", "dots3note-narrow", "lfm2"])
+def test_mtp_layers_of_other_families_are_ignored(name: str, tmp_path: Path) -> None:
+    """Their files may have such layers, which llama.cpp keeps, too. Lists for each layer do not cover them."""
+    path = checkpoints.as_type(reference_models.checkpoint(name, tmp_path), tmp_path / "model.gguf", "F32")
+    f, ids = open_gguf(path), reference_models.expected(name).ids
+    architecture, tensors, metadata = f.metadata["general.architecture"], dict(f.tensors), dict(f.metadata)
+    last = int(metadata[f"{architecture}.block_count"]) - 1
+    for each, tensor in f.tensors.items():
+        if each.startswith(f"blk.{last}."):
+            name = f"blk.{last + 1}.{each.split('.', 2)[2]}"
+            tensors[name] = replace(tensor, name=name)
+    joined = f"blk.{last + 1}.nextn.eh_proj.weight"
+    tensors[joined] = replace(f.tensors["token_embd.weight"], name=joined)
+    metadata |= {f"{architecture}.block_count": last + 2, f"{architecture}.nextn_predict_layers": 1}
+    with (
+        contextlib.closing(Engine.load(f, EXACT)) as plain,
+        contextlib.closing(Engine.load(replace(f, tensors=tensors, metadata=metadata), EXACT)) as engine,
+    ):
+        assert not engine.compiled_graph.has_draft_head
+        np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
