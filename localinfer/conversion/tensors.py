@@ -32,7 +32,7 @@ F32, I32 = TYPES["F32"], ggml.TYPE_NUMBERS["I32"]
 INTEGERS = ("ffn_gate_tid2eid",)
 MXFP4, NVFP4 = ggml.TYPE_NUMBERS["MXFP4"], ggml.TYPE_NUMBERS["NVFP4"]
 ALWAYS_F32 = re.compile(  # also if they are matrices
-    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a|indexer\.proj"
+    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a|indexer\.([qk]_)?proj"
     r"|time_mix_(lerp_fused|r_k|first|w[12]|decay_w[12])|(output_)?hc_(attn_|ffn_)?fn|\w+_compressor_ape"
 )
 # One filter per channel; checkpoints have an extra dimension of 1.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from localinfer.graph.properties.attention import AttentionSpec as AttentionSpec
+from localinfer.graph.properties.attention import BlockChoice as BlockChoice
 from localinfer.graph.properties.hyper_connections import HyperConnections as HyperConnections
 from localinfer.graph.properties.model_properties import Block as Block
 from localinfer.graph.properties.model_properties import ModelProperties
@@ -205,6 +206,11 @@ class Builder(ABC, Generic[X]):
         `q` are the heads of queries, [token][head][value], `weights` has a number for each head. Keys are one head, and
         are added to a cache of their own. With compression, they are those of compressed runs, after RoPE.
         """
+
+    @abstractmethod
+    def select_blocks(self, blk: Block, q: X, k: X, rope: Rope, blocks: BlockChoice) -> None:
+        """Choose blocks of positions likewise, for each key head with a head of queries of its own. See
+        `localinfer.kernels.attention.block_indexer`."""
 
     @abstractmethod
     def rotate(self, x: X, heads: int, rope: Rope) -> None:

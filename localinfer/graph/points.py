@@ -77,6 +77,8 @@ POINTS: Mapping[str, str] = {
     "indexer.attn_k": "keys of the indexer, before norm and RoPE",
     "indexer.k_norm": "keys of the indexer after their norm, before RoPE",
     "indexer.proj": "weights of the indexer's heads",
+    "indexer.q_proj": "queries of an indexer of blocks, before norm and RoPE",
+    "indexer.k_proj": "keys of an indexer of blocks, before norm and RoPE",
     "ssm_gate": "gates of a Mamba layer, before the activation function",
     "attn_gate": "gates of a gated delta net, or of the heads of latent attention, before the activation function",
     "ssm_conv1d": "convolution of a recurrent layer, after the activation function",

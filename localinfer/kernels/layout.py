@@ -32,6 +32,8 @@ MAX_DECODE_ROWS = 16  # maximum rows of a tile in small batches: query heads tha
 SEGMENT_WORDS = 3  # int64 words per segment: see `localinfer.kernels.segments`
 MIN_TILES_UNSPLIT = 32  # with fewer tiles of queries, threads divide the cache into chunks
 MIN_WHOLE_TILES = 8  # the same limit if the cache is a single chunk
+RADIX_DIGITS = 256  # of the radix selection of the largest scores: see `localinfer.kernels.attention.indexer`
+RADIX_BYTES = 8 * RADIX_DIGITS  # their counters
 
 
 def page_bytes(kind: str, dim: int, *, anchored: bool = False) -> int:

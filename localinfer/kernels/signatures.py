@@ -172,7 +172,7 @@ ATTENTION = KernelSignature.parse(
     "localinfer.kernels.attention.paged_attention:attention",
     "tokens q q_sink k_cache v_cache capacity entry_positions query_positions oldest newest segments sink_pages "
     "compressed_page group kv_heads key_size key_dim value_size value_dim scale:float cap:float attn_sinks slopes "
-    "biases chosen words chunk partial:out y:out q_out:out stop",
+    "biases chosen choices words chunk partial:out y:out q_out:out stop",
 )
 SCORE_POSITIONS = KernelSignature.parse(
     "localinfer.kernels.attention.indexer:score_positions",
@@ -182,6 +182,14 @@ SCORE_POSITIONS = KernelSignature.parse(
 CHOOSE_POSITIONS = KernelSignature.parse(
     "localinfer.kernels.attention.indexer:choose_positions",
     "tokens scores segments words compressed_page top_k chosen:out",
+)
+SCORE_PANELS = KernelSignature.parse(
+    "localinfer.kernels.attention.block_indexer:score_panels",
+    "tokens q heads dim k_cache entry_positions oldest newest sink_pages segments words size scores:out",
+)
+CHOOSE_BLOCKS = KernelSignature.parse(
+    "localinfer.kernels.attention.block_indexer:choose_blocks",
+    "tokens scores heads entry_positions query_positions segments words size top_k local places sink_blocks chosen:out",
 )
 COMBINE = KernelSignature.parse(
     "localinfer.kernels.attention.combine:combine",

@@ -134,6 +134,13 @@ def match_rms(y: Floats, x: Floats) -> Floats:
     return y * np.sqrt((x * x).mean(axis=1, keepdims=True) / squares)
 
 
+def largest(x: Floats, k: int) -> NDArray[np.bool_]:
+    """Return which values are among the k largest of the last axis. Of equal ones, the first count."""
+    result = np.zeros(x.shape, bool)
+    np.put_along_axis(result, np.argsort(-x, axis=-1, kind="stable")[..., :k], True, axis=-1)
+    return result
+
+
 def softmax(x: Floats) -> Floats:
     """Return the softmax over the last axis."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))

@@ -21,7 +21,7 @@ from localinfer.graph.builder import (
     MtpSpec,
     OutputOperations,
 )
-from localinfer.graph.properties.attention import AttentionSpec, relative_buckets
+from localinfer.graph.properties.attention import AttentionSpec, BlockChoice, relative_buckets
 from localinfer.graph.properties.direction import is_causal
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block, has_decoder
 from localinfer.graph.properties.rope import NO_ROPE, Rope
@@ -34,6 +34,7 @@ from localinfer.naive.formulas import (
     alibi,
     gated_activation,
     join_heads,
+    largest,
     layer_norm,
     relu,
     rms_norm,
@@ -76,7 +77,8 @@ class NumpyBuilder(PointBuilder):
         self.output = NumpyOutput(self)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
         self.residual: Floats | None = None
-        self.selected: NDArray[np.bool_] = np.ones((len(tokens), len(tokens)), bool)  # by `select_positions`
+        # by `select_positions` or `select_blocks`: for all key heads or for each of them, (choices, n_tokens, n_tokens)
+        self.selected: NDArray[np.bool_] = np.ones((1, len(tokens), len(tokens)), bool)
 
     def set_tokens(self, tokens: Sequence[int], *, causal: bool) -> None:
         """Compute the next operations for these tokens, from position 0 on."""
@@ -244,7 +246,7 @@ class NumpyBuilder(PointBuilder):
         if not spec.causal_media:
             mask |= self.media.later_rows()
         if spec.selected and compressed is None:
-            mask &= self.selected
+            mask = mask & self.selected.repeat(blk.heads.count // len(self.selected), axis=0)
         if spec.chunked:
             mask &= position[:, None] // window == position[None, :] // window
         scores = soft_cap(factor * scores, spec.cap) + alibi(blk.heads.count, spec.max_alibi_bias, position)
@@ -269,26 +271,36 @@ class NumpyBuilder(PointBuilder):
         if keys.size:
             keys = self.store_in_cache(blk, keys, None, 0.0, kind="compressed_")[0]
         keys, (scores, v, mask) = np.repeat(keys, blk.heads.count, axis=0), given
-        seen = self.selected if spec.selected else seen_runs(self.positions, spec.compression)
+        seen = self.selected[0] if spec.selected else seen_runs(self.positions, spec.compression)
         scores = np.concatenate([scores, q @ keys.transpose(0, 2, 1)], axis=2)
         return scores, np.concatenate([v, keys], axis=1), np.concatenate([mask, seen], axis=1)
 
     def select_positions(
         self, blk: Block, q: Floats, k: Floats, weights: Floats, spec: AttentionSpec, top_k: int  # noqa: ARG002
     ) -> None:
-        heads, coordinates, window = weights.shape[1], self.media.coordinates, self.model.n_ctx - self.model.sinks
+        products, seen = self.index_products(q, k, spec)
+        scores = (np.maximum(products, 0) * weights.T[:, :, None]).sum(axis=0, keepdims=True)
+        self.selected = largest(np.where(seen, scores, -np.inf), top_k) & seen
+
+    def select_blocks(self, blk: Block, q: Floats, k: Floats, rope: Rope, blocks: BlockChoice) -> None:  # noqa: ARG002
+        products, seen = self.index_products(q, k, AttentionSpec(rope))
+        block, scores = self.positions // blocks.size, np.where(seen, products, -np.inf)
+        starts = np.flatnonzero(np.diff(block, prepend=-1))
+        of_blocks = np.maximum.reduceat(scores, starts, axis=2)
+        back = block[:, None] - block[starts][None, :]  # from the token's own block
+        of_blocks[(back >= 0) & (back < blocks.local) & (of_blocks > -np.inf)] = np.inf
+        self.selected = largest(of_blocks, blocks.top_k)[..., block]
+
+    def index_products(self, q: Floats, k: Floats, spec: AttentionSpec) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return the products of an indexer's queries and keys, (heads, n_tokens, n_keys), and which keys each token
+        sees: those of positions or of compressed runs."""
+        coordinates, window = self.media.coordinates, self.model.n_ctx - self.model.sinks
         rope, run = spec.rope or NO_ROPE, spec.compression
-        queries = rotate(split_heads(q, heads), coordinates, rope)
+        queries = rotate(split_heads(q, q.shape[1] // k.shape[1]), coordinates, rope)
         if run:
-            keys, seen = k[run - 1 :: run], seen_runs(self.positions, run)
-        else:
-            [keys] = rotate(split_heads(k, 1), coordinates, rope)
-            seen = visible(self.positions, window if self.model.n_ctx else 0, self.model.sinks)
-        scores = (np.maximum(queries @ keys.T, 0) * weights.T[:, :, None]).sum(axis=0)
-        best = np.argsort(np.where(seen, -scores, np.inf), axis=1, kind="stable")[:, :top_k]
-        self.selected = np.zeros_like(seen)
-        np.put_along_axis(self.selected, best, True, axis=1)
-        self.selected &= seen
+            return queries @ k[run - 1 :: run].T, seen_runs(self.positions, run)
+        [keys] = rotate(split_heads(k, 1), coordinates, rope)
+        return queries @ keys.T, visible(self.positions, window if self.model.n_ctx else 0, self.model.sinks)
 
     def rotate(self, x: Floats, heads: int, rope: Rope) -> None:
         x[:] = join_heads(rotate(split_heads(x, heads), self.media.coordinates, rope))

@@ -58,7 +58,8 @@ class AttentionSpec:
     (`alibi_slopes`). `bias` names a tensor, (buckets, heads), with what is added to the score of a key at each distance
     (`relative_buckets`).
 
-    If `selected`, tokens only attend to the positions that a builder's `select_positions` chose last.
+    If `selected`, tokens only attend to the positions that a builder's `select_positions` or `select_blocks` chose
+    last.
 
     With `compression`, each run of so many positions also has one compressed key, which is its value, too, and to which
     tokens attend from the last position of the run on, whatever the window; if `selected`, only to those chosen.
@@ -78,6 +79,16 @@ class AttentionSpec:
     selected: bool = False
     compression: int = 0
     bias: str = ""
+
+
+@dataclass(frozen=True)
+class BlockChoice:
+    """The blocks of adjacent positions that a token attends to: `top_k` blocks of `size` positions each, the last
+    `local` ones up to its own, and those with the largest scores."""
+
+    size: int
+    top_k: int
+    local: int
 
 
 def alibi_slopes(heads: int, max_bias: float) -> NDArray[np.float64]:

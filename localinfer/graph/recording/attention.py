@@ -27,11 +27,10 @@ from localinfer.kernels.layout import (
     row_state_bytes,
     tile_rows,
 )
-from localinfer.kernels.signatures import APPEND, ATTENTION, CHOOSE_POSITIONS, COMBINE, ROPE, SCORE_POSITIONS
+from localinfer.kernels.signatures import APPEND, ATTENTION, COMBINE, ROPE
 from quant.jit.kernel import Constants
 
 LOG2_E = 1.4426950408889634  # the kernels compute 2^score
-RADIX_DIGITS = 256  # counters of the selection of positions
 
 
 class HeadNorms(NamedTuple):
@@ -104,8 +103,9 @@ class AttentionRecorder:
         self.rings: dict[tuple[int, bool, bool, int, bool, int], RingBuffer] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = graph.region(0)
-        # What `select_positions` writes, for all layers: the scores of entries, and bits of those that are chosen.
-        self._position_scores, self._chosen = graph.region(0), graph.region(0)
+        # What an indexer writes, for all layers (`localinfer.graph.recording.indexer`): scores, and the bits of entries
+        # that are chosen, once for all key heads of a token or `choices` times.
+        self.index_scores, self.chosen, self.choices = graph.region(0), graph.region(0), 1
         # int32 [batch]: the first and last position of the encoder's tokens, for each token of the batch.
         self.encoder_begin, self.encoder_last = (
             graph.region(4 * graph.batch if context.encoder_decoder else 0) for _ in range(2)
@@ -149,35 +149,19 @@ class AttentionRecorder:
             self._append_compressed(layer, compressed, ring, cache)
         return self._attend_op(layer, rotated, q_sink if q_sink is not q else rotated, ring, cache)
 
-    def select_positions(
-        self, layer: LayerAttention, q: Buffer, k: Buffer, weights: Buffer, top_k: int
-    ) -> None:
-        """Write keys to a cache of their own, and choose positions: see `localinfer.kernels.attention.indexer`."""
-        heads, rope, graph = layer.heads, layer.spec.rope or NO_ROPE, self.graph
-        ring, table, rotated = self._ring(layer, anchored=False), self._rope_table(rope), graph.buffer(q.n, q.rows)
+    def index(self, layer: LayerAttention, q: Buffer, k: Buffer) -> tuple[RingBuffer, Buffer, Region]:
+        """Rotate the queries of an indexer, and write its keys to a cache of their own. Return the ring buffer of the
+        positions that it may choose, the rotated queries and the keys."""
+        heads, rope = layer.heads, layer.spec.rope or NO_ROPE
+        ring, table, rotated = self._ring(layer, anchored=False), self._rope_table(rope), self.graph.buffer(q.n, q.rows)
         if layer.name not in self.caches:
-            self.caches[layer.name] = ring.add_layer(graph, heads, "f32", "f32", values=False)
+            self.caches[layer.name] = ring.add_layer(self.graph, heads, "f32", "f32", values=False)
         self._rope_queries(layer, q, rotated, table, table.rows, barrier=True)
         if layer.spec.compression:
             self._append_compressed(layer, k, ring, self.caches[layer.name])
         else:
             self._append(layer, k, None, table, ring, self.caches[layer.name])
-        words = ring.capacity // PAGE_SIZE
-        self._position_scores.nbytes = max(self._position_scores.nbytes, 4 * PAGE_SIZE * words * graph.batch)
-        self._chosen.nbytes = max(self._chosen.nbytes, 8 * words * graph.batch)
-        graph.need_scratch(8 * RADIX_DIGITS)
-        graph.op(
-            f"{layer.name}score", SCORE_POSITIONS, q.rows, chunks=(4, 32), q=rotated, weights=weights,
-            heads=heads.count, dim=heads.key, k_cache=self.caches[layer.name].k, entry_positions=ring.positions,
-            cost=CostModel(position_bytes=4 * heads.key, position_fmas=heads.count * heads.key),
-            oldest=ring.oldest, newest=ring.newest, sink_pages=ring.sink_entries // PAGE_SIZE,
-            compressed_page=ring.compressed_page, segments=ring.segments, words=words, scores=self._position_scores,
-        )  # fmt: skip
-        graph.op(
-            f"{layer.name}choose", CHOOSE_POSITIONS, q.rows, chunks=(1, 8), scores=self._position_scores,
-            segments=ring.segments, words=words, compressed_page=ring.compressed_page, top_k=top_k,
-            chosen=self._chosen,
-        )  # fmt: skip
+        return ring, rotated, self.caches[layer.name].k
 
     def rotate(self, x: Buffer, heads: int, rope: Rope) -> None:
         """Rotate heads, in place."""
@@ -335,7 +319,8 @@ class AttentionRecorder:
             attn_sinks=layer.sink_scores or 0,
             slopes=layer.alibi_slopes,
             biases=layer.biases or 0,
-            chosen=self._chosen if layer.spec.selected else 0,
+            chosen=self.chosen if layer.spec.selected else 0,
+            choices=self.choices,
             words=n_pages,
             chunk=chunk,
             partial=self._partial,

@@ -22,7 +22,7 @@ from localinfer.graph.builder import (
     RecurrentOperations,
 )
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.properties.attention import VALUE_GROUP, AttentionHeads, AttentionSpec, bias_rows
+from localinfer.graph.properties.attention import VALUE_GROUP, AttentionHeads, AttentionSpec, BlockChoice, bias_rows
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block
 from localinfer.graph.properties.rope import Rope, read_rope
@@ -31,6 +31,7 @@ from localinfer.graph.recording import matrix_products
 from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
 from localinfer.graph.recording.heads import HeadRecorder
+from localinfer.graph.recording.indexer import select_blocks, select_positions
 from localinfer.graph.recording.low_rank import add_low_rank
 from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.model_graph import ModelGraph
@@ -319,13 +320,25 @@ class GraphBuilder(Builder[Buffer]):
     def select_positions(
         self, blk: Block, q: Buffer, k: Buffer, weights: Buffer, spec: AttentionSpec, top_k: int
     ) -> None:
-        if k.n % VALUE_GROUP or (spec.rope and spec.rope.n_rot > k.n):
-            raise self.hparams.unsupported("attention.indexer.key_length", k.n)
-        layer = LayerAttention(f"{blk}indexer.", AttentionHeads(weights.n, 1, k.n, k.n), spec)
-        self.model.attention.select_positions(layer, q, k, weights, top_k)
+        select_positions(self.model, indexer(self.hparams, blk, q, k, spec), q, k, weights, top_k)
+
+    def select_blocks(self, blk: Block, q: Buffer, k: Buffer, rope: Rope, blocks: BlockChoice) -> None:
+        layer = indexer(self.hparams, blk, q, k, AttentionSpec(rope))
+        if layer.heads.count != blk.heads.count_kv:
+            what = f"is {layer.heads.count}; there are {blk.heads.count_kv} key heads"
+            raise self.hparams.error("attention.indexer.head_count", what)
+        select_blocks(self.model, layer, q, k, blocks)
 
     def rotate(self, x: Buffer, heads: int, rope: Rope) -> None:
         self.model.attention.rotate(x, heads, rope)
+
+
+def indexer(hparams: Hyperparameters, blk: Block, q: Buffer, k: Buffer, spec: AttentionSpec) -> LayerAttention:
+    """Return the indexer of a layer, whose heads of queries share the key. Raises UnsupportedError if its length is
+    not supported."""
+    if k.n % VALUE_GROUP or (spec.rope and spec.rope.n_rot > k.n):
+        raise hparams.unsupported("attention.indexer.key_length", k.n)
+    return LayerAttention(f"{blk}indexer.", AttentionHeads(q.n // k.n, 1, k.n, k.n), spec)
 
 
 def group_weights(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:

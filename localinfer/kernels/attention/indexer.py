@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from numba import float32, int32, int64, types
 
 from localinfer.kernels.attention.online_softmax import OLDEST_POSITION, visible
-from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
+from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, RADIX_DIGITS
 from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import f32x16, fma, inline, load, maximum, select, splat, store
@@ -29,7 +29,7 @@ PAGES_TOGETHER = 8  # pages of a work item
 TOGETHER = 4  # heads whose scores are computed together
 MINUS_INFINITY = float32(float("-inf"))
 OF_MINUS_INFINITY = 0x007FFFFF  # its ordered bits
-DIGITS, BITS = 256, 8  # of the radix selection
+BITS = 8  # of a digit of the radix selection
 
 
 class Panel(NamedTuple):
@@ -56,18 +56,26 @@ def add_head(total: Any, product: Any, weight: int) -> Any:
 
 
 @inline
+def four_products(panel: Panel, q: int) -> tuple[Any, Any, Any, Any]:
+    """Return the products of the queries of four adjacent heads with the keys of a panel."""
+    zero, stride = splat(f32x16, float32(0.0)), 4 * panel.dim
+    p0, p1, p2, p3 = zero, zero, zero, zero
+    for i in range(panel.dim):
+        keys, at = load(f32x16, panel.keys + 64 * i), q + 4 * i
+        p0 = fma(splat(f32x16, load(float32, at)), keys, p0)
+        p1 = fma(splat(f32x16, load(float32, at + stride)), keys, p1)
+        p2 = fma(splat(f32x16, load(float32, at + 2 * stride)), keys, p2)
+        p3 = fma(splat(f32x16, load(float32, at + 3 * stride)), keys, p3)
+    return p0, p1, p2, p3
+
+
+@inline
 def score_panel(panel: Panel, q: int, weights: int, heads: int) -> Any:
     """Return the scores of the keys of a panel for all heads of a query."""
-    total, zero, stride = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0)), 4 * panel.dim
+    total, stride = splat(f32x16, float32(0.0)), 4 * panel.dim
     whole = heads // TOGETHER * TOGETHER
     for head in range(0, whole, TOGETHER):
-        query, p0, p1, p2, p3 = q + stride * head, zero, zero, zero, zero
-        for i in range(panel.dim):
-            keys, at = load(f32x16, panel.keys + 64 * i), query + 4 * i
-            p0 = fma(splat(f32x16, load(float32, at)), keys, p0)
-            p1 = fma(splat(f32x16, load(float32, at + stride)), keys, p1)
-            p2 = fma(splat(f32x16, load(float32, at + 2 * stride)), keys, p2)
-            p3 = fma(splat(f32x16, load(float32, at + 3 * stride)), keys, p3)
+        p0, p1, p2, p3 = four_products(panel, q + stride * head)
         weight = weights + 4 * head
         total = add_head(add_head(total, p0, weight), p1, weight + 4)
         total = add_head(add_head(total, p2, weight + 8), p3, weight + 12)
@@ -76,25 +84,9 @@ def score_panel(panel: Panel, q: int, weights: int, heads: int) -> Any:
     return total
 
 
-def score_positions() -> Body:
-    """Make the kernel that stores the scores of the entries of each token's sequence, -inf for those that it does not
-    see. `weights` are [token][head]."""
-
-    @inline
-    def score_pages(args: Any, token: int, table: int, first: int, end: int) -> None:
-        q, weights = args.q + 4 * args.heads * args.dim * token, args.weights + 4 * args.heads * token
-        newest, panel_bytes = load(int32, args.newest + 4 * token), 4 * PANEL_KEYS * args.dim
-        for number in range(first, end):
-            page = int64(load(int32, table + 4 * number))
-            keys = args.k_cache + 4 * PAGE_SIZE * args.dim * page
-            positions = args.entry_positions + 4 * PAGE_SIZE * page
-            unlimited = number < args.sink_pages or args.compressed_page > 0
-            oldest = int32(OLDEST_POSITION) if unlimited else load(int32, args.oldest + 4 * token)
-            out = args.scores + 4 * PAGE_SIZE * (args.words * token + number)
-            for panel in range(PAGE_SIZE // PANEL_KEYS):
-                total = score_panel(Panel(keys + panel_bytes * panel, args.dim), q, weights, args.heads)
-                here = visible(positions + 64 * panel, oldest, newest)
-                store(out + 64 * panel, select(here, total, splat(f32x16, MINUS_INFINITY)))
+def make_score_tokens(score_pages: Any) -> Body:
+    """Make the kernel that calls score_pages(args, token, table, first, end) for the pages of each token's sequence, in
+    ranges: threads divide them."""
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         items, segments = 0, args.segments
@@ -107,11 +99,33 @@ def score_positions() -> Body:
             chunks = (pages + PAGES_TOGETHER - 1) // PAGES_TOGETHER
             for item in range(max(first_item - done, 0), min(end_item - done, count * chunks)):
                 page = PAGES_TOGETHER * (item % chunks)
-                first, end = max(page, args.compressed_page), min(page + PAGES_TOGETHER, pages)
-                score_pages(args, token + item // chunks, table, first, end)
+                score_pages(args, token + item // chunks, table, page, min(page + PAGES_TOGETHER, pages))
             token, done = token + count, done + count * chunks
 
     return body
+
+
+def score_positions() -> Body:
+    """Make the kernel that stores the scores of the entries of each token's sequence, -inf for those that it does not
+    see. `weights` are [token][head]."""
+
+    @inline
+    def score_pages(args: Any, token: int, table: int, first: int, end: int) -> None:
+        q, weights = args.q + 4 * args.heads * args.dim * token, args.weights + 4 * args.heads * token
+        newest, panel_bytes = load(int32, args.newest + 4 * token), 4 * PANEL_KEYS * args.dim
+        for number in range(max(first, args.compressed_page), end):
+            page = int64(load(int32, table + 4 * number))
+            keys = args.k_cache + 4 * PAGE_SIZE * args.dim * page
+            positions = args.entry_positions + 4 * PAGE_SIZE * page
+            unlimited = number < args.sink_pages or args.compressed_page > 0
+            oldest = int32(OLDEST_POSITION) if unlimited else load(int32, args.oldest + 4 * token)
+            out = args.scores + 4 * PAGE_SIZE * (args.words * token + number)
+            for panel in range(PAGE_SIZE // PANEL_KEYS):
+                total = score_panel(Panel(keys + panel_bytes * panel, args.dim), q, weights, args.heads)
+                here = visible(positions + 64 * panel, oldest, newest)
+                store(out + 64 * panel, select(here, total, splat(f32x16, MINUS_INFINITY)))
+
+    return make_score_tokens(score_pages)
 
 
 @inline
@@ -127,19 +141,31 @@ def kth_largest(scores: int, n: int, k: int, counters: int) -> tuple[int, int]:
     to the k largest: radix selection, digit by digit. `counters` is scratch memory."""
     prefix, wanted = 0, k
     for shift in range(32 - BITS, -1, -BITS):
-        for digit in range(DIGITS):
+        for digit in range(RADIX_DIGITS):
             store(counters + 8 * digit, int64(0))
         for i in range(n):
             bits = ordered_bits(scores + 4 * i)
             if bits >> (shift + BITS) == prefix:
-                at = counters + 8 * ((bits >> shift) & (DIGITS - 1))
+                at = counters + 8 * ((bits >> shift) & (RADIX_DIGITS - 1))
                 store(at, load(int64, at) + 1)
-        digit = DIGITS - 1
+        digit = RADIX_DIGITS - 1
         while digit > 0 and load(int64, counters + 8 * digit) < wanted:
             wanted -= load(int64, counters + 8 * digit)
             digit -= 1
         prefix = prefix << BITS | digit
     return prefix, wanted
+
+
+@inline
+def threshold_of_largest(scores: int, n: int, k: int, counters: int) -> tuple[int, int]:
+    """Return what the k largest of n scores are, or all that are not -inf if these are not more: those whose ordered
+    bits are above a threshold, and how many of those that are equal to it."""
+    seen, threshold, equal = 0, OF_MINUS_INFINITY, 0
+    for i in range(n):
+        seen += int64(ordered_bits(scores + 4 * i) > OF_MINUS_INFINITY)
+    if seen > k:
+        threshold, equal = kth_largest(scores, n, k, counters)
+    return threshold, equal
 
 
 def choose_positions() -> Body:
@@ -158,11 +184,7 @@ def choose_positions() -> Body:
                 for page in range(pages):
                     store(chosen + 8 * page, int64(-1))
                 scores, chosen = args.scores + 4 * PAGE_SIZE * (args.words * token + pages), chosen + 8 * pages
-                seen, threshold, equal = 0, OF_MINUS_INFINITY, 0
-                for i in range(n):
-                    seen += int64(ordered_bits(scores + 4 * i) > OF_MINUS_INFINITY)
-                if seen > args.top_k:
-                    threshold, equal = kth_largest(scores, n, args.top_k, scratch)
+                threshold, equal = threshold_of_largest(scores, n, args.top_k, scratch)
                 for page in range(n // PAGE_SIZE):
                     word = int64(0)
                     for entry in range(PAGE_SIZE):

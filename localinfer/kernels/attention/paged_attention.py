@@ -22,7 +22,8 @@ is 0. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
 the query, whose position is in `query_positions`, int32 each (ALiBi; Press et al., 2021). If `biased`, `biases` has
 what is added to base-2 scores at each distance, float32 [head][BIAS_ROW] (T5; Raffel et al., 2020).
 
-If `selected`, `chosen` has a bit for each entry that a token attends to, int64 [token][page], for `words` pages.
+If `selected`, `chosen` has a bit for each entry that a token attends to, int64 [token][choice][page], for `words`
+pages. There are as many `choices` as key heads, or one for all of them.
 
 The sizes of heads are arguments, so that models share kernels.
 """
@@ -89,7 +90,8 @@ def make_load_queries(variant: AttentionVariant) -> Any:
             if sloped:
                 store(tile.slopes + 4 * row, load(float32, args.slopes + 4 * query_head) * float32(LOG2_E))
             if selected:
-                store(tile.chosen + 8 * row, int64(args.chosen + 8 * args.words * token))
+                choice = args.choices * token + min(head, args.choices - 1)
+                store(tile.chosen + 8 * row, int64(args.chosen + 8 * args.words * choice))
             if biased:
                 store(tile.heads + 4 * row, int32(query_head))
             if sloped or biased:

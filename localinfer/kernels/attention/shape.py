@@ -14,8 +14,8 @@ class AttentionVariant:
 
     If `values_in_keys`, values are dimensions of the keys. Scores are soft-capped if `capped`, decrease with the
     distance of the key if `sloped`, and have a bias for each distance if `biased`. If `selected`, only the entries that
-    `localinfer.kernels.attention.indexer` has chosen for a token count. Tiles have `rows` rows, or `single`
-    rows in segments of one token. The output is quantized for tiles of `tile` tokens in `passes` passes
+    `localinfer.kernels.attention.indexer` or `block_indexer` has chosen for a token count. Tiles have `rows` rows, or
+    `single` rows in segments of one token. The output is quantized for tiles of `tile` tokens in `passes` passes
     (`quant.matmul.activations`).
     """
 

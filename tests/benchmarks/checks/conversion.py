@@ -25,6 +25,7 @@ from llama_cpp_engine import Llama  # noqa: E402
 
 KNOWN = {
     "phi3": "llama.cpp sees no window: the first 24 positions count",
+    "minimax-m3": "llama.cpp's flash attention has keys and values of dense layers in F16",
     "deci": "llama.cpp leaves out the attention of layers without a feed-forward network",
     "mellum-narrow": "llama.cpp rotates all layers with the base of those with full attention",
     "plamo3": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
@@ -51,6 +52,7 @@ KNOWN = {
 # not supported by llama.cpp, or not with these dimensions
 UNKNOWN = {"bitnet-b1.58", "ernie4_5-moe-interleaved", "gemma3n", "llama4", "umt5"}
 WITHIN = {"phi3": 24, "plamo2-narrow": 24, "smallthinker": 24}
+FLASH = {"minimax-m3", "minimax-m3-wide"}  # whose attention is only sparse with flash attention
 
 
 def main() -> None:
@@ -75,7 +77,8 @@ def by_llama_cpp(name: str) -> np.ndarray:
         # llama.cpp derives settings from the model's name, so that the name must be neutral.
         checkpoint = reference_models.checkpoint(name, Path(folder)).rename(Path(folder) / "tiny")
         path = checkpoints.as_f32(checkpoint, Path(folder) / "model.gguf")
-        with Llama(path, threads=1, n_ctx=len(ids), flash_attn="off", cache="f32") as llama:
+        flash_attn = "on" if name in FLASH else "off"
+        with Llama(path, threads=1, n_ctx=len(ids), flash_attn=flash_attn, cache="f32") as llama:
             prompt = [~token for token in ids if token < 0]  # of an encoder-decoder model
             if prompt:
                 llama.encode(prompt)

@@ -47,6 +47,8 @@ def test_kernel_reads_the_arguments_of_its_signature(path: str) -> None:
     if SIGNATURES[path] in (signatures.ATTENTION, signatures.COMBINE):
         helpers |= read_fields(parse_module("localinfer.kernels.attention.output"))
         helpers |= read_fields(parse_module("localinfer.kernels.attention.shape"))
+    if module == "localinfer.kernels.attention.block_indexer":
+        helpers |= read_fields(parse_module("localinfer.kernels.attention.indexer"))
     if kernel.startswith("recur_"):
         helpers |= read_fields(parse_module("localinfer.kernels.recurrent.state_matrix"))
     if parameters == set(PRODUCT_PARAMETERS):

@@ -121,7 +121,8 @@ class Layer:
         chosen: NDArray[np.bool_] | None = None, compressed_page: int = 0,
     ) -> Floats:  # fmt: skip
         """Return y (tokens, heads, head_dim) for q of the same shape, from the kernels for large or small batches.
-        Without segments, all tokens attend to all pages; of these only to the `chosen` entries, (tokens, capacity)."""
+        Without segments, all tokens attend to all pages; of these only to the `chosen` entries, (tokens, choices,
+        capacity)."""
         count, rows, single = len(q), tile_rows(self.group, is_prefill), tile_rows(self.group, large_batch=False)
         used = int(np.max(np.flatnonzero(self.positions != NEVER))) // PAGE_SIZE + 1
         segments = segments or [(count, range(used))]
@@ -143,7 +144,8 @@ class Layer:
             "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
             "attn_sinks": 0 if attn_sinks is None else attn_sinks, "slopes": 0 if slopes is None else slopes,
             "biases": 0 if buckets is None else bias_rows(buckets, causal=True),
-            "chosen": 0 if chosen is None else np.packbits(chosen, axis=1, bitorder="little"),
+            "chosen": 0 if chosen is None else np.packbits(chosen, axis=2, bitorder="little"),
+            "choices": 1 if chosen is None else chosen.shape[1],
             "words": self.capacity // PAGE_SIZE,
             "chunk": CHUNK,
             "partial": np.zeros(MIN_TILES_UNSPLIT * chunks * rows * row_state_bytes(self.wide), np.uint8), "y": y,
@@ -178,7 +180,7 @@ class Layer:
         slopes: Floats | None = None, buckets: Floats | None = None, hidden: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float64]:  # fmt: skip
         """Compute the same in float64 from the keys and values at these positions, of which tokens do not attend to the
-        `hidden` ones, (tokens, positions)."""
+        `hidden` ones, (query heads or 1, tokens, positions)."""
         query = q.astype(np.float64) if self.k_type in UNSCALED else transformed(q).astype(np.float64)
         anchors = None if self.bias is None else np.broadcast_to(self.bias, k.shape)
         entries = round_trip(k, self.k_type, anchors), round_trip(v, self.v_type)
@@ -189,7 +191,8 @@ class Layer:
         scores -= 0 if slopes is None else slopes[:, None, None].astype(np.float64) * back
         if buckets is not None:
             scores += buckets[relative_buckets(-back, len(buckets), causal=True)].transpose(2, 0, 1)
-        scores[:, (back < 0) | (back >= window) | (False if hidden is None else hidden)] = -np.inf
+        unseen = (back < 0) | (back >= window) | (np.zeros((1, 1, 1), bool) if hidden is None else hidden)
+        scores[np.broadcast_to(unseen, scores.shape)] = -np.inf
         sinks = np.full(len(scores), -np.inf) if attn_sinks is None else attn_sinks
         top = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
         weights, more = np.exp(scores - top), np.exp(sinks[:, None, None] - top)
@@ -264,16 +267,21 @@ def test_attention_agrees_with_float64(group: int, head_dim: int, k_type: str, v
 
 
 @pytest.mark.parametrize("is_prefill", [False, True])
-@pytest.mark.parametrize(("group", "k_type", "shared"), [(5, "f16", 0), (3, "f32", 64), (16, "q8_0", 64)])
-def test_tokens_attend_to_chosen_entries_only(group: int, k_type: str, shared: int, is_prefill: bool) -> None:
+@pytest.mark.parametrize(
+    ("group", "k_type", "shared", "choices"),
+    [(5, "f16", 0, 1), (3, "f32", 64, 1), (16, "q8_0", 64, 1), (5, "f16", 0, 2)],
+)
+def test_tokens_attend_to_chosen_entries_only(
+    group: int, k_type: str, shared: int, choices: int, is_prefill: bool
+) -> None:
     layer = Layer(group, 96, k_type, k_type, shared=shared)
     k, v, at = filled(layer, 400)
     positions, q = np.arange(370, 400, dtype=np.int32), 2 * normal(30, 2 * group, 96)
-    chosen = np.random.default_rng(1).random((30, layer.capacity)) < 0.02
-    chosen[:, :64] = False  # a page that no token attends to
-    chosen[np.arange(30), (positions + 300) % layer.capacity] = True
-    values = k if shared else v
-    expected = layer.reference(q, positions, k, values, at, hidden=~chosen[:, (at + 300) % layer.capacity])
+    chosen = np.random.default_rng(1).random((30, choices, layer.capacity)) < 0.02
+    chosen[..., :64] = False  # a page that no token attends to
+    chosen[np.arange(30), :, (positions + 300) % layer.capacity] = True
+    values, hidden = k if shared else v, ~chosen[..., (at + 300) % layer.capacity].swapaxes(0, 1)
+    expected = layer.reference(q, positions, k, values, at, hidden=hidden.repeat(2 * group // choices, axis=0))
     y = layer.attend(q, positions, chosen=chosen, is_prefill=is_prefill, n_threads=2)
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
