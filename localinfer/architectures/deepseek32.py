@@ -35,15 +35,28 @@ def sparse_decoder(g: Builder[X], pairs: str, has_indexer: Sequence[bool]) -> No
     build_decoder(g, DecoderSpec(attention=sparse, router=read_router(g, "sigmoid"), mtp_states="normed"), mixer)
 
 
-def read_indexer(g: Builder[X], pairs: str) -> Callable[[Block, X, X], None]:
+def read_indexer(
+    g: Builder[X], pairs: str, *, key_eps: float = KEY_EPS, at_end: bool = False
+) -> Callable[[Block, X, X], None]:
     """Return the indexer, a function of a layer, of its input, and of the input of its queries. It chooses the
-    positions that the attention of this layer and of later ones attends to."""
+    positions that the attention of this layer and of later ones attends to. Its rotary embedding rotates the first
+    values of a head, or the last ones if `at_end`."""
     sizes = (g.hparams.count(f"attention.indexer.{key}") for key in ("head_count", "key_length", "top_k"))
     rope, (heads, size, top_k) = g.rope(pairs, amplified=False), sizes
+    if at_end and rope.n_rot >= size:
+        raise g.hparams.error("attention.indexer.key_length", f"is {size}; more than {rope.n_rot} values are needed")
+
+    def rotated_first(x: X, heads: int) -> X:
+        """Return heads whose first values are rotated: products do not depend on the order of values."""
+        if not at_end:
+            return x
+        others, rotated = g.per_head.split(x, heads, size - rope.n_rot, rope.n_rot)
+        return g.per_head.join(heads, rotated, others)
 
     def select(blk: Block, h: X, narrow: X) -> None:
         q = g.matmul(narrow, f"{blk}indexer.attn_q_b", heads * size)
-        k = g.norm(g.matmul(h, f"{blk}indexer.attn_k", size), f"{blk}indexer.k_norm", layer_norm_eps=KEY_EPS)
-        g.select_positions(blk, q, k, g.matmul(h, f"{blk}indexer.proj", heads), AttentionSpec(rope), top_k)
+        k = g.norm(g.matmul(h, f"{blk}indexer.attn_k", size), f"{blk}indexer.k_norm", layer_norm_eps=key_eps)
+        q, k, weights = rotated_first(q, heads), rotated_first(k, 1), g.matmul(h, f"{blk}indexer.proj", heads)
+        g.select_positions(blk, q, k, weights, AttentionSpec(rope), top_k)
 
     return select

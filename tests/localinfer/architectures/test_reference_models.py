@@ -27,11 +27,11 @@ DIFFERENT = [
     "arwkv7-plain", "bailingmoe3-narrow", "cohere2moe", "command-r-plus", "deci", "deepseek2", "deepseek3",
     "deepseek32", "deepseek4", "deepseek4-runs", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba",
     "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "gpt-oss", "gpt2",
-    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "kimi-linear-wide", "kolibri1-normed",
-    "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long", "minimax-m3", "ministral3", "mistral4", "mpt-clipped",
-    "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent", "olmo", "olmo3", "phi2", "phi3-long",
-    "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next", "rwkv6", "rwkv6qwen2", "rwkv7",
-    "stablelm",
+    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "hy_v4-wide", "kimi-linear-wide",
+    "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long", "minimax-m3", "ministral3", "mistral4",
+    "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent", "olmo", "olmo3", "phi2",
+    "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next", "rwkv6", "rwkv6qwen2",
+    "rwkv7", "stablelm",
 ]  # fmt: skip
 # gpt2 has a limited number of learned positions; deepseek4 forgets no compressed positions.
 ENDLESS = [name for name in DIFFERENT if name not in ("deepseek4", "deepseek4-runs", "gpt2")]
@@ -45,6 +45,7 @@ SENSITIVE = {
     "deepseek4-runs": (8.4e-4, None, 4e-3),  # llama.cpp has no runs of 12 positions
     "glm-dsa-shared": (2.6e-2, 3.6e-2, 5e-2),
     "granitehybrid-experts": (1.0e-3, 2.0e-3, 2e-3),
+    "hy_v4-wide": (4.3e-2, 6.0e-2, 5e-2),
     "mamba": (1.5e-3, 2.8e-3, 4e-3),
     "minimax-m3": (1.3e-3, 2.6e-4, 2e-3),
     "phimoe": (3.7e-3, None, 1e-2),  # llama.cpp computes other expert weights: also 0.18 in F32
