@@ -136,6 +136,16 @@ def test_mamba_layers_of_plamo2_may_have_no_heads_of_queries(file: File) -> None
     np.testing.assert_allclose(actual, reference.logits, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [("block_size", 8, "8, which is below 16, is not supported"), ("local_blocks", 4, "at most 3 blocks are chosen")],
+)
+def test_blocks_of_sparse_attention_are_checked(key: str, value: int, problem: str, file: File) -> None:
+    f, whole_key = open_gguf(file("minimax-m3", "F32")), f"minimax-m3.attention.indexer.{key}"
+    with pytest.raises(LocalInferError, match=problem):
+        naive.forward(naive.Model(replace(f, metadata={**f.metadata, whole_key: value})), [1])
+
+
 @pytest.mark.parametrize("name", ["afmoe", "llama4", "muse-glimmer"])
 def test_files_without_the_window_that_the_architecture_has_are_refused(name: str, file: File) -> None:
     f, key = open_gguf(file(name, "F32")), f"{name}.attention.sliding_window"
