@@ -199,7 +199,8 @@ def check_server(words: list[str], runner: Runner) -> None:
     health, chat = runner.answers
     assert health == {"status": "ok"}
     assert isinstance(chat, dict)
-    assert "eagle3" in str(words) or ANSWER in chat["choices"][0]["message"]["content"]
+    has_head = "eagle3" in str(words) or "draft-dflash" in words  # whose model has random weights
+    assert has_head or ANSWER in chat["choices"][0]["message"]["content"]
 
 
 def check_tool(words: list[str], runner: Runner) -> None:

@@ -243,9 +243,8 @@ def test_mtp_layer_must_be_complete(lacking: str, tmp_path: Path) -> None:
 def test_reference_model_of_each_architecture() -> None:
     candidates = (each for kin in architectures.FAMILIES for each in vars(kin).values())
     known = {each.name for each in candidates if isinstance(each, Architecture)}
-    assert known == {
-        reference_models.architecture(name) for name in reference_models.ALL
-    }
+    heads = {"dflash", "eagle3", "gemma4-assistant"}  # `separate_heads` has models with these
+    assert known - heads == {reference_models.architecture(name) for name in reference_models.ALL}
 
 
 # ----------------------------------------------------------------------------------------- older configurations
