@@ -2,6 +2,7 @@
 the positions that an earlier layer chose."""
 
 from localinfer.architectures.deepseek32 import sparse_decoder
+from localinfer.graph.attention import read_indexer_layers
 from localinfer.graph.builder import Builder, X
 
 LONG_CONTEXT, PERIOD = 1 << 20, 4  # GLM-5.2 has this context; after two layers, one in four has an indexer
@@ -14,7 +15,4 @@ def build(g: Builder[X]) -> None:
     def usual(layer: int) -> bool:
         return not is_shared or layer < 2 or layer % PERIOD == 2
 
-    has_indexer = g.hparams.flags("attention.indexer.types", g.block_count, usual)
-    if not has_indexer[0]:
-        raise g.hparams.error("attention.indexer.types", "is false for the first layer, which has no layer before it")
-    sparse_decoder(g, "interleaved", has_indexer)
+    sparse_decoder(g, "interleaved", read_indexer_layers(g, usual))

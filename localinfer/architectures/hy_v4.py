@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from localinfer.architectures.deepseek32 import read_indexer
-from localinfer.graph.attention import latent_attention
+from localinfer.graph.attention import latent_attention, read_indexer_layers
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.hyper_connections import merge_streams, read_streams
@@ -22,10 +22,7 @@ def build(g: Builder[X]) -> None:
     router, limited = read_router(g, "sigmoid"), limited_activations(g, "silu_of_limited", "swiglu_clamp_exp")
     shape, select = read_latent_shape(g.hparams), read_indexer(g, "interleaved", key_eps=g.eps, at_end=True)
     spec = AttentionSpec(g.rope("interleaved", amplified=False), scale=shape.scale, sinks=True, selected=True)
-    has_indexer = g.hparams.flags("attention.indexer.types", g.block_count, lambda _: True)
-    if not has_indexer[0]:
-        raise g.hparams.error("attention.indexer.types", "is false for the first layer, which has no layer before it")
-    n = g.embedding_length
+    has_indexer, n = read_indexer_layers(g, lambda _: True), g.embedding_length
 
     def attend(blk: Block, h: X) -> X:
         selects = partial(select, blk, h) if has_indexer[blk.number] else None

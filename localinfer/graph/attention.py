@@ -205,3 +205,12 @@ def unscaled_attention(g: Builder[X]) -> Sequence[AttentionSpec]:
 def kv_source_layers(g: Builder[X]) -> Sequence[int]:
     """Return the layer whose keys and values each layer uses."""
     return read_kv_source_layers(g.hparams, g.block_count, sliding_layers(g, 0))
+
+
+def read_indexer_layers(g: Builder[X], usual: Callable[[int], bool]) -> Sequence[bool]:
+    """Return which layers have an indexer: as the file states, or `usual(layer)`. The others attend to the positions
+    that an earlier layer chose."""
+    has_indexer = g.hparams.flags("attention.indexer.types", g.block_count, usual)
+    if not has_indexer[0]:
+        raise g.hparams.error("attention.indexer.types", "is false for the first layer, which has no layer before it")
+    return has_indexer

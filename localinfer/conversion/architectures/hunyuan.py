@@ -70,7 +70,7 @@ HY_V4 = replace(
         **{f"model.hc_head.hc_head_{part}": f"output_hc_{part}.weight" for part in PARTS},
     },
     ignored_tensors=r"model\.mtp_layers\..*",
-    ignores_mtp=False,
+    has_mtp=False,
     int_keys={"n_shared_experts": "expert_shared_count"},
     read_hparams=read_hparams,
     metadata=metadata,
