@@ -50,6 +50,7 @@ def tune_command(
             return
         with status.busy(STATUS):
             timings = tuning.measure_and_store(engine.runner, stored, status)
+            tuning.tune_tiles(engine.runner, stored, may_measure=True, again=True)
         if as_json:
             screen.write(json.dumps(as_object(timings, engine.graph.threads), indent=1) + "\n")
         else:

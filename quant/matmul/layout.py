@@ -82,6 +82,16 @@ def starts_with_magic(passes: int) -> bool:
     return passes == 1 and target().has_fma
 
 
+def has_two_conversions(passes: int) -> bool:
+    """Return whether register tiles have two ways to make floats of sums that begin with MAGIC, with the same bits: to
+    add the stored shift while multiplying, or to subtract MAGIC first.
+
+    The subtraction is an instruction more, and a load less. Tiles of AVX-512 have one vector of rows, so they load a
+    number for every product, and CPUs differ in whether loads or arithmetic limit them.
+    """
+    return starts_with_magic(passes) and target().isa == "avx512vnni"
+
+
 def record_bytes(tile: int, passes: int) -> int:
     """Return the size in bytes of a group's record in a tile of `tile` tokens."""
     return 32 * (passes + 1) * tile

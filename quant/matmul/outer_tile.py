@@ -141,8 +141,8 @@ def make_add_records(shape: Tile, group: int) -> Any:
 
 
 def make_outer_tile_sums(shape: Tile) -> Any:
-    """Return the inlined function sums(panel, x, records, out, count, ahead, ahead_bytes), as `make_tile_sums` of
-    `quant.matmul.panels` does. Memory for integer sums follows `out`.
+    """Return the inlined function sums(panel, x, records, out, count, ahead, ahead_bytes, subtract), as
+    `make_tile_sums` of `quant.matmul.panels` does; `subtract` is not used. Memory for integer sums follows `out`.
 
     If positions have few records, those of several positions are multiplied at a time.
     """
@@ -162,7 +162,9 @@ def make_outer_tile_sums(shape: Tile) -> Any:
     add_records = {1: add_one_group, 2: add_two_groups}[groups]
 
     @inline
-    def sums(panel: int, x: int, records: int, out: int, count: int, ahead: int, ahead_bytes: int) -> None:
+    def sums(
+        panel: int, x: int, records: int, out: int, count: int, ahead: int, ahead_bytes: int, subtract: int
+    ) -> None:
         per_position, integers = count_superblocks(32 * records), out + GROUPS_PER_SUPERBLOCK * out_bytes
         together = max(1, OUTER_RECORDS // per_position)  # positions
         for block in range(GROUPS_PER_SUPERBLOCK * groups):

@@ -22,11 +22,13 @@ from quant.matmul.layout import (
     PANEL_CACHE_BYTES,
     PANEL_ZERO_POINT,
     SCALES_STRIDE,
+    has_two_conversions,
     integer_sums_bytes,
     record_bytes,
 )
 from quant.matmul.outer_tile import make_outer_tile_sums
 from quant.matmul.output_init import init_output
+from quant.matmul.row_access import ROW_ACCESS_WORDS
 from quant.matmul.tile import Tile, make_sum_of_positions, make_tile
 from quant.matmul.unpack import EARLY_PREFETCH_SHARE, PanelRows, make_unpack
 from quant.matmul.work_division import make_divided_kernel
@@ -55,30 +57,54 @@ def format_tile(spec: FormatSpec, passes: int) -> Tile:
 
 
 def make_position_sums(shape: Tile, group: int) -> Any:
-    """Return the inlined function position_sums(panel, x, records, out, count): sum group number `group` of each record
-    of a position.
+    """Return the inlined function position_sums(panel, x, records, out, count, subtract): sum group number `group` of
+    each record of a position.
 
-    A tile with few tokens takes a narrower path over the same records.
+    A tile with few tokens takes a narrower path over the same records. `subtract` chooses the conversion of a whole
+    one, if there are two.
     """
     tokens = shape.tokens
     third = tokens // 3 if tokens % 3 == 0 else tokens // 2
-    narrow, medium, whole = (make_tile(replace(shape, tokens=min(k * third, tokens)), group) for k in (1, 2, 3))
+    narrow, medium = (make_tile(replace(shape, tokens=min(k * third, tokens)), group) for k in (1, 2))
+    whole = make_whole_tile(shape, group)
 
     @inline
-    def position_sums(panel: int, x: int, records: int, out: int, count: int) -> None:
+    def position_sums(panel: int, x: int, records: int, out: int, count: int, subtract: int) -> None:
         if count <= third:
             narrow(panel, x, records, out)
         elif count <= 2 * third:
             medium(panel, x, records, out)
         else:
-            whole(panel, x, records, out)
+            whole(panel, x, records, out, subtract)
 
     return position_sums
 
 
+def make_whole_tile(shape: Tile, group: int) -> Any:
+    """Return the inlined function whole(panel, x, records, out, subtract): see `make_position_sums`."""
+    adding = make_tile(shape, group)
+
+    @inline
+    def one_way(panel: int, x: int, records: int, out: int, subtract: int) -> None:
+        adding(panel, x, records, out)
+
+    if not has_two_conversions(shape.passes):
+        return one_way
+    subtracting = make_tile(replace(shape, subtracts=True), group)
+
+    @inline
+    def two_ways(panel: int, x: int, records: int, out: int, subtract: int) -> None:
+        if subtract:
+            subtracting(panel, x, records, out)
+        else:
+            adding(panel, x, records, out)
+
+    return two_ways
+
+
 def make_tile_sums(shape: Tile) -> Any:
-    """Return the inlined function sums(panel, x, records, out, count, ahead, ahead_bytes): a tile's sums for all
-    positions.
+    """Return the inlined function sums(panel, x, records, out, count, ahead, ahead_bytes, subtract): a tile's sums for
+    all positions.
 
     For each position of a group in a superblock, it also prefetches the next `ahead_bytes` bytes from `ahead` on.
     Scratch memory of `integer_sums_bytes` follows the sums.
@@ -90,25 +116,27 @@ def make_tile_sums(shape: Tile) -> Any:
     out_bytes = 4 * shape.rows * shape.record_tokens
 
     @inline
-    def sums_of_one_group(panel: int, x: int, records: int, out: int, count: int) -> None:
-        first(panel, x, records, out, count)
+    def sums_of_one_group(panel: int, x: int, records: int, out: int, count: int, subtract: int) -> None:
+        first(panel, x, records, out, count, subtract)
 
     @inline
-    def sums_of_two_groups(panel: int, x: int, records: int, out: int, count: int) -> None:
-        first(panel, x, records, out, count)
-        second(panel, x, records, out + out_bytes, count)
+    def sums_of_two_groups(panel: int, x: int, records: int, out: int, count: int, subtract: int) -> None:
+        first(panel, x, records, out, count, subtract)
+        second(panel, x, records, out + out_bytes, count, subtract)
 
     position_sums = {1: sums_of_one_group, 2: sums_of_two_groups}[shape.groups_per_record]
     step = shape.groups_per_record * out_bytes
 
     @inline
-    def sums(panel: int, x: int, records: int, out: int, count: int, ahead: int, ahead_bytes: int) -> None:
+    def sums(
+        panel: int, x: int, records: int, out: int, count: int, ahead: int, ahead_bytes: int, subtract: int
+    ) -> None:
         position_records = (records + GROUPS_PER_SUPERBLOCK - 1) // GROUPS_PER_SUPERBLOCK
         number = records
         while number < records + GROUPS_PER_SUPERBLOCK:  # LLVM would unroll a loop with a constant count of 8
             for line in range(ahead, ahead + ahead_bytes, 64):
                 prefetch_l2(line)
-            position_sums(panel, x, number // GROUPS_PER_SUPERBLOCK, out, count)
+            position_sums(panel, x, number // GROUPS_PER_SUPERBLOCK, out, count, subtract)
             panel, x, out = panel + position_records * record, x + position_records * x_record, out + step
             number, ahead = number + 1, ahead + ahead_bytes
 
@@ -163,6 +191,7 @@ def matmul(format_module: str, passes: int) -> KernelBody:
     def multiply_panels(args: Any, first: int, end: int, first_tile: int, end_tile: int, scratch: int) -> None:
         """Multiply the rows first .. end - 1 by the tokens of the tiles first_tile .. end_tile - 1."""
         row_bytes, count, records = args.row_bytes, load(int64, args.tokens), args.n_in // 32
+        subtract = load(int64, args.access + 8 * ROW_ACCESS_WORDS)
         unpacked, panels = scratch + out_bytes, scratch + out_bytes + unpacked_bytes
         position_records = count_superblocks(args.n_in)
         panel_bytes = GROUPS_PER_SUPERBLOCK * position_records * record
@@ -188,7 +217,7 @@ def matmul(format_module: str, passes: int) -> KernelBody:
                     panel = panels + (row - start) // rows * panel_bytes
                     ahead = args.w + (row + block) * row_bytes + early
                     ahead += prefetch_index * GROUPS_PER_SUPERBLOCK * step
-                    sums(panel, x_at, records, scratch, n_tokens, ahead, step)
+                    sums(panel, x_at, records, scratch, n_tokens, ahead, step, subtract)
                     address = args.y + token * args.y_stride + 4 * row
                     store_results(scratch, address, args.y_stride, args.base, n_tokens, min(rows, end - row))
 

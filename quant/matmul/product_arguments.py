@@ -15,7 +15,7 @@ PRODUCT_PARAMETERS = (
     "y",  # address of the output, float32 [token][n_out]
     "y_stride",  # between the tokens of y
     "token_parts",  # into which many tokens are divided: see `quant.matmul.work_division`; only matmul reads it
-    "access",  # address of a `RowAccess`, which only matvec reads
+    "access",  # address of a `RowAccess`, and of the choice that register tiles read after it
     "stop",  # address of a flag that makes the kernel return early
 )
 ProductArguments = arguments_type(PRODUCT_PARAMETERS)

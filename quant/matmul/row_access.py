@@ -29,6 +29,8 @@ class RowAccess(NamedTuple):
 
 
 ROW_ACCESS_WORDS = len(RowAccess._fields)
+# A `RowAccess`, and then 1 if register tiles subtract MAGIC: see `quant.matmul.layout.has_two_conversions`.
+PRODUCT_CHOICE_WORDS = ROW_ACCESS_WORDS + 1
 
 ROW_BY_ROW, FOUR_STREAMS = RowAccess(1, 4096), RowAccess(4, 2048)
 CANDIDATES = (

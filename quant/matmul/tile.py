@@ -28,6 +28,7 @@ from quant.jit.emit_numeric import emit_accumulation_loop
 from quant.jit.simd import DotBlock, emit_dot_block, emit_fma
 from quant.jit.vectors import Vector, intrinsic, lowering
 from quant.matmul.layout import (
+    MAGIC,
     MAGIC_BITS,
     SCALE,
     SHIFT,
@@ -61,6 +62,7 @@ class Tile:
     zero_point: int
     code_shift: int
     has_mins: bool
+    subtracts: bool = False  # see `quant.matmul.layout.has_two_conversions`
 
     @property
     def groups_per_record(self) -> int:
@@ -145,6 +147,9 @@ class Tile:
     def emit_scaled(self, b: ir.IRBuilder, total: ir.Value, x: ir.Value, vector: int) -> ir.Value:
         """Return a vector of integer sums times their tokens' scales, rounded once."""
         scale = self.emit_broadcast(b, self.float_vector, x, SCALE, vector)
+        if self.subtracts:
+            magic = constant(self.float_vector, float(MAGIC))
+            return b.fmul(b.fsub(b.bitcast(total, self.float_vector), magic), scale)
         if starts_with_magic(self.passes):
             return emit_fma(
                 b,

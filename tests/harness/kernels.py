@@ -91,7 +91,7 @@ def to_bf16(x: Floats) -> NDArray[np.uint16]:
 
 def matrix_product(
     name: str, function: str, x: Floats, rows: Bytes, passes: int, *, threads: int = 1, add_to: Floats | None = None,
-    access: RowAccess | None = None,
+    access: RowAccess | None = None, subtract: bool = False,
 ) -> Floats:  # fmt: skip
     """Return x . rows^T, (tokens, n_out), computed by the kernel `matvec` or `matmul`. Threads divide rows, and many
     tokens."""
@@ -103,7 +103,7 @@ def matrix_product(
     base, stride = (0, 0) if add_to is None else (y, 4 * n_out)
     values = (
         np.array([count]), source, rows, rows.shape[1], n_in, n_out, base, stride, y, 4 * n_out, threads,
-        np.array(access or default_row_access()), np.zeros(1, np.int64),
+        np.array([*(access or default_row_access()), subtract]), np.zeros(1, np.int64),
     )  # fmt: skip
     path, constants = fmt.matmul_kernels[function == "matmul"], fmt.matmul_constants(passes)
     run(path, dict(zip(PRODUCT.parameters, values, strict=True)), threads, **constants)

@@ -23,7 +23,7 @@ from localinfer.kernels.signatures import KernelSignature
 from quant.jit.cpu import target
 from quant.jit.kernel import Constants, Kernel, make_kernel
 from quant.matmul.layout import flat_bytes, tiled_bytes
-from quant.matmul.row_access import ROW_ACCESS_WORDS, RowAccess, default_row_access
+from quant.matmul.row_access import PRODUCT_CHOICE_WORDS, ROW_ACCESS_WORDS, RowAccess, default_row_access
 
 MAX_SMALL_BATCH = 4  # tokens; larger batches amortise unpacking the weights into tiles
 
@@ -126,10 +126,11 @@ class ComputeGraph:
         )
 
     def row_access(self, weight: Tensor) -> Region:
-        """Return the memory of the `RowAccess` of products with a weight. Products of the same shape share it."""
+        """Return the memory of the choices for products with a weight, PRODUCT_CHOICE_WORDS numbers. Products of the
+        same shape share it."""
         shape = ProductShape(weight.type, weight.shape[-1], self.passes)
         if shape not in self.row_accesses:
-            self.row_accesses[shape] = self.region(8 * ROW_ACCESS_WORDS)
+            self.row_accesses[shape] = self.region(8 * PRODUCT_CHOICE_WORDS)
         return self.row_accesses[shape]
 
     def matrix_addresses(self, weights: Tensor) -> Region:
@@ -265,14 +266,24 @@ class ComputeGraph:
             table.reset()
         for shape in self.row_accesses:
             self.set_row_access(shape, default_row_access())
+            self.set_subtraction(shape, subtract=False)
 
     def set_row_access(self, shape: ProductShape, access: RowAccess) -> None:
         """Choose how the products of a shape read rows. No run may be in progress."""
-        self.row_accesses[shape].view(np.int64)[:] = access
+        self.row_accesses[shape].view(np.int64)[:ROW_ACCESS_WORDS] = access
 
     def row_access_of(self, shape: ProductShape) -> RowAccess:
         """Return how the products of a shape read rows."""
-        return RowAccess(*self.row_accesses[shape].view(np.int64).tolist())
+        return RowAccess(*self.row_accesses[shape].view(np.int64)[:ROW_ACCESS_WORDS].tolist())
+
+    def set_subtraction(self, shape: ProductShape, *, subtract: bool) -> None:
+        """Choose how the register tiles of a shape make floats of integer sums, if they have two ways
+        (`quant.matmul.layout.has_two_conversions`). No run may be in progress."""
+        self.row_accesses[shape].view(np.int64)[ROW_ACCESS_WORDS] = subtract
+
+    def subtracts(self, shape: ProductShape) -> bool:
+        """Return whether the register tiles of a shape subtract."""
+        return bool(self.row_accesses[shape].view(np.int64)[ROW_ACCESS_WORDS])
 
 
 def product_ops(graph: ComputeGraph) -> dict[int, ProductShape]:

@@ -36,9 +36,29 @@ def tune(runner: ModelRunner, progress: Progress | None = None, *, may_measure: 
     for shape in known.keys() & graph.row_accesses.keys():
         graph.set_row_access(shape, known[shape].access)
     missing = [shape for shape in graph.row_accesses if shape not in known or not known[shape].is_final]
-    if may_measure and missing and not set(missing).isdisjoint(tunable_shapes(runner)):
-        with contextlib.suppress(LocalInferError):  # without a clock, the defaults remain
+    with contextlib.suppress(LocalInferError):  # without a clock, the defaults remain
+        if may_measure and missing and not set(missing).isdisjoint(tunable_shapes(runner)):
             measure_and_store(runner, table, progress)
+        tune_tiles(runner, table, may_measure=may_measure)
+
+
+def tune_tiles(runner: ModelRunner, table: TuningTable, *, may_measure: bool, again: bool = False) -> None:
+    """Choose how register tiles make floats of integer sums: from the tuning table, or by measuring if that is allowed
+    and something is missing or to be measured `again`.
+
+    Raises LocalInferError if the CPU has no clock that compiled code can read.
+    """
+    from localinfer.runtime.row_access.tile_timing import measure_tiles, quantized_shapes, tile_step
+
+    step = tile_step(runner)
+    if step is None:
+        return
+    shapes, found = quantized_shapes(step), {} if again else table.read_subtractions()
+    if may_measure and not set(shapes) <= found.keys() and tunable_shapes(runner):
+        found |= measure_tiles(step)
+        table.update_subtractions({shape: found[shape] for shape in shapes})
+    for shape in found.keys() & runner.graph.row_accesses.keys():
+        runner.graph.set_subtraction(shape, subtract=found[shape])
 
 
 def measure_and_store(runner: ModelRunner, table: TuningTable, progress: Progress | None = None) -> "Timings":

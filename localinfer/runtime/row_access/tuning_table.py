@@ -58,15 +58,30 @@ class TuningTable:
                     entries[parse_key(text)] = TunedAccess(access, float(rate), int(disturbed))
         return entries
 
+    def read_subtractions(self) -> dict[ProductShape, bool]:
+        """Return whether register tiles subtract, by shape: see `localinfer.runtime.row_access.tile_timing`."""
+        entries = {}
+        for text, value in self._read_json().items():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                entries[parse_tile_key(text)] = bool(value["subtract"])
+        return entries
+
+    def update_subtractions(self, entries: Mapping[ProductShape, bool]) -> None:
+        """Replace the choices of some shapes for register tiles."""
+        self._write({format_tile_key(shape): {"subtract": subtract} for shape, subtract in entries.items()})
+
     def update(self, threads: int, entries: Mapping[ProductShape, TunedAccess]) -> None:
         """Replace the entries of some shapes."""
         changed = {
             format_key(shape, threads): tuned._asdict() | {"access": list(tuned.access)}
             for shape, tuned in entries.items()
         }
+        self._write(changed)
+
+    def _write(self, changed: Mapping[str, object]) -> None:
         if self.path and changed:
             with contextlib.suppress(OSError):
-                replace_file(self.path, json.dumps(self._read_json() | changed, indent=1).encode())
+                replace_file(self.path, json.dumps({**self._read_json(), **changed}, indent=1).encode())
 
     def _read_json(self) -> dict[str, Any]:
         try:
@@ -86,3 +101,16 @@ def parse_key(text: str) -> tuple[ProductShape, int]:
     name, columns, _, passes, _, threads, _ = text.split(" ")
     numbers = {kind.name: number for number, kind in TYPES.items()}
     return ProductShape(numbers[name], int(columns), int(passes)), int(threads)
+
+
+def format_tile_key(shape: ProductShape) -> str:
+    """Return the key of a choice for register tiles: "Q4_K 1536 columns 1 passes prefill"."""
+    return f"{TYPES[shape.type].name} {shape.n_in} columns {shape.passes} passes prefill"
+
+
+def parse_tile_key(text: str) -> ProductShape:
+    """Parse the output of `format_tile_key`. Raises KeyError or ValueError if it is something else."""
+    rest, _, last = text.rpartition(" ")
+    if last != "prefill":
+        raise ValueError(text)
+    return parse_key(f"{rest} 1 threads")[0]

@@ -13,9 +13,10 @@ from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.kernels.layout import TIMESTAMPS_OFFSET
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.row_access import row_access_timing, tuning
+from localinfer.runtime.row_access import measured_step, row_access_timing, tile_timing, tuning
 from localinfer.runtime.row_access.tuning_table import MAX_DISTURBED, TuningTable, parse_key
 from localinfer.runtime.timestamps import TimestampBuffer
+from quant.matmul.layout import has_two_conversions
 from quant.matmul.row_access import CANDIDATES, RowAccess, default_row_access
 
 
@@ -70,6 +71,49 @@ def test_logits_are_equal_with_every_candidate(tiny: Write, kind: str, tmp_path:
             one_by_one = [e.logits([id]) for id in tokens(5)]
             logits.append(np.concatenate([*one_by_one, e.logits(tokens(2)), e.logits(tokens(3))]))
         assert all(np.array_equal(each, logits[0]) for each in logits)
+
+
+@pytest.mark.parametrize(("tiny", "kind"), [(tiny_llama, "Q4_K"), (tiny_llama, "Q6_K"), (tiny_qwen3moe, "Q8_0")])
+def test_logits_of_a_prompt_are_equal_with_both_kinds_of_tiles(tiny: Write, kind: str, tmp_path: Path) -> None:
+    with engine(tiny(tmp_path / "m.gguf", type=kind), tune=False, precision="fast") as e:
+        logits = []
+        for subtract in (False, True):
+            for shape in e.graph.row_accesses:
+                e.graph.set_subtraction(shape, subtract=subtract)
+            e.reset()
+            logits.append(e.logits(tokens(61)).copy())
+        assert np.array_equal(*logits)
+
+
+@pytest.mark.skipif(not has_two_conversions(passes=1), reason="register tiles have one way on this CPU")
+def test_register_tiles_are_measured_once(
+    tmp_path: Path, table: TuningTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, answers = tiny_llama(tmp_path / "m.gguf", type="Q4_K"), [True, False]
+
+    def choose(step: object, steps: object, shapes: list[object]) -> list[bool]:
+        return [answers[0]] * len(shapes)
+
+    monkeypatch.setattr(tile_timing, "choose", choose)
+    with engine(path, precision="fast") as first:
+        shapes = {shape for shape in first.graph.row_accesses if first.graph.subtracts(shape)}
+        assert shapes
+        assert table.read_subtractions() == dict.fromkeys(shapes, True)
+    answers.pop(0)
+    with engine(path, precision="fast") as second:
+        assert {shape for shape in second.graph.row_accesses if second.graph.subtracts(shape)} == shapes
+        tuning.tune_tiles(second.runner, table, may_measure=True, again=True)
+        assert not any(second.graph.subtracts(shape) for shape in shapes)
+    assert table.read_subtractions() == dict.fromkeys(shapes, False)
+
+
+def test_a_way_that_is_hardly_faster_is_not_chosen(tmp_path: Path) -> None:
+    with engine(tiny_llama(tmp_path / "m.gguf", type="Q4_K"), tune=False, precision="fast") as e:
+        step = measured_step.MeasuredStep(e.runner, max_bytes=1 << 20, tokens=7)
+        shapes, n_ops = tile_timing.quantized_shapes(step), len(e.graph.ops)
+        for ratio, expected in ((1.1, False), (0.995, False), (0.98, True)):
+            steps = [np.array([np.ones(n_ops), np.full(n_ops, ratio)])] * 4
+            assert set(tile_timing.choose(step, steps, shapes)) == {expected}
 
 
 @pytest.mark.parametrize("tiny", [tiny_llama, tiny_qwen3moe])
@@ -193,12 +237,14 @@ def test_without_a_clock_the_defaults_remain(
         b'{"Q4_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 0, "disturbed": 0}}',
         b'{"Q4_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": "x", "disturbed": 0}}',
         b'{"ZZ_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
+        *(b'{"Q4_K 256 columns 1 passes prefill": 1}', b'{"ZZ_K 256 columns 1 passes prefill": {"subtract": true}}'),
     ],
 )  # fmt: skip
 def test_damaged_tables_have_no_entries(table: TuningTable, content: bytes) -> None:
     assert table.path
     table.path.write_bytes(content)
     assert not table.read_all()
+    assert not table.read_subtractions()
     shape, threads = parse_key("Q4_K 256 columns 1 passes 2 threads")
     table.update(threads, {shape: tuning.TunedAccess(CANDIDATES[0], 1e9)})
     assert table.read_all() == {(shape, threads): tuning.TunedAccess(CANDIDATES[0], 1e9)}
@@ -222,14 +268,14 @@ def test_time_of_an_op_is_that_of_all_its_chunks() -> None:
         words[0] = len(stamps)
         for number, (op, begin, end) in enumerate(stamps):
             words[first + 3 * number : first + 3 * number + 3] = records[op].ctypes.data, begin, end
-    assert row_access_timing.total_ticks(buffer, 3).tolist() == [np.inf, 10 + 15 + 7, 7]
+    assert measured_step.total_ticks(buffer, 3).tolist() == [np.inf, 10 + 15 + 7, 7]
 
 
 def test_interrupted_and_lucky_steps_do_not_count() -> None:
     """One candidate, two ops: the second one does not run. One step of ten was interrupted, and one found its rows in
     the cache."""
     steps = [np.array([[ticks, np.inf]]) for ticks in (40, 41, 9000, 42, 40, 5, 41, 42, 43, 44)]
-    assert row_access_timing.typical_ticks(steps).tolist() == [[40, np.inf]]
+    assert measured_step.typical_ticks(steps).tolist() == [[40, np.inf]]
 
 
 @pytest.mark.parametrize(("seconds", "number"), [((1.0, 1.0, 0.99), 0), ((1.0, 0.98, 0.96), 1), ((1.0, 1.0, 0.9), 2)])

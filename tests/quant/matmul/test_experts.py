@@ -27,7 +27,7 @@ def test_expert_matvec_equals_single_products(name: str, n_out: int, threads: in
     addresses = np.array([copies[matrix].ctypes.data if matrix in copies else 0 for matrix in range(5)])
     values = (
         np.array([6]), runs, source, addresses, weights.shape[1], N_IN, n_out, bias, y, 4 * n_out, 0, 4 * n_out,
-        1, np.array(default_row_access()), np.zeros(1, np.int64),
+        1, np.array([*default_row_access(), 0]), np.zeros(1, np.int64),
     )  # fmt: skip
     arguments = dict(zip(EXPERTS.parameters, values, strict=True))
     kernels.run(fmt.expert_matmul_kernels[False], arguments, threads, **fmt.expert_matmul_constants(1))

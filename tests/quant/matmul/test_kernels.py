@@ -192,6 +192,17 @@ def test_row_access_does_not_change_a_bit(name: str, n_out: int, blocks: int, to
     assert all(same_bits(each, y[0]) for each in y)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_subtracting_the_magic_number_does_not_change_a_bit(name: str, passes: int) -> None:
+    """A tile and a part of one, with results of all magnitudes."""
+    n = 3 * shortest_row(name)
+    rows, tokens = kernels.random_rows(name, 35, n), target().tokens + 1
+    scales = np.logspace(-20, 20, tokens, dtype=np.float32)[:, None]
+    x = scales * np.random.default_rng(13).standard_normal((tokens, n)).astype(np.float32)
+    ways = [kernels.matrix_product(name, "matmul", x, rows, passes, subtract=each) for each in (False, True)]
+    assert same_bits(*ways)
+
+
 @pytest.mark.parametrize("function", PRODUCTS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_products_are_added_to_base(name: str, function: str, passes: int) -> None:
