@@ -79,7 +79,7 @@ COMMANDS = {  # name: (module with the function NAME_command, with _ for -, firs
     "verify": ("cli.models.verify", "Check that this machine computes a model correctly, operation by operation."),
     "compare": ("cli.measure.compare", "Compare two models by KL divergence on a text."),
     "warmup": ("cli.machine.warmup", "Compile the kernels of a model ahead of its first run."),
-    "tune": ("cli.machine.tune", "Measure how this machine reads the weights of a model fastest."),
+    "tune": ("cli.machine.tune", "Measure which kernels of a model are the fastest on this machine."),
     "config": ("cli.machine.config", "Show all settings, their values and sources."),
     "doctor": ("cli.machine.doctor", "Check this machine and the installation."),
 }

@@ -1,4 +1,4 @@
-"""The command `localinfer tune`: measure how this machine reads a model's weights fastest."""
+"""The command `localinfer tune`: measure which kernels of a model are the fastest on this machine."""
 
 import json
 from contextlib import closing
@@ -13,6 +13,8 @@ from cli.terminal.tables import table
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from localinfer.runtime.row_access.row_access_timing import Timings
     from quant.matmul.row_access import RowAccess
 
@@ -26,11 +28,12 @@ def tune_command(
     model: OptionalModelArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure how this machine reads the weights of a model fastest.
+    """Measure which kernels of a model are the fastest on this machine.
 
     Decode steps run with each way of reading, and the fastest is stored: of ways within 2.5 %, the first one in the
     table. The first run of a model does the same. All ways give the same logits. The table has the read bandwidth in
-    GB/s for each block format and row length; the chosen one has a star.
+    GB/s for each block format and row length; the chosen one has a star. Lines below it tell which of two ways was
+    chosen for prefill, on CPUs whose kernels have two.
 
     \b
     Examples:
@@ -51,10 +54,12 @@ def tune_command(
         with status.busy(STATUS):
             timings = tuning.measure_and_store(engine.runner, stored, status)
             tuning.tune_tiles(engine.runner, stored, may_measure=True, again=True)
+        types, measured = engine.graph.subtractions, stored.read_subtractions()
+        subtractions = {number: subtract for number, subtract in measured.items() if number in types}
         if as_json:
-            screen.write(json.dumps(as_object(timings, engine.graph.threads), indent=1) + "\n")
+            screen.write(json.dumps(as_object(timings, subtractions, engine.graph.threads), indent=1) + "\n")
         else:
-            screen.write("".join(f"{line}\n" for line in as_text(timings)))
+            screen.write("".join(f"{line}\n" for line in (*as_text(timings), *tile_text(subtractions))))
     if not timings.rounds_agree:
         screen.warn(BUSY)
     if stored.path:
@@ -81,7 +86,18 @@ def as_text(timings: "Timings") -> list[str]:
     return list(table(title, "<" + ">" * len(timings.shapes), [heading, *rows]))[1:]
 
 
-def as_object(timings: "Timings", threads: int) -> dict[str, object]:
+def tile_text(subtractions: "Mapping[int, bool]") -> list[str]:
+    """Return lines with the block formats for which each way of converting sums was chosen for prefill."""
+    from quant.ggml import TYPES
+
+    lines = []
+    for way, subtract in {"subtraction": True, "stored shift": False}.items():
+        names = [TYPES[number].name for number in subtractions if subtractions[number] is subtract]
+        lines += [f"prefill, {way}: {', '.join(names)}"] if names else []
+    return ["", *lines] if lines else []
+
+
+def as_object(timings: "Timings", subtractions: "Mapping[int, bool]", threads: int) -> dict[str, object]:
     """Return the timings as a JSON object."""
     from quant.ggml import TYPES
 
@@ -94,6 +110,7 @@ def as_object(timings: "Timings", threads: int) -> dict[str, object]:
                 "columns": shape.n_in,
                 "bytes": timing.nbytes,
                 "chosen": access_object(timing.best),
+                "prefill_subtracts": subtractions.get(shape.type),
                 "bytes_per_second": [
                     {**access_object(access), "bytes_per_second": round(timing.bytes_per_second(access))}
                     for access in timing.seconds

@@ -148,7 +148,7 @@ class CompiledGraph:
         )  # fmt: skip
         for shape in result.graph.row_accesses.keys() & self.graph.row_accesses.keys():
             result.graph.set_row_access(shape, self.graph.row_access_of(shape))
-            result.graph.set_subtraction(shape, subtract=self.graph.subtracts(shape))
+        result.graph.set_subtractions(self.graph.subtractions)
         result.expert_cache = self.expert_cache
         return result
 

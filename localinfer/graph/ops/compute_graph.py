@@ -266,7 +266,12 @@ class ComputeGraph:
             table.reset()
         for shape in self.row_accesses:
             self.set_row_access(shape, default_row_access())
-            self.set_subtraction(shape, subtract=False)
+            self.set_subtractions({shape.type: False})
+
+    def set_row_accesses(self, access: RowAccess) -> None:
+        """Choose how all products read rows. No run may be in progress."""
+        for shape in self.row_accesses:
+            self.set_row_access(shape, access)
 
     def set_row_access(self, shape: ProductShape, access: RowAccess) -> None:
         """Choose how the products of a shape read rows. No run may be in progress."""
@@ -276,14 +281,19 @@ class ComputeGraph:
         """Return how the products of a shape read rows."""
         return RowAccess(*self.row_accesses[shape].view(np.int64)[:ROW_ACCESS_WORDS].tolist())
 
-    def set_subtraction(self, shape: ProductShape, *, subtract: bool) -> None:
-        """Choose how the register tiles of a shape make floats of integer sums, if they have two ways
-        (`quant.matmul.layout.has_two_conversions`). No run may be in progress."""
-        self.row_accesses[shape].view(np.int64)[ROW_ACCESS_WORDS] = subtract
+    @property
+    def subtractions(self) -> dict[int, bool]:
+        """Whether register tiles subtract to make floats of integer sums, by tensor type: see
+        `quant.matmul.layout.has_two_conversions`."""
+        return {
+            shape.type: bool(choices.view(np.int64)[ROW_ACCESS_WORDS]) for shape, choices in self.row_accesses.items()
+        }
 
-    def subtracts(self, shape: ProductShape) -> bool:
-        """Return whether the register tiles of a shape subtract."""
-        return bool(self.row_accesses[shape].view(np.int64)[ROW_ACCESS_WORDS])
+    def set_subtractions(self, subtractions: Mapping[int, bool]) -> None:
+        """Choose how the register tiles of some tensor types make floats of integer sums. No run may be in progress."""
+        for shape in self.row_accesses:
+            if shape.type in subtractions:
+                self.row_accesses[shape].view(np.int64)[ROW_ACCESS_WORDS] = subtractions[shape.type]
 
 
 def product_ops(graph: ComputeGraph) -> dict[int, ProductShape]:

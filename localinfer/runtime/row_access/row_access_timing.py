@@ -101,7 +101,7 @@ def run_rounds(
     with step.prepared(buffer) as run_step:
 
         def run(access: RowAccess) -> NDArray[np.float64]:
-            return run_step(lambda shape: step.graph.set_row_access(shape, access))
+            return run_step(lambda graph: graph.set_row_accesses(access))
 
         run(CANDIDATES[0])  # maps the pages of the weights
         while True:

@@ -5,9 +5,11 @@ Steps alternate between the two ways. Of the steps of each way, the one at the l
 are repeated until two in a row choose alike.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ProductShape
+from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.measured_step import MeasuredStep, Run, Steps, typical_ticks
 from quant import FORMATS
@@ -27,41 +29,44 @@ def tile_step(runner: ModelRunner) -> MeasuredStep | None:
     return MeasuredStep(runner, max_bytes=MAX_STEP_BYTES, tokens=tokens)
 
 
-def quantized_shapes(step: MeasuredStep) -> list[ProductShape]:
-    """Return the shapes in a step whose tiles have two ways."""
-    return [shape for shape in step.nbytes if FORMATS[shape.type].activation_type(shape.passes) == "quantized"]
+def quantized_types(step: MeasuredStep) -> list[int]:
+    """Return the tensor types in a step whose tiles have two ways."""
+    types = {shape.type: FORMATS[shape.type].activation_type(shape.passes) for shape in step.nbytes}
+    return [number for number, activations in types.items() if activations == "quantized"]
 
 
-def measure_tiles(step: MeasuredStep) -> dict[ProductShape, bool]:
-    """Return, for each shape in the step, whether subtracting is faster. The choices of the model do not change."""
-    runner, graph, shapes = step.runner, step.graph, quantized_shapes(step)
-    before = {shape: graph.subtracts(shape) for shape in graph.row_accesses}
-    found, chosen = Steps(), list[bool]()
+def measure_tiles(step: MeasuredStep) -> dict[int, bool]:
+    """Return, for each tensor type in the step, whether subtracting is faster. The choices of the model do not
+    change."""
+    runner, graph, types = step.runner, step.graph, quantized_types(step)
+    before, found, chosen = graph.subtractions, Steps(), list[bool]()
     try:
         with runner.lock, runner.compiled_graph.recorded_timestamps() as buffer, step.prepared(buffer) as run:
-            run_round(step, run)  # maps the pages of the weights
+            run_round(run, types)  # maps the pages of the weights
             for _ in range(MAX_ROUNDS):
-                steps = run_round(step, run)
+                steps = run_round(run, types)
                 found += steps
-                last, chosen = chosen, choose(step, steps, shapes)
+                last, chosen = chosen, choose(step, steps, types)
                 if chosen == last:
                     break
     finally:
-        for shape, subtract in before.items():
-            graph.set_subtraction(shape, subtract=subtract)
-    return dict(zip(shapes, choose(step, found, shapes), strict=True))
+        graph.set_subtractions(before)
+    return dict(zip(types, choose(step, found, types), strict=True))
 
 
-def run_round(step: MeasuredStep, run: Run) -> Steps:
+def run_round(run: Run, types: Sequence[int]) -> Steps:
     """Run steps with each way in turns: the stored shift, and the subtraction."""
 
     def ticks(subtract: bool) -> object:
-        return run(lambda shape: step.graph.set_subtraction(shape, subtract=subtract))
+        return run(lambda graph: graph.set_subtractions(dict.fromkeys(types, subtract)))
 
     return [np.array([ticks(False), ticks(True)]) for _ in range(ROUND_STEPS)]
 
 
-def choose(step: MeasuredStep, steps: Steps, shapes: list[ProductShape]) -> list[bool]:
-    """Return, for each shape, whether subtracting is faster by more than what is negligible."""
-    totals = [step.total(typical_ticks(steps), shape) for shape in shapes]
+def choose(step: MeasuredStep, steps: Steps, types: Sequence[int]) -> list[bool]:
+    """Return, for each tensor type, whether subtracting is faster by more than what is negligible."""
+    ticks = typical_ticks(steps)
+    totals = [
+        np.sum([step.total(ticks, shape) for shape in step.nbytes if shape.type == number], axis=0) for number in types
+    ]
     return [bool(subtracting < (1 - NEGLIGIBLE) * adding) for adding, subtracting in totals]

@@ -48,17 +48,16 @@ def tune_tiles(runner: ModelRunner, table: TuningTable, *, may_measure: bool, ag
 
     Raises LocalInferError if the CPU has no clock that compiled code can read.
     """
-    from localinfer.runtime.row_access.tile_timing import measure_tiles, quantized_shapes, tile_step
+    from localinfer.runtime.row_access.tile_timing import measure_tiles, quantized_types, tile_step
 
     step = tile_step(runner)
     if step is None:
         return
-    shapes, found = quantized_shapes(step), {} if again else table.read_subtractions()
-    if may_measure and not set(shapes) <= found.keys() and tunable_shapes(runner):
+    types, found = quantized_types(step), {} if again else table.read_subtractions()
+    if may_measure and not set(types) <= found.keys() and tunable_shapes(runner):
         found |= measure_tiles(step)
-        table.update_subtractions({shape: found[shape] for shape in shapes})
-    for shape in found.keys() & runner.graph.row_accesses.keys():
-        runner.graph.set_subtraction(shape, subtract=found[shape])
+        table.update_subtractions({number: found[number] for number in types})
+    runner.graph.set_subtractions(found)
 
 
 def measure_and_store(runner: ModelRunner, table: TuningTable, progress: Progress | None = None) -> "Timings":

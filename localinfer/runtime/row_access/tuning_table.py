@@ -1,6 +1,7 @@
 """The tuning table: how the kernels of this machine read rows fastest, as measured, in a file beside the kernel cache.
 
-An entry belongs to a block format, a row length and a number of threads. Kernels of other versions or of another CPU
+An entry belongs to a block format, a row length and a number of threads, or to the register tiles of a block format.
+Kernels of other versions or of another CPU
 have a directory of their own, and so a table of their own.
 """
 
@@ -17,6 +18,7 @@ from quant.jit.kernel_cache import KernelCache
 from quant.matmul.row_access import CANDIDATES, RowAccess
 
 FILE_NAME = "tuning.json"
+TILE_KEY = "{} in register tiles"
 MAX_DISTURBED = 3  # measurements of a busy machine, after which it is left alone
 
 
@@ -58,17 +60,17 @@ class TuningTable:
                     entries[parse_key(text)] = TunedAccess(access, float(rate), int(disturbed))
         return entries
 
-    def read_subtractions(self) -> dict[ProductShape, bool]:
-        """Return whether register tiles subtract, by shape: see `localinfer.runtime.row_access.tile_timing`."""
-        entries = {}
-        for text, value in self._read_json().items():
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                entries[parse_tile_key(text)] = bool(value["subtract"])
+    def read_subtractions(self) -> dict[int, bool]:
+        """Return whether register tiles subtract, by tensor type: see `localinfer.runtime.row_access.tile_timing`."""
+        found, entries = self._read_json(), {}
+        for number, kind in TYPES.items():
+            with contextlib.suppress(KeyError, TypeError):
+                entries[number] = bool(found[TILE_KEY.format(kind.name)]["subtract"])
         return entries
 
-    def update_subtractions(self, entries: Mapping[ProductShape, bool]) -> None:
-        """Replace the choices of some shapes for register tiles."""
-        self._write({format_tile_key(shape): {"subtract": subtract} for shape, subtract in entries.items()})
+    def update_subtractions(self, entries: Mapping[int, bool]) -> None:
+        """Replace the choices of some tensor types for register tiles."""
+        self._write({TILE_KEY.format(TYPES[number].name): {"subtract": entries[number]} for number in entries})
 
     def update(self, threads: int, entries: Mapping[ProductShape, TunedAccess]) -> None:
         """Replace the entries of some shapes."""
@@ -101,16 +103,3 @@ def parse_key(text: str) -> tuple[ProductShape, int]:
     name, columns, _, passes, _, threads, _ = text.split(" ")
     numbers = {kind.name: number for number, kind in TYPES.items()}
     return ProductShape(numbers[name], int(columns), int(passes)), int(threads)
-
-
-def format_tile_key(shape: ProductShape) -> str:
-    """Return the key of a choice for register tiles: "Q4_K 1536 columns 1 passes prefill"."""
-    return f"{TYPES[shape.type].name} {shape.n_in} columns {shape.passes} passes prefill"
-
-
-def parse_tile_key(text: str) -> ProductShape:
-    """Parse the output of `format_tile_key`. Raises KeyError or ValueError if it is something else."""
-    rest, _, last = text.rpartition(" ")
-    if last != "prefill":
-        raise ValueError(text)
-    return parse_key(f"{rest} 1 threads")[0]

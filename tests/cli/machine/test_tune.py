@@ -8,6 +8,7 @@ import pytest
 from tiny import tiny_llama
 
 from localinfer.runtime.row_access import row_access_timing, tuning, tuning_table
+from quant.matmul.layout import has_two_conversions
 from quant.matmul.row_access import CANDIDATES
 
 Run = Callable[..., tuple[int, str, str]]
@@ -26,7 +27,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuning_table.Tuni
 def test_table(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> None:
     code, out, err = run("tune", tiny_llama(tmp_path / "m.gguf"), "-t", 2)
     assert (code, err.splitlines()[-1]) == (0, f"stored in {stored.path}")
-    title, heading, *rows = out.splitlines()
+    title, heading, *rows = out.partition("\n\n")[0].splitlines()
     assert title == "GB/s by block format and columns of a row"
     assert heading.split() == ["Q8_0", "256", "Q8_0", "512"]
     assert [row.strip().startswith(str(access)) for row, access in zip(rows, CANDIDATES, strict=True)]
@@ -45,6 +46,16 @@ def test_json(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> Non
         first = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (1 + row_access_timing.NEGLIGIBLE))
         assert shape["bytes_per_second"][first] == shape["chosen"] | {"bytes_per_second": rates[first]}
     assert len(stored.read(1)) == len(found["shapes"])
+
+
+@pytest.mark.skipif(not has_two_conversions(passes=1), reason="register tiles have one way on this CPU")
+def test_ways_of_prefill(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> None:
+    code, out, _ = run("tune", tiny_llama(tmp_path / "m.gguf"), "--precision", "fast")
+    lines = [line.partition(": ") for line in out.splitlines() if line.startswith("prefill, ")]
+    assert (code, [names for _, _, names in lines]) == (0, ["Q8_0"])
+    assert {way for way, _, _ in lines} <= {"prefill, subtraction", "prefill, stored shift"}
+    code, out, _ = run("tune", tiny_llama(tmp_path / "m.gguf"), "--precision", "fast", "--json")
+    assert {type(shape["prefill_subtracts"]) for shape in json.loads(out)["shapes"]} == {bool}
 
 
 def test_disturbed_measurement(

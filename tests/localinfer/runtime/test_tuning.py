@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_helpers import Write, engine, tokens
+from kernels import NUMBERS
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from localinfer import paths
@@ -78,8 +79,7 @@ def test_logits_of_a_prompt_are_equal_with_both_kinds_of_tiles(tiny: Write, kind
     with engine(tiny(tmp_path / "m.gguf", type=kind), tune=False, precision="fast") as e:
         logits = []
         for subtract in (False, True):
-            for shape in e.graph.row_accesses:
-                e.graph.set_subtraction(shape, subtract=subtract)
+            e.graph.set_subtractions(dict.fromkeys(e.graph.subtractions, subtract))
             e.reset()
             logits.append(e.logits(tokens(61)).copy())
         assert np.array_equal(*logits)
@@ -91,29 +91,29 @@ def test_register_tiles_are_measured_once(
 ) -> None:
     path, answers = tiny_llama(tmp_path / "m.gguf", type="Q4_K"), [True, False]
 
-    def choose(step: object, steps: object, shapes: list[object]) -> list[bool]:
-        return [answers[0]] * len(shapes)
+    def choose(step: object, steps: object, types: list[int]) -> list[bool]:
+        return [answers[0]] * len(types)
 
     monkeypatch.setattr(tile_timing, "choose", choose)
+    number = NUMBERS["Q4_K"]
     with engine(path, precision="fast") as first:
-        shapes = {shape for shape in first.graph.row_accesses if first.graph.subtracts(shape)}
-        assert shapes
-        assert table.read_subtractions() == dict.fromkeys(shapes, True)
+        assert first.graph.subtractions[number]
+    assert table.read_subtractions()[number]
     answers.pop(0)
     with engine(path, precision="fast") as second:
-        assert {shape for shape in second.graph.row_accesses if second.graph.subtracts(shape)} == shapes
+        assert second.graph.subtractions[number]
         tuning.tune_tiles(second.runner, table, may_measure=True, again=True)
-        assert not any(second.graph.subtracts(shape) for shape in shapes)
-    assert table.read_subtractions() == dict.fromkeys(shapes, False)
+        assert not second.graph.subtractions[number]
+    assert not table.read_subtractions()[number]
 
 
 def test_a_way_that_is_hardly_faster_is_not_chosen(tmp_path: Path) -> None:
     with engine(tiny_llama(tmp_path / "m.gguf", type="Q4_K"), tune=False, precision="fast") as e:
         step = measured_step.MeasuredStep(e.runner, max_bytes=1 << 20, tokens=7)
-        shapes, n_ops = tile_timing.quantized_shapes(step), len(e.graph.ops)
+        types, n_ops = tile_timing.quantized_types(step), len(e.graph.ops)
         for ratio, expected in ((1.1, False), (0.995, False), (0.98, True)):
             steps = [np.array([np.ones(n_ops), np.full(n_ops, ratio)])] * 4
-            assert set(tile_timing.choose(step, steps, shapes)) == {expected}
+            assert set(tile_timing.choose(step, steps, types)) == {expected}
 
 
 @pytest.mark.parametrize("tiny", [tiny_llama, tiny_qwen3moe])
@@ -237,7 +237,7 @@ def test_without_a_clock_the_defaults_remain(
         b'{"Q4_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 0, "disturbed": 0}}',
         b'{"Q4_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": "x", "disturbed": 0}}',
         b'{"ZZ_K 256 columns 1 passes 2 threads": {"access": [4, 1, 2048], "bytes_per_second": 1.0, "disturbed": 0}}',
-        *(b'{"Q4_K 256 columns 1 passes prefill": 1}', b'{"ZZ_K 256 columns 1 passes prefill": {"subtract": true}}'),
+        *(b'{"Q4_K in register tiles": 1}', b'{"ZZ_K in register tiles": {"subtract": true}}'),
     ],
 )  # fmt: skip
 def test_damaged_tables_have_no_entries(table: TuningTable, content: bytes) -> None:
