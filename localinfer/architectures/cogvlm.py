@@ -37,8 +37,8 @@ def apply_block(g: Builder[X], attention: AttentionSpec, blk: Block, x: X) -> No
         return [g.matmul(rows, name("attn_output", is_image), n)]
 
     def network(rows: X, is_image: bool) -> Sequence[X]:
-        gate = g.matmul(rows, name("ffn_gate", is_image), n_ff, barrier=False)
-        hidden = g.gate(gate, g.matmul(rows, name("ffn_up", is_image), n_ff), "silu")
+        gate, values = g.matmuls(rows, (name("ffn_gate", is_image), n_ff), (name("ffn_up", is_image), n_ff))
+        hidden = g.gate(gate, values, "silu")
         return [g.matmul(hidden, name("ffn_down", is_image), n)]
 
     q, k, v = g.by_modality(g.norm(x, f"{blk}attn_norm"), qkv)

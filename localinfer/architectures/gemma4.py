@@ -45,7 +45,7 @@ def attend(g: Builder[X], h: X, blk: Block, spec: AttentionSpec, source: int) ->
     if g.tensors.has(f"{blk}attn_v.weight") or g.tensors.has(f"{blk}attn_qkv.weight"):
         q, k, v = qkv(g, h, blk)
     else:
-        q, k = g.matmul(h, f"{blk}attn_q", n_q), g.matmul(h, f"{blk}attn_k", n_kv)
+        q, k = g.matmuls(h, (f"{blk}attn_q", n_q), (f"{blk}attn_k", n_kv))
         v = k
     return g.attend(blk, q, k, g.norm_groups(v, blk.heads.value), spec)
 

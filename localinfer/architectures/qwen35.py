@@ -1,6 +1,8 @@
 """Qwen3.5 (Alibaba, 2026), the text model: three gated delta net layers for each layer with gated attention, which has
 interleaved M-RoPE."""
 
+from collections.abc import Sequence
+
 from localinfer.graph.attention import mrope
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
@@ -20,18 +22,19 @@ def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: boo
     rope = mrope(g, interleaved=True) if g.hparams.has(SECTIONS_KEY) else g.rope("halves")
     attention = AttentionSpec(rope, head_norm="before_rope")
 
-    def rates(blk: Block, h: X) -> tuple[X, X]:
-        if repeat_interleave:
-            beta, alpha = g.per_head.split_halves(g.matmul(h, f"{blk}ssm_ba", 2 * shape.heads), shape.groups)
-            g.point(alpha, f"{blk}ssm_alpha")
-            g.point(beta, f"{blk}ssm_beta")
-            return alpha, beta
-        return g.matmul(h, f"{blk}ssm_alpha", shape.heads), g.matmul(h, f"{blk}ssm_beta", shape.heads)
+    def inputs(blk: Block, h: X) -> Sequence[X]:
+        """Return the queries, keys and values in one, the gate, alpha and beta."""
+        wide = (f"{blk}attn_qkv", 2 * shape.n_keys + shape.n_values), (f"{blk}attn_gate", shape.n_values)
+        if not repeat_interleave:
+            return g.matmuls(h, *wide, (f"{blk}ssm_alpha", shape.heads), (f"{blk}ssm_beta", shape.heads))
+        qkv, z, both = g.matmuls(h, *wide, (f"{blk}ssm_ba", 2 * shape.heads))
+        beta, alpha = g.per_head.split_halves(both, shape.groups)
+        g.point(alpha, f"{blk}ssm_alpha")
+        g.point(beta, f"{blk}ssm_beta")
+        return qkv, z, alpha, beta
 
     def gated_delta_net(blk: Block, h: X) -> BranchOutput[X]:
-        qkv = g.matmul(h, f"{blk}attn_qkv", 2 * shape.n_keys + shape.n_values)
-        z = g.matmul(h, f"{blk}attn_gate", shape.n_values)
-        alpha, beta = rates(blk, h)
+        qkv, z, alpha, beta = inputs(blk, h)
         qkv = g.recurrent.convolve(qkv, f"{blk}ssm_conv1d", shape.width, "silu")
         y = g.recurrent.recur(blk, qkv, alpha, beta, shape)
         g.norm_groups(y, shape.value, f"{blk}ssm_norm.weight", out=y)
@@ -40,9 +43,9 @@ def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: boo
 
     def gated_attention(blk: Block, h: X) -> BranchOutput[X]:
         heads = blk.heads
-        q, gate = g.per_head.split_halves(g.matmul(h, f"{blk}attn_q", 2 * heads.count * heads.key), heads.count)
-        k = g.matmul(h, f"{blk}attn_k", heads.count_kv * heads.key)
-        v = g.matmul(h, f"{blk}attn_v", heads.count_kv * heads.value)
+        n_q, n_k, n_v = 2 * heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
+        both, k, v = g.matmuls(h, (f"{blk}attn_q", n_q), (f"{blk}attn_k", n_k), (f"{blk}attn_v", n_v))
+        q, gate = g.per_head.split_halves(both, heads.count)
         y = g.attend(blk, q, k, v, attention)
         return BranchOutput(g.gate(gate, y, "sigmoid"), "attn_output")
 

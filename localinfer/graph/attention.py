@@ -37,11 +37,7 @@ def qkv(g: Builder[X], h: X, blk: Block, *, bias: bool = False) -> Sequence[X]:
         for name, x in zip("qkv", products, strict=True):
             g.point(x, f"{blk}attn_{name}")
     else:
-        products = [
-            g.matmul(h, f"{blk}attn_q", q, barrier=False),
-            g.matmul(h, f"{blk}attn_k", k, barrier=False),
-            g.matmul(h, f"{blk}attn_v", v),
-        ]
+        products = g.matmuls(h, (f"{blk}attn_q", q), (f"{blk}attn_k", k), (f"{blk}attn_v", v))
     if g.hparams.number("attention.clamp_kqv", 0.0):
         for x in products:
             g.clip(x, g.hparams.positive("attention.clamp_kqv"))

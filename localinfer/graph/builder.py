@@ -31,8 +31,7 @@ ModalityFunction = Callable[[X, bool], Sequence[X]]  # computes rows of text, or
 
 
 class Builder(ABC, Generic[X]):
-    """The properties of a model, and the operations on rows, matrices and attention; other operations are grouped by
-    topic."""
+    """The properties of a model, the operations on rows, matrices and attention, and groups of other operations."""
 
     embeddings: "EmbeddingOperations[X]"
     per_head: "HeadOperations[X]"
@@ -162,11 +161,12 @@ class Builder(ABC, Generic[X]):
     # --- matrices ---
 
     @abstractmethod
-    def matmul(self, x: X, name: str, n_out: int, *, add_to: X | None = None, barrier: bool = True) -> X:
-        """Return weight . x (+ bias), or add it to `add_to`. The product is multiplied with the matrix's scale.
+    def matmul(self, x: X, name: str, n_out: int, *, add_to: X | None = None) -> X:
+        """Return weight . x (+ bias), or add it to `add_to`. The product is multiplied with the matrix's scale."""
 
-        Without a `barrier`, the next operation does not need the result and may run at the same time.
-        """
+    @abstractmethod
+    def matmuls(self, x: X, *matrices: tuple[str, int]) -> Sequence[X]:
+        """Return the products with several matrices, computed at the same time: a name and n_out for each."""
 
     @abstractmethod
     def slices(self, x: X, name: str, *n_outs: int) -> Sequence[X]:

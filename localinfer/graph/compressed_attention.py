@@ -122,7 +122,7 @@ def compressed_keys(g: Builder[X], h: X, *, run: int, name: str, size: int, rope
     n = g.tensors.n_rows(f"{name}_kv")
     if n not in (size, 2 * size):
         raise g.tensors.f.error(f"tensor {name}_kv.weight", f"has {n} rows, not {size} or {2 * size}")
-    values = g.matmul(h, f"{name}_kv", n, barrier=False)
-    y = g.norm(g.recurrent.compress(values, g.matmul(h, f"{name}_gate", n), name, run, size), f"{name}_norm")
+    values, gate = g.matmuls(h, (f"{name}_kv", n), (f"{name}_gate", n))
+    y = g.norm(g.recurrent.compress(values, gate, name, run, size), f"{name}_norm")
     g.rotate(y, 1, rope)
     return y

@@ -59,7 +59,7 @@ def feed_forward(
         g.point(gate, f"{blk}ffn_gate")
         g.point(values, up)
     else:
-        gate, values = g.matmul(h, f"{blk}ffn_gate", n, barrier=False), g.matmul(h, up, n)
+        gate, values = g.matmuls(h, (f"{blk}ffn_gate", n), (up, n))
     if activation == XIELU:
         g.xielu(gate, *read_xielu(g, blk))
         activation = "none"

@@ -54,8 +54,8 @@ def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bo
         gate, values = g.slices(h, up, n // 2, n // 2)
         f = g.gate(gate, values, activation)
     elif gated:
-        gate = g.matmul(h, f"{blk}ffn_gate_shexp", n, barrier=False)
-        f = g.gate(gate, g.matmul(h, up, n), activation)
+        gate, values = g.matmuls(h, (f"{blk}ffn_gate_shexp", n), (up, n))
+        f = g.gate(gate, values, activation)
     else:
         f = g.gate(g.matmul(h, up, n), None, activation)
     y = g.matmul(f, f"{blk}ffn_down_shexp", g.embedding_length)

@@ -12,7 +12,7 @@ from numba import float32, int32, int64
 
 from localinfer.kernels.layout import LOW_RANK_PANEL, LOW_RANK_TILE
 from quant.jit.threads import chunk_range
-from quant.jit.vectors import convert, f16x16, f32x16, fma, inline, load, splat, store
+from quant.jit.vectors import convert, f16x16, f32x16, fma, inline, load, prefetch_l1, splat, store
 
 Body = Callable[..., None]
 
@@ -83,6 +83,34 @@ def make_add_row(format_module: str) -> Any:
     return add_row
 
 
+def make_add_panels(format_module: str) -> Any:
+    """Make add_panels(args, panel, row, x, lanes), which does the same for four panels, whose sums do not wait for each
+    other."""
+    load_weights, weight_bytes = LOADS[format_module]
+
+    @inline
+    def add_panels(args: Any, panel: int, row: int, x: int, lanes: int) -> None:
+        panel_bytes = weight_bytes * args.rank
+        weights, zero = args.b + panel_bytes * panel, splat(f32x16, float32(0.0))
+        s0, s1, s2, s3 = zero, zero, zero, zero
+        for column in range(args.rank):
+            w, x_column = weights + weight_bytes * column, splat(f32x16, load(float32, x + 4 * column))
+            for line in range(0, 4 * weight_bytes, 64):
+                prefetch_l1(weights + 4 * panel_bytes + 4 * weight_bytes * column + line)
+            s0 = fma(load_weights(w), x_column, s0)
+            s1 = fma(load_weights(w + panel_bytes), x_column, s1)
+            s2 = fma(load_weights(w + 2 * panel_bytes), x_column, s2)
+            s3 = fma(load_weights(w + 3 * panel_bytes), x_column, s3)
+        first = LOW_RANK_PANEL * panel
+        y, valid, panel_y = args.y + 4 * (args.n * row + first), args.n - first, 4 * LOW_RANK_PANEL
+        add_sums(s0, y, valid, lanes)
+        add_sums(s1, y + panel_y, valid - LOW_RANK_PANEL, lanes)
+        add_sums(s2, y + 2 * panel_y, valid - 2 * LOW_RANK_PANEL, lanes)
+        add_sums(s3, y + 3 * panel_y, valid - 3 * LOW_RANK_PANEL, lanes)
+
+    return add_panels
+
+
 def make_add_tile(format_module: str) -> Any:
     """Make add_tile(args, panel, row, x, lanes), which does the same for four rows. Each weight is loaded once."""
     load_weights, weight_bytes = LOADS[format_module]
@@ -111,25 +139,32 @@ def make_add_tile(format_module: str) -> Any:
 def add_low_rank(format_module: str) -> Body:
     """Make the kernel y[row] += B (factor * scale * x[row]) for y with n values.
 
-    `b` is [n / 16][rank][16], rounded up: the panels of B's rows. The token of a row is order[row], or without `order`
-    the row's number. Each sum is computed from the first column of B to the last, whether or not rows are computed
-    together.
+    x[row] are the values from `x_first` on of a row of `x_n`. `b` is [n / 16][rank][16], rounded up: the panels of B's
+    rows. The token of a row is order[row], or without `order` the row's number. Each sum is computed from the first
+    column of B to the last, whether or not rows are computed together.
     """
-    add_row, add_tile = make_add_row(format_module), make_add_tile(format_module)
+    add_row, add_panels, add_tile = (
+        make(format_module) for make in (make_add_row, make_add_panels, make_add_tile)
+    )
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range((args.n + LOW_RANK_PANEL - 1) // LOW_RANK_PANEL, 1, chunk_index, n_chunks)
         rows, x_bytes, scaled = load(int64, args.tokens), 4 * args.rank, scratch + 4 * LOW_RANK_PANEL
+        inputs = args.x + 4 * args.x_first
         for start in range(0, rows, LOW_RANK_TILE):
             count = min(LOW_RANK_TILE, rows - start)
             for i in range(count):
                 entry = int64(load(int32, args.order + 4 * (start + i))) if args.order else int64(start + i)
-                scale_row(args, entry, args.x + x_bytes * (start + i), scaled + x_bytes * i)
-            for panel in range(first, end):
-                if count == LOW_RANK_TILE:
+                scale_row(args, entry, inputs + 4 * args.x_n * (start + i), scaled + x_bytes * i)
+            if count == LOW_RANK_TILE:
+                for panel in range(first, end):
                     add_tile(args, panel, start, scaled, scratch)
-                else:
-                    for i in range(count):
-                        add_row(args, panel, start + i, scaled + x_bytes * i, scratch)
+            else:
+                for i in range(count):
+                    x, fours = scaled + x_bytes * i, first + (end - first) // 4 * 4
+                    for panel in range(first, fours, 4):
+                        add_panels(args, panel, start + i, x, scratch)
+                    for panel in range(fours, end):
+                        add_row(args, panel, start + i, x, scratch)
 
     return body

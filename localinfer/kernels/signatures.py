@@ -64,7 +64,7 @@ SCALE_LOW_RANK = KernelSignature.parse(
     "localinfer.kernels.low_rank:scale_low_rank", "tokens order used scales count owners factors rank x:out"
 )
 ADD_LOW_RANK = KernelSignature.parse(
-    "localinfer.kernels.low_rank:add_low_rank", "tokens x order scales count owners factors rank b n y:out"
+    "localinfer.kernels.low_rank:add_low_rank", "tokens x x_n x_first order scales count owners factors rank b n y:out"
 )
 SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
 CLIP = KernelSignature.parse("localinfer.kernels.residual:clip", "tokens x low:float high:float n y:out")

@@ -173,10 +173,7 @@ class NumpyBuilder(PointBuilder):
 
     # --- matrices ---
 
-    def matmul(
-        self, x: Floats, name: str, n_out: int, *, add_to: Floats | None = None,
-        barrier: bool = True,  # noqa: ARG002 (one operation follows the other)
-    ) -> Floats:  # fmt: skip
+    def matmul(self, x: Floats, name: str, n_out: int, *, add_to: Floats | None = None) -> Floats:
         y = self.product(x, name)
         assert y.shape[1] == n_out
         if "blk." in name:  # the embedding may be the output matrix, too
@@ -185,6 +182,9 @@ class NumpyBuilder(PointBuilder):
             return y
         add_to += y
         return add_to
+
+    def matmuls(self, x: Floats, *matrices: tuple[str, int]) -> Sequence[Floats]:
+        return [self.matmul(x, name, n_out) for name, n_out in matrices]
 
     def slices(self, x: Floats, name: str, *n_outs: int) -> Sequence[Floats]:
         return np.split(self.product(x, name), np.cumsum(n_outs)[:-1], axis=1)

@@ -70,11 +70,20 @@ class LowRankChange:
         self.owners = as_tensor(f"{name}.lora_owners", owners)
         self.factors = as_tensor(f"{name}.lora_factors", factors)
 
+    @property
+    def rank(self) -> int:
+        """The rank of all adapters together."""
+        return sum(self._sizes)
+
     @cached_property
     def a(self) -> Tensor:
         """The stacked A."""
+        return as_tensor(f"{self.name}.lora_a", self.stacked_a())
+
+    def stacked_a(self) -> Floats:
+        """Return the stacked A as an array."""
         axis = -1 if self.name == EMBEDDINGS else -2
-        return as_tensor(f"{self.name}.lora_a", joined([pair.a for pair in self._pairs], self._sizes, axis))
+        return joined([pair.a for pair in self._pairs], self._sizes, axis)
 
     @cached_property
     def b(self) -> Tensor:
@@ -104,6 +113,7 @@ class Adapters:
     pairs: Mapping[str, Sequence[LowRankPair]]
     directions: Mapping[int, NDArray[np.float32]]
     _stacked: dict[str, LowRankChange] = field(default_factory=dict)
+    _stacked_a: dict[tuple[str, ...], Tensor] = field(default_factory=dict)
 
     @cached_property
     def digest(self) -> str:
@@ -132,6 +142,14 @@ class Adapters:
         if name not in self._stacked and name in self.pairs:
             self._stacked[name] = LowRankChange(name, self.pairs[name])
         return self._stacked.get(name)
+
+    def stacked_a(self, changes: Sequence[LowRankChange]) -> Tensor:
+        """Return the stacked A of the changes of products with the same input, one after another, (ranks, n_in)."""
+        names = tuple(change.name for change in changes)
+        if names not in self._stacked_a:
+            matrices = [change.stacked_a() for change in changes]
+            self._stacked_a[names] = as_tensor(f"{names[0]}.lora_a", np.concatenate(matrices))
+        return self._stacked_a[names]
 
     def direction(self, layer: int) -> Tensor | None:
         """Return the vector to add to the residual stream after a layer, or None."""

@@ -24,8 +24,8 @@ class CrossAttentionRecorder(CrossAttentionOperations[Buffer]):
         for number, heads in enumerate(self._model.heads_of(DECODER)):
             blk = Block(number, heads, DECODER)
             with self._model.graph.reuse_buffers():
-                k = self._g.matmul(encoded, f"{blk}cross_attn_k", heads.count_kv * heads.key, barrier=False)
-                v = self._g.matmul(encoded, f"{blk}cross_attn_v", heads.count_kv * heads.value)
+                key, value = heads.count_kv * heads.key, heads.count_kv * heads.value
+                k, v = self._g.matmuls(encoded, (f"{blk}cross_attn_k", key), (f"{blk}cross_attn_v", value))
                 self._model.attention.store(cross_attention(blk), k, v)
         self._model.decoder_start = len(self._model.graph.ops)
 

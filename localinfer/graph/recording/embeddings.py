@@ -11,7 +11,7 @@ from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.adapters import EMBEDDINGS
 from localinfer.graph.properties.hyperparameters import multiple_of_32
-from localinfer.graph.recording.low_rank import add_scaled
+from localinfer.graph.recording.low_rank import add_low_rank
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import GET_ROWS
 from quant import FORMATS
@@ -78,7 +78,7 @@ def record_row_lookup(
     change = model.low_rank(name) if name == EMBEDDINGS else None
     if change is not None:
         with model.graph.reuse_buffers():
-            add_scaled(model, look_up_rows(model.graph, change.a, row_ids, factor), x, change)
+            add_low_rank(model, look_up_rows(model.graph, change.a, row_ids, factor), x, change)
     return x
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from localinfer.graph.builder import (
     RecurrentOperations,
 )
 from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.adapters import LowRankChange
 from localinfer.graph.properties.attention import VALUE_GROUP, AttentionHeads, AttentionSpec, BlockChoice, bias_rows
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block
@@ -32,7 +34,7 @@ from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAtten
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
 from localinfer.graph.recording.heads import HeadRecorder
 from localinfer.graph.recording.indexer import select_blocks, select_positions
-from localinfer.graph.recording.low_rank import add_low_rank
+from localinfer.graph.recording.low_rank import record_changes
 from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.output import OutputRecorder
@@ -51,6 +53,15 @@ from localinfer.kernels.signatures import (
     SOFT_CAP,
     XIELU,
 )
+
+
+class MatrixPart(NamedTuple):
+    """Rows of the matrix `name`, which has `n_rows` rows: those from `first` on."""
+
+    name: str
+    rows: Tensor
+    first: int
+    n_rows: int
 
 
 class GraphBuilder(Builder[Buffer]):
@@ -212,11 +223,12 @@ class GraphBuilder(Builder[Buffer]):
 
     # --- matrices ---
 
-    def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, barrier: bool = True) -> Buffer:
-        weight = self.tensors.tensor(f"{name}.weight", n_out, x.n)
+    def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None) -> Buffer:
+        part = MatrixPart(name, self.tensors.tensor(f"{name}.weight", n_out, x.n), 0, n_out)
         if add_to is not None and not self.asks_for(name):
-            return self._product(x, weight, name, 0, n_out, add_to, barrier)
-        y = self._product(x, weight, name, 0, n_out, None, barrier)
+            [y] = self._products(x, [part], add_to)
+            return y
+        [y] = self._products(x, [part])
         if name != "token_embd":  # the embedding may be the output matrix, too
             self.point(y, name)
         if add_to is None:
@@ -224,30 +236,38 @@ class GraphBuilder(Builder[Buffer]):
         self.add(add_to, y)
         return add_to
 
+    def matmuls(self, x: Buffer, *matrices: tuple[str, int]) -> Sequence[Buffer]:
+        parts = [MatrixPart(name, self.tensors.tensor(f"{name}.weight", n, x.n), 0, n) for name, n in matrices]
+        products = self._products(x, parts)
+        for part, y in zip(parts, products, strict=True):
+            self.point(y, part.name)
+        return products
+
     def slices(self, x: Buffer, name: str, *n_outs: int) -> Sequence[Buffer]:
-        weight, first, results = self.tensors.tensor(f"{name}.weight", sum(n_outs), x.n), 0, []
+        n_rows, first, parts = sum(n_outs), 0, []
+        weight = self.tensors.tensor(f"{name}.weight", n_rows, x.n)
         for n_out in n_outs:
-            is_last = first + n_out == sum(n_outs)
-            results.append(self._product(x, row_slice(weight, first, n_out), name, first, sum(n_outs), None, is_last))
+            parts.append(MatrixPart(name, row_slice(weight, first, n_out), first, n_rows))
             first += n_out
-        return results
+        return self._products(x, parts)
 
-    def _product(
-        self, x: Buffer, weight: Tensor, name: str, first: int, n_rows: int, add_to: Buffer | None, barrier: bool
-    ) -> Buffer:
-        """Record the product with `weight`, the rows from `first` on of a matrix with `n_rows` rows, and what adapters
-        change in it."""
-        # Adapters of the embedding change the lookup; those of an output layer that shares its weights are separate.
-        change = self.model.low_rank("output.weight" if name == "token_embd" else f"{name}.weight")
-        y = self._model_product(x, weight, name, first, n_rows, add_to, barrier and change is None)
-        if change is not None:
-            add_low_rank(self.model, x, y, change, first, barrier=barrier)
-        return y
+    def _products(self, x: Buffer, parts: Sequence[MatrixPart], add_to: Buffer | None = None) -> Sequence[Buffer]:
+        """Record the products of x with the parts, at the same time, then what adapters change in them."""
+        changes = [self._change(part) for part in parts]
+        adapted = any(changes)
+        products = [self._model_product(x, part, add_to, part is parts[-1] and not adapted) for part in parts]
+        if adapted:
+            record_changes(self.model, x, zip(products, changes, [part.first for part in parts], strict=True))
+        return products
 
-    def _model_product(
-        self, x: Buffer, weight: Tensor, name: str, first: int, n_rows: int, add_to: Buffer | None, barrier: bool
-    ) -> Buffer:
+    def _change(self, part: MatrixPart) -> LowRankChange | None:
+        """Return what adapters change in the product with a matrix. Of the embedding they change the lookup; an output
+        layer that shares its weights has adapters of its own."""
+        return self.model.low_rank("output.weight" if part.name == "token_embd" else f"{part.name}.weight")
+
+    def _model_product(self, x: Buffer, part: MatrixPart, add_to: Buffer | None, barrier: bool) -> Buffer:
         """Record the product without adapters, with its bias and scale."""
+        name, weight, first, n_rows = part
         bias, factor = self.tensors.bias(name, n_rows), self.tensors.scale(name)
         if bias is not None and weight.shape[0] != n_rows:
             bias = row_slice(bias, first, weight.shape[0])

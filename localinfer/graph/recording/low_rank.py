@@ -2,6 +2,8 @@
 `localinfer.graph.properties.adapters`.
 """
 
+from collections.abc import Iterable
+
 from localinfer.graph.ops.buffers import Buffer, Region
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.adapters import LowRankChange
@@ -12,27 +14,37 @@ from localinfer.kernels.signatures import ADD_LOW_RANK, SCALE_LOW_RANK
 from quant import FORMATS
 
 
-def add_low_rank(
-    model: ModelGraph, x: Buffer, y: Buffer, change: LowRankChange, first: int = 0, *, barrier: bool = True
+def record_changes(
+    model: ModelGraph, x: Buffer, products: Iterable[tuple[Buffer, LowRankChange | None, int]]
 ) -> None:
-    """Add the change of a product with x to its rows `first` on, y.
+    """Add the changes of products with x: each product, its change, and the first of its rows.
 
-    The product itself may be without a barrier: the first op here does not read it, and has one.
+    The products may be without a barrier: the first op here does not read them, and has one. One op multiplies x with
+    the first matrices of all changes.
     """
-    add_scaled(model, matmul(model.graph, x, change.a), y, change, first, barrier=barrier)
+    changed = [(y, change, first) for y, change, first in products if change is not None]
+    changes = list(dict.fromkeys(change for _, change, _ in changed))
+    low, start, starts = matmul(model.graph, x, model.stacked_a(changes)), 0, {}
+    for change in changes:
+        starts[change] = start
+        start += change.rank
+    for y, change, first in changed:
+        add_low_rank(model, low, y, change, first, start=starts[change], barrier=y is changed[-1][0])
 
 
-def add_scaled(
-    model: ModelGraph, low: Buffer, y: Buffer, change: LowRankChange, first: int = 0, *, barrier: bool = True
-) -> None:
-    """Add B (s low) to y, where `low` is A x, and s the factors and the scales of the tokens."""
-    b = change.panels(first, y.n)
-    model.graph.need_scratch(low_rank_scratch_bytes(low.n))
+def add_low_rank(
+    model: ModelGraph, low: Buffer, y: Buffer, change: LowRankChange, first: int = 0, *, start: int = 0,
+    barrier: bool = True,
+) -> None:  # fmt: skip
+    """Add B (s low) to y, the product's rows from `first` on. `low` has A x from the column `start` on, and s are the
+    factors and the scales of the tokens."""
+    b, rank = change.panels(first, y.n), change.rank
+    model.graph.need_scratch(low_rank_scratch_bytes(rank))
     model.graph.op(
         b.name, ADD_LOW_RANK, low.rows, constants={"format_module": FORMATS[b.type].format_module}, chunks=(1, 8),
-        barrier=barrier, cost=CostModel(Cost(b.nbytes), Cost(fmas=b.n_elements)), x=low,
+        barrier=barrier, cost=CostModel(Cost(b.nbytes), Cost(fmas=b.n_elements)), x=low, x_n=low.n, x_first=start,
         order=model.token_numbers(low.rows) or 0, scales=model.adapter_scales,
-        count=model.n_adapters, owners=change.owners, factors=change.factors, rank=low.n, b=b, n=y.n, y=y,
+        count=model.n_adapters, owners=change.owners, factors=change.factors, rank=rank, b=b, n=y.n, y=y,
     )  # fmt: skip
 
 

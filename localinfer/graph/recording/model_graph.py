@@ -164,6 +164,11 @@ class ModelGraph(ModelProperties):
         self._adapted.add(name)
         return self.adapters.low_rank(name) if self.adapters else None
 
+    def stacked_a(self, changes: Sequence[LowRankChange]) -> Tensor:
+        """Return the first matrices of the changes of products with the same input, one after another."""
+        assert self.adapters
+        return self.adapters.stacked_a(changes)
+
     def set_adapter_scales(self, first: int, count: int, scales: Sequence[float]) -> None:
         """Set the scales of the LoRA adapters for `count` tokens of the batch, from token `first` on."""
         if self.n_adapters:

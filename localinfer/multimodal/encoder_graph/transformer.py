@@ -55,9 +55,7 @@ def attend(g: EncoderBuilder, h: Buffer, blk: str, spec: AttentionSpec) -> Buffe
         for name, x in zip("qkv", (q, k, v), strict=True):
             g.point(x, f"{blk}attn_{name}")
     else:
-        q = g.matmul(h, f"{blk}attn_q", q_n, barrier=False)
-        k = g.matmul(h, f"{blk}attn_k", k_n, barrier=False)
-        v = g.matmul(h, f"{blk}attn_v", v_n)
+        q, k, v = g.matmuls(h, (f"{blk}attn_q", q_n), (f"{blk}attn_k", k_n), (f"{blk}attn_v", v_n))
     return g.attention.attend(blk, q, k, v, spec)
 
 

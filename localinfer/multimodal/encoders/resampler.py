@@ -69,7 +69,7 @@ def resample(g: EncoderBuilder, x: Buffer, spec: AttentionSpec) -> Buffer:
     q_all = g.graph.buffer(n)  # only its first rows are queries
     weight, bias = g.tensors.tensor("resampler.attn.q.weight", n, n), g.tensors.bias("resampler.attn.q", n)
     g.product(g.norm(q, "resampler.ln_q"), weight, bias=bias, out=q_all)
-    k = g.matmul(keys, "resampler.attn.k", n, barrier=False)
+    k = g.matmul(keys, "resampler.attn.k", n)
     v = g.matmul(values, "resampler.attn.v", n)
     attended = g.model.attention.attend(LayerAttention("resampler.", heads, spec), q_all, k, v)
     attended = g.gather(attended, np.arange(n_queries, dtype=np.int32))

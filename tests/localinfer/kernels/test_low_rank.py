@@ -25,11 +25,13 @@ def add(
     x: Floats, y: Floats, scales: Floats, stacked: LowRankChange, first: int, order: NDArray[np.int32] | int = 0,
     threads: int = 1,
 ) -> Floats:  # fmt: skip
-    """Return y plus the products of the kernel, with B's rows from `first` on."""
-    b, y = stacked.panels(first, y.shape[1]), y.copy()
+    """Return y plus the products of the kernel, with B's rows from `first` on. x has other columns before and after."""
+    b, y, rank = stacked.panels(first, y.shape[1]), y.copy(), x.shape[1]
+    x = np.pad(x, ((0, 0), (16, 32)), constant_values=np.nan)
     arguments = {
-        "tokens": np.array([len(x)]), "x": x, "order": order, "scales": scales, "count": len(PAIRS),
-        "owners": stacked.owners.data, "factors": stacked.factors.data, "rank": x.shape[1], "b": b.data,
+        "tokens": np.array([len(x)]), "x": x, "x_n": x.shape[1], "x_first": 16, "order": order,
+        "scales": scales, "count": len(PAIRS),
+        "owners": stacked.owners.data, "factors": stacked.factors.data, "rank": rank, "b": b.data,
         "n": y.shape[1], "y": y,
     }  # fmt: skip
     format_module = {"F32": "f32", "F16": "f16"}[b.type_name]
