@@ -294,6 +294,7 @@ def without_repeated_declarations(text: str) -> str:
 
 
 TEMPLATES: dict[Any, list[Template]] = {}
+READ_CELLS: dict[Any, set[int]] = {}  # by code: the integers that numba has read in any of its templates
 FunctionCompiler: Any = vars(dispatcher)["_FunctionCompiler"]  # mypy does not see it
 
 
@@ -319,12 +320,15 @@ class TemplateCompiler(FunctionCompiler):
 
     def make_template(self, cells: Sequence[Any], args: tuple[Any, ...], return_type: Any) -> Template | None:
         """Compile the function with stand-ins for captured values. Integers that numba reads are then compiled as they
-        are. Return None if numba cannot compile it with stand-ins, for instance if an integer indexes a tuple.
+        are, at once in further templates of the same code. Return None if numba cannot compile it with stand-ins, for
+        instance if an integer indexes a tuple.
         """
-        function, read = self.py_func, dict[int, int]()
+        function, known = self.py_func, READ_CELLS.setdefault(self.py_func.__code__, set())
+        holes = dict(replaced(function, cells))
+        read = {cell: value for cell, value in holes.items() if cell in known and type(value) is int}
         while True:
             calls: list[Call] = []
-            replacing = {cell: value for cell, value in replaced(function, cells) if cell not in read}
+            replacing = {cell: value for cell, value in holes.items() if cell not in read}
             stand_ins = {cell: stand_in(cell, value, calls) for cell, value in replacing.items()}
             self.py_func = with_captured(function, [stand_ins.get(cell, value) for cell, value in enumerate(cells)])
             try:
@@ -339,6 +343,7 @@ class TemplateCompiler(FunctionCompiler):
             if not newly_read:
                 return Template(result, read, calls)
             read |= {cell: cells[cell] for cell in newly_read}
+            known.update(newly_read)
 
 
 def with_captured(function: Any, values: Sequence[Any]) -> Any:

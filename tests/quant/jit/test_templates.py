@@ -29,6 +29,7 @@ def without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels.paths, "jit_dir", lambda: None)
     monkeypatch.setattr(kernels.loader, "LOADED_KERNELS", {})
     monkeypatch.setattr(templates, "TEMPLATES", {})
+    monkeypatch.setattr(templates, "READ_CELLS", {})
     kernels.compiled.cache_clear()
 
 
@@ -41,6 +42,19 @@ def test_variants_share_a_template() -> None:
     variants = [(1, 2), (3, 4), (4, 3), (5, 5), (-6, 1 << 40)]
     assert [result("weighted", first=first, second=second) for first, second in variants] == [2, 4, 3, 5, 1 << 40]
     assert count_templates("body") == count_templates("entry") == 1
+
+
+def test_an_integer_that_numba_reads_costs_one_attempt_per_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts, compile_core = [0], templates.FunctionCompiler._compile_core
+
+    def counted(compiler: Any, *args: Any) -> Any:
+        attempts[0] += compiler.py_func.__name__ == "body"
+        return compile_core(compiler, *args)
+
+    monkeypatch.setattr(templates.FunctionCompiler, "_compile_core", counted)
+    assert (result("branched", "f8", is_float=1), attempts[0]) == (1.5, 2)
+    assert (result("branched", is_float=0), attempts[0]) == (2, 3)
+    assert count_templates("body") == 2
 
 
 def test_a_removed_branch_is_of_the_captured_value() -> None:
