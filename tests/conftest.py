@@ -16,6 +16,7 @@ from terminal import Terminal
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
+from quant.jit import loader
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the reference implementation's matrices are small
 
@@ -79,6 +80,19 @@ def pytest_collection_finish() -> None:
     """Exclude modules and tests from garbage collection, which would scan them again and again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_logfinish() -> None:
+    """After a test that has loaded kernels, exclude what numba keeps of those that it compiled from garbage collection.
+    That is ten thousand objects a kernel.
+    """
+    if len(loader.LOADED_KERNELS) != kernels_before[0]:
+        kernels_before[0] = len(loader.LOADED_KERNELS)
+        gc.collect()
+        gc.freeze()
+
+
+kernels_before = [0]  # the kernels that were loaded when objects were last excluded
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,6 +5,7 @@ disagree, the conversion fails, before the file gets its name.
 """
 
 import gc
+import sys
 from pathlib import Path
 
 from localinfer import tokenizer
@@ -32,7 +33,8 @@ def require_runnable(file: Path, checkpoint: Path, architecture_file: str = "") 
     except LocalInferError as error:
         raise type(error)(f"{display_path(checkpoint)}: the converted file cannot be run: {error}") from None
     finally:
-        gc.collect()  # unmaps the file: some systems do not rename a mapped file
+        if sys.platform == "win32":  # it does not rename a mapped file
+            gc.collect()
 
 
 def record(f: GGUF, options: Options) -> None:
