@@ -106,6 +106,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 SHARED_CACHE = paths.cache_root()  # shared by all tests: downloaded models and compiled kernels
+paths.private_directory(paths.jit_dir())  # programs whose cache has a link to it would not create it, and cache nothing
 
 
 @pytest.fixture(scope="module")
