@@ -71,6 +71,11 @@ def pytest_xdist_auto_num_workers() -> int:
     return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while tests are collected: modules and tests stay, and there are more and more of them."""
+    gc.disable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests by part."""
     items.sort(key=part_of)
@@ -80,6 +85,7 @@ def pytest_collection_finish() -> None:
     """Exclude modules and tests from garbage collection, which would scan them again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_logfinish() -> None:
