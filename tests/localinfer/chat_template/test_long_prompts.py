@@ -13,7 +13,7 @@ from localinfer import LocalInferError, Model, UsageError
 from localinfer.chat_template import long_prompts
 from localinfer.child_process import Child
 
-LONG = "Hello the <|im_end|> \n\n日本 \ud800 " * 20_000
+LONG = "Hello the <|im_end|> \n\n日本 \ud800 " * 10_000  # a little more than MIN_SIZE
 CONVERSATIONS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Hello <|im_end|> the \ud800"}],
     [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "the", "ids": [80, 70]},
@@ -132,7 +132,7 @@ def test_waiting_can_be_stopped(
     monkeypatch.setattr(model._session, "progress", stop)
     start = time.monotonic()
     with pytest.raises(Stopped):
-        model.render([{"role": "user", "content": LONG}]) if is_chat else model.stream(LONG * 6)
+        model.render([{"role": "user", "content": LONG}]) if is_chat else model.stream(LONG * 12)
     assert calls == ["prompt"] * 3  # the first one before the process starts, if it is a chat
     assert children[0].poll() is not None
     assert time.monotonic() - start < 10
