@@ -3,10 +3,10 @@ sliding window, other sizes and another RoPE base in most layers; many experts w
 
 from functools import partial
 
-from localinfer.architectures.deepseek32 import read_indexer
 from localinfer.graph.attention import latent_attention, rope_swa, sliding_layers, sliding_window
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
+from localinfer.graph.indexer import read_indexer
 from localinfer.graph.mixture_of_experts import read_router
 from localinfer.graph.properties.latent_attention import read_latent_shape
 

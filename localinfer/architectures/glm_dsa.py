@@ -2,8 +2,8 @@
 the positions that an earlier layer chose."""
 
 from localinfer.architectures.deepseek32 import sparse_decoder
-from localinfer.graph.attention import read_indexer_layers
 from localinfer.graph.builder import Builder, X
+from localinfer.graph.indexer import read_indexer_layers
 
 LONG_CONTEXT, PERIOD = 1 << 20, 4  # GLM-5.2 has this context; after two layers, one in four has an indexer
 

@@ -1,6 +1,8 @@
 """Kimi Linear (Kimi Team, 2025): Kimi Delta Attention (KDA) in most layers, latent attention without rotary embeddings
 in the others, and many small experts."""
 
+from collections.abc import Callable
+
 from localinfer.graph.attention import latent_attention
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Recurrence, Rope, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
@@ -18,7 +20,22 @@ def delta_decoder(g: Builder[X], shape: Recurrence, rope: Rope | None) -> None:
     """Build a decoder whose layers have KDA where the file has no key heads, and else latent attention, with a gate for
     each head where the file has one."""
     latent = read_latent_shape(g.hparams)
-    attention = AttentionSpec(rope, scale=latent.scale)
+    attention, delta = AttentionSpec(rope, scale=latent.scale), delta_attention(g, shape)
+
+    def mixer(blk: Block, h: X) -> BranchOutput[X]:
+        if not blk.heads.count_kv:
+            return delta(blk, h)
+        y = latent_attention(g, h, blk, latent, attention)
+        if g.tensors.has(f"{blk}attn_gate.weight"):
+            g.per_head.gate(y, g.matmul(h, f"{blk}attn_gate", blk.heads.count), blk.heads.count, "sigmoid")
+        return BranchOutput(y, "attn_output")
+
+    router = read_router(g, "sigmoid", normed=True)
+    build_decoder(g, DecoderSpec(attention=attention, router=router, mtp_states="normed"), mixer)
+
+
+def delta_attention(g: Builder[X], shape: Recurrence) -> Callable[[Block, X], BranchOutput[X]]:
+    """Return Kimi Delta Attention, a branch of a layer."""
 
     def low_rank(blk: Block, h: X, name: str) -> X:
         """Return the product of two narrow matrices, or of one for all heads."""
@@ -27,7 +44,7 @@ def delta_decoder(g: Builder[X], shape: Recurrence, rope: Rope | None) -> None:
             return g.matmul(h, first, shape.n_values)
         return g.matmul(g.matmul(h, first, g.tensors.n_rows(first)), second, shape.n_values)
 
-    def delta_attention(blk: Block, h: X) -> X:
+    def mixer(blk: Block, h: X) -> BranchOutput[X]:
         products = [g.matmul(h, f"{blk}attn_{name}", shape.n_values) for name in "qkv"]
         q, k, v = (
             g.recurrent.convolve(x, f"{blk}ssm_conv1d_{name}", shape.width, "silu")
@@ -37,15 +54,6 @@ def delta_decoder(g: Builder[X], shape: Recurrence, rope: Rope | None) -> None:
         y = g.recurrent.recur(blk, g.per_head.join(1, q, k, v), low_rank(blk, h, "ssm_f"), beta, shape)
         g.norm_groups(y, shape.value, f"{blk}ssm_norm.weight", out=y)
         g.point(y, f"{blk}ssm_norm")
-        return g.gate(low_rank(blk, h, "ssm_g"), y, "sigmoid")
+        return BranchOutput(g.gate(low_rank(blk, h, "ssm_g"), y, "sigmoid"), "attn_output")
 
-    def mixer(blk: Block, h: X) -> BranchOutput[X]:
-        if not blk.heads.count_kv:
-            return BranchOutput(delta_attention(blk, h), "attn_output")
-        y = latent_attention(g, h, blk, latent, attention)
-        if g.tensors.has(f"{blk}attn_gate.weight"):
-            g.per_head.gate(y, g.matmul(h, f"{blk}attn_gate", blk.heads.count), blk.heads.count, "sigmoid")
-        return BranchOutput(y, "attn_output")
-
-    router = read_router(g, "sigmoid", normed=True)
-    build_decoder(g, DecoderSpec(attention=attention, router=router, mtp_states="normed"), mixer)
+    return mixer

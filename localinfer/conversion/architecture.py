@@ -74,6 +74,7 @@ class Architecture:
     mxfp4_rows: Mapping[str, slice] = field(default_factory=dict)  # rows of tensors that may be stored as MXFP4
     character_bpe_model: str = ""  # tokenizer.ggml.model of an architecture with character-level BPE
     end_of_turn: str = ""  # the token that ends a turn, where checkpoints do not state it
+    float_tensors: tuple[str, ...] = ()  # matrices in F32, whatever a checkpoint has
     ternary_tensors: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before use
 
     is_draft_head: bool = False  # a draft head, which may use the target's embedding and output layer

@@ -158,8 +158,9 @@ def mla_hparams(config: JsonObject, hp: HParams) -> HParams:
     """Add the sizes of multi-head latent attention (MLA): heads share one key. Rope rotates its last values;
     the others are the latent vector stored in the KV cache.
     """
-    names = ("qk_rope_head_dim", "qk_nope_head_dim", "kv_lora_rank")
-    n_rope, n_nope, rank = (config.positive_int(name, MAXIMA["attention.key_length"]) for name in names)
+    names, most = ("qk_nope_head_dim", "kv_lora_rank"), MAXIMA["attention.key_length"]
+    n_nope, rank = (config.positive_int(name, most) for name in names)
+    n_rope = config.positive_int("qk_rope_head_dim", most) if config.values.get("qk_rope_head_dim") != 0 else 0
     value = config.positive_int("v_head_dim", MAXIMA["attention.key_length"], max(1, hp.n_embd // hp.n_head))
     queries = config.positive_int("q_lora_rank", MAXIMA["embedding_length"]) if config.values.get("q_lora_rank") else 0
     sizes = {

@@ -35,7 +35,7 @@ UNSUPPORTED_KEYS = {
 EPS = {"rms": "rms_norm_eps", "layer": "layer_norm_eps"}
 EPS_KEYS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 
-LAYER_TYPE_ALIASES = {"mamba": "linear_attention", "attention": "full_attention"}  # layer types
+LAYER_TYPE_ALIASES = {"mamba": "linear_attention", "attention": "full_attention", "indexed_attention": "full_attention"}
 LAYER_TYPE_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 # The largest models of two families divide scores by sqrt(n_embd / n_head), without a key that states it.

@@ -274,7 +274,8 @@ def convert_tensor(
         )
     factor = hparams.weight_factors.get(kind, np.float32(1))
     is_vector = 1 in (len(shape), len(shape_after))  # stored vectors may have further dimensions of 1
-    if is_vector or kind.endswith(".bias") or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):
+    is_float = kind in architecture.float_tensors or ALWAYS_F32.fullmatch(kind)
+    if is_vector or is_float or kind.endswith(".bias") or CONVOLUTION.fullmatch(kind):
         change = value_transform(kind, architecture)
         return SourceTensor(wanted.name, shape_after, F32, lambda: to_bytes(change(moved(to_float32(stored))) * factor))
     if kind in hparams.weight_factors:

@@ -69,14 +69,23 @@ def latent_attention(
     n, narrow = blk.heads.count, narrow_queries(g, h, blk)
     if select:
         select(narrow)
-    q_nope, q_rope = split_queries(g, narrow, blk, shape.nope_dim, shape.rope_dim)
-    q = g.per_head.join(n, q_rope, g.per_head.matmul(q_nope, f"{blk}attn_k_b", n, shape.rank))
-    latent, k_rope = g.slices(h, f"{blk}attn_kv_a_mqa", shape.rank, shape.rope_dim)
-    if g.tensors.has(f"{blk}attn_k_norm.weight"):
-        k_rope = g.norm(k_rope, f"{blk}attn_k_norm")
-    k = g.per_head.join(1, k_rope, g.norm(latent, f"{blk}attn_kv_a_norm"))
+    q, k = latent_heads(g, h, narrow, blk, shape)
     y = g.attend(blk, q, k, None, spec)  # the values are the latent part of the keys
     return g.per_head.matmul(y, f"{blk}attn_v_b", n, shape.value_dim)
+
+
+def latent_heads(g: Builder[X], h: X, narrow: X, blk: Block, shape: LatentShape) -> tuple[X, X]:
+    """Return the queries and the key of latent attention, whose rotated values come first, if there are any."""
+    n, q_name, k_name, norm = blk.heads.count, f"{blk}attn_k_b", f"{blk}attn_kv_a_mqa", f"{blk}attn_kv_a_norm"
+    if not shape.rope_dim:
+        [q] = split_queries(g, narrow, blk, shape.nope_dim)
+        return g.per_head.matmul(q, q_name, n, shape.rank), g.norm(g.matmul(h, k_name, shape.rank), norm)
+    q, q_rope = split_queries(g, narrow, blk, shape.nope_dim, shape.rope_dim)
+    latent, k_rope = g.slices(h, k_name, shape.rank, shape.rope_dim)
+    if g.tensors.has(f"{blk}attn_k_norm.weight"):
+        k_rope = g.norm(k_rope, f"{blk}attn_k_norm")
+    q = g.per_head.join(n, q_rope, g.per_head.matmul(q, q_name, n, shape.rank))
+    return q, g.per_head.join(1, k_rope, g.norm(latent, norm))
 
 
 def latent_queries(g: Builder[X], h: X, blk: Block, nope: int, rope: int) -> Sequence[X]:
@@ -91,10 +100,11 @@ def narrow_queries(g: Builder[X], h: X, blk: Block) -> X:
     return g.norm(g.matmul(h, f"{blk}attn_q_a", g.hparams.count("attention.q_lora_rank")), f"{blk}attn_q_a_norm")
 
 
-def split_queries(g: Builder[X], x: X, blk: Block, nope: int, rope: int) -> Sequence[X]:
-    """Return the parts of query heads as `latent_queries`, from the input of their matrix."""
-    name = f"{blk}attn_q_b" if g.tensors.has(f"{blk}attn_q_a.weight") else f"{blk}attn_q"
-    return g.per_head.split(g.matmul(x, name, blk.heads.count * (nope + rope)), blk.heads.count, nope, rope)
+def split_queries(g: Builder[X], x: X, blk: Block, *sizes: int) -> Sequence[X]:
+    """Return parts of query heads of these sizes, from the input of their matrix."""
+    n, name = blk.heads.count, f"{blk}attn_q_b" if g.tensors.has(f"{blk}attn_q_a.weight") else f"{blk}attn_q"
+    q = g.matmul(x, name, n * sum(sizes))
+    return g.per_head.split(q, n, *sizes) if len(sizes) > 1 else [q]
 
 
 def mrope(g: Builder[X], *, interleaved: bool = False) -> Rope:
@@ -201,12 +211,3 @@ def unscaled_attention(g: Builder[X]) -> Sequence[AttentionSpec]:
 def kv_source_layers(g: Builder[X]) -> Sequence[int]:
     """Return the layer whose keys and values each layer uses."""
     return read_kv_source_layers(g.hparams, g.block_count, sliding_layers(g, 0))
-
-
-def read_indexer_layers(g: Builder[X], usual: Callable[[int], bool]) -> Sequence[bool]:
-    """Return which layers have an indexer: as the file states, or `usual(layer)`. The others attend to the positions
-    that an earlier layer chose."""
-    has_indexer = g.hparams.flags("attention.indexer.types", g.block_count, usual)
-    if not has_indexer[0]:
-        raise g.hparams.error("attention.indexer.types", "is false for the first layer, which has no layer before it")
-    return has_indexer

@@ -202,15 +202,17 @@ class Builder(ABC, Generic[X]):
     def select_positions(self, blk: Block, q: X, k: X, weights: X, spec: AttentionSpec, top_k: int) -> None:
         """Choose the positions that attention as in `spec` attends to, in this and in later layers
         (`AttentionSpec.selected`): the `top_k` with the largest scores. See `localinfer.kernels.attention.indexer`.
-
         `q` are the heads of queries, [token][head][value], `weights` has a number for each head. Keys are one head, and
-        are added to a cache of their own. With compression, they are those of compressed runs, after RoPE.
-        """
+        are added to a cache of their own. With compression, they are those of compressed runs, after RoPE."""
+
+    @abstractmethod
+    def select_runs(self, blk: Block, q: X, k: X, weights: X, run: int, top_k: int) -> None:
+        """Choose likewise the positions of runs, `run` each, whose keys `recurrent.compress` returns: the `top_k` runs
+        with the largest scores, and the positions after the last whole run."""
 
     @abstractmethod
     def select_blocks(self, blk: Block, q: X, k: X, rope: Rope, blocks: BlockChoice) -> None:
-        """Choose blocks of positions likewise, for each key head with a head of queries of its own. See
-        `localinfer.kernels.attention.block_indexer`."""
+        """Choose blocks of positions for each key head, as `localinfer.kernels.attention.block_indexer` does."""
 
     @abstractmethod
     def rotate(self, x: X, heads: int, rope: Rope) -> None:
@@ -333,9 +335,7 @@ class RecurrentOperations(ABC, Generic[X]):
         added."""
 
     @abstractmethod
-    def time_mix(
-        self, blk: Block, x: HeadInputs[X], norm_eps: float | None = None, *, normed: bool = True
-    ) -> X:
+    def time_mix(self, blk: Block, x: HeadInputs[X], norm_eps: float | None = None, *, normed: bool = True) -> X:
         """Return the output of the heads of RWKV-7 or, without learning rates, of RWKV-6, after their norm if it is
         `normed`. Overwrites all inputs but r and v. The epsilon of the norm is `norm_eps`, or that of the other norms
         times the head size."""

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from localinfer.graph.attention import narrow_queries, sliding_window
 from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
+from localinfer.graph.indexer import MAX_RUN
 from localinfer.graph.properties.attention import VALUE_GROUP
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.rope import BASE, plain_frequencies, read_n_rot
 
 RATIOS, COMPRESSED_BASE = "attention.compress_ratios", "attention.compress_rope_freq_base"
-MAX_RUN = 1 << 16
 
 
 class Rotations(NamedTuple):

@@ -154,6 +154,22 @@ def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> B
     return BranchOutput(g.norm(f, f"{blk}ffn_sub_norm") if spec.sub_norms else f, matrix)
 
 
+def expert_branch(
+    g: Builder[X], router: Router, activation: Sequence[str], others: Sequence[str]
+) -> Callable[[Block, X], BranchOutput[X]]:
+    """Return the feed-forward branch of a layer, a mixture of experts if the layer has a router. Its experts have the
+    `activation` of the layer; shared experts and networks without experts have one of the `others`."""
+
+    def branch(blk: Block, h: X) -> BranchOutput[X]:
+        other = others[blk.number]
+        if not g.tensors.has(f"{blk}ffn_gate_inp.weight"):
+            return BranchOutput(feed_forward(g, h, blk, other), "ffn_down")
+        y = expert_feed_forward(g, h, blk, router, activation[blk.number], shared_activation=other)
+        return BranchOutput(y, "")
+
+    return branch
+
+
 def add_branch(
     g: Builder[X], x: X, output: BranchOutput[X], blk: Block, norm: str | None = None, scale: float = 1.0,
     point: str = "", eps: float | None = None,

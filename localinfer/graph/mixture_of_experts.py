@@ -6,6 +6,9 @@ from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.builder import Block, Builder, Router, X
 from localinfer.graph.properties.router import router_from_metadata
 
+LIMITED = "silu_of_limited"  # SiLU of gates that are limited before
+LIMITS, SHARED_LIMITS = "swiglu_clamp_exp", "swiglu_clamp_shexp"
+
 
 def has_experts(g: Builder[X]) -> bool:
     """Return whether the model is a mixture of experts."""
@@ -42,6 +45,13 @@ def limited_activations(g: Builder[X], activation: str, key: str) -> list[str]:
     if not all(0 <= limit < math.inf for limit in limits):
         raise g.hparams.error(key, "must be finite numbers, none below 0")
     return [*(f"{activation}:{limit}" if limit else "silu" for limit in limits), "silu"]
+
+
+def limited_swiglu(g: Builder[X]) -> tuple[list[str], list[str]]:
+    """Return the activations of the experts of each layer, whose gates are limited before SiLU, and those of the shared
+    experts, which are the same unless the file has limits of their own."""
+    limited = limited_activations(g, LIMITED, LIMITS)
+    return limited, limited_activations(g, LIMITED, SHARED_LIMITS) if g.hparams.has(SHARED_LIMITS) else limited
 
 
 def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bool = True) -> X:

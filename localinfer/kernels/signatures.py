@@ -183,6 +183,10 @@ CHOOSE_POSITIONS = KernelSignature.parse(
     "localinfer.kernels.attention.indexer:choose_positions",
     "tokens scores segments words compressed_page top_k chosen:out",
 )
+CHOOSE_RUNS = KernelSignature.parse(
+    "localinfer.kernels.attention.indexer:choose_runs",
+    "tokens scores positions segments words compressed_page run top_k position_words chosen:out",
+)
 SCORE_PANELS = KernelSignature.parse(
     "localinfer.kernels.attention.block_indexer:score_panels",
     "tokens q heads dim k_cache entry_positions oldest newest sink_pages segments words size scores:out",

@@ -77,7 +77,7 @@ class NumpyBuilder(PointBuilder):
         self.output = NumpyOutput(self)
         self.kv_cache: dict[int, tuple[Floats, Floats]] = {}  # keys and values of each layer
         self.residual: Floats | None = None
-        # by `select_positions` or `select_blocks`: for all key heads or for each of them, (choices, n_tokens, n_tokens)
+        # by the last `select_...`: for all key heads or for each of them, (choices, n_tokens, n_tokens)
         self.selected: NDArray[np.bool_] = np.ones((1, len(tokens), len(tokens)), bool)
 
     def set_tokens(self, tokens: Sequence[int], *, causal: bool) -> None:
@@ -278,9 +278,22 @@ class NumpyBuilder(PointBuilder):
     def select_positions(
         self, blk: Block, q: Floats, k: Floats, weights: Floats, spec: AttentionSpec, top_k: int  # noqa: ARG002
     ) -> None:
+        self.selected = self.chosen_keys(q, k, weights, spec, top_k)
+
+    def select_runs(self, blk: Block, q: Floats, k: Floats, weights: Floats, run: int, top_k: int) -> None:  # noqa: ARG002
+        chosen = self.chosen_keys(q, k, weights, AttentionSpec(compression=run), top_k)
+        n = len(self.positions)
+        rest, of_runs = visible(self.positions, 0), chosen.repeat(run, axis=2)
+        rest &= self.positions[None, :] >= ((self.positions + 1) // run * run)[:, None]
+        self.selected = rest | np.pad(of_runs, ((0, 0), (0, 0), (0, n - of_runs.shape[2])))
+
+    def chosen_keys(
+        self, q: Floats, k: Floats, weights: Floats, spec: AttentionSpec, top_k: int
+    ) -> NDArray[np.bool_]:
+        """Return which keys an indexer chooses for each token, (1, n_tokens, n_keys)."""
         products, seen = self.index_products(q, k, spec)
         scores = (np.maximum(products, 0) * weights.T[:, :, None]).sum(axis=0, keepdims=True)
-        self.selected = largest(np.where(seen, scores, -np.inf), top_k) & seen
+        return largest(np.where(seen, scores, -np.inf), top_k) & seen
 
     def select_blocks(self, blk: Block, q: Floats, k: Floats, rope: Rope, blocks: BlockChoice) -> None:  # noqa: ARG002
         products, seen = self.index_products(q, k, AttentionSpec(rope))

@@ -60,7 +60,7 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         step = step.reshape(len(x), shape.heads, -1)
         dt = np.logaddexp(0, step)
         a = a.reshape(-1, 1)  # decays are one for each head, or one for each row of its state
-        decay = np.exp(shape.decay_bound * sigmoid(a * step) if shape.decay_bound else a * dt)
+        decay = np.exp(shape.decay_bound * sigmoid(np.abs(a) * step) if shape.decay_bound else a * dt)
         if delta:
             q, k = (each / np.sqrt((each * each).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
             q = q * shape.key**-0.5

@@ -97,6 +97,13 @@ UNQUANTIZED = (  # tensors with one of these in their names keep their type: sma
     *(".patch_embd", ".patch_merger", "a.rvq.codebook", "mm.a.code_embd", "mm.input_projection.weight"),
     *("pre_encode.conv.", "depthwise_conv.weight", "hc_", "compressor_ape"),
 )
+UNQUANTIZED_OF = {  # likewise, in files of an architecture
+    "glm5-next": (
+        *("indexer.attn_q_b", "indexer.attn_k", "indexer.proj", "indexer_compressor_gate"),
+        *("ssm_beta", "ssm_f_", "ssm_g_", "attn_kv_a_mqa", "attn_k_b", "attn_v_b"),
+    ),
+}
+EIGHT_BITS_OF = {"glm5-next": ("attn_q_a", "attn_q_b", "nextn.eh_proj")}  # tensors that get Q8_0, whatever the recipe
 UNQUANTIZED_NAMES = ("position_embd.weight", "token_types.weight")
 
 NEED_IMATRIX = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
@@ -109,7 +116,10 @@ def choose_types(
     given = list(tensors)
     types = {tensor.name: keep_type(tensor) for tensor in given}
     if recipe != COPY:
-        quantizable = [tensor for tensor in given if is_quantizable(tensor, overrides)]
+        kept = UNQUANTIZED_OF.get(model.architecture, ())
+        quantizable = [
+            each for each in given if is_quantizable(each, overrides) and not any(text in each.name for text in kept)
+        ]
         types |= _choose_types(recipe, model, given, quantizable, overrides)
     return types
 
@@ -194,7 +204,8 @@ def _choose_types(
     types = {}
     for tensor in sorted(quantizable, key=by_layer):
         role = role_of(tensor.name, tied)
-        wanted = _override(tensor.name, role, overrides) or (base if uniform else None)
+        in_eight_bits = any(text in tensor.name for text in EIGHT_BITS_OF.get(model.architecture, ()))
+        wanted = _override(tensor.name, role, overrides) or (base if uniform else "Q8_0" if in_eight_bits else None)
         if wanted is None:
             index = seen[role]
             if model.n_expert > 1 and role.startswith("ffn_") and recipe not in LOW.split():

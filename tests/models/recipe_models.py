@@ -153,6 +153,28 @@ NEXTN: Shapes = {
     "nextn.shared_head_head": (32, N),
     "nextn.shared_head_norm": (N,),
 }
+STREAMS: Shapes = {
+    **{f"hc_{branch}_fn": (24, 4 * N) for branch in ("attn", "ffn")},
+    **{f"hc_{branch}_base": (24,) for branch in ("attn", "ffn")},
+    **{f"hc_{branch}_scale": (3,) for branch in ("attn", "ffn")},
+}
+KDA: Shapes = {  # Kimi Delta Attention: 4 heads of 64 values
+    **NORMS,
+    **{f"attn_{name}": (N, N) for name in ("q", "k", "v", "output")},
+    **{f"ssm_conv1d_{name}": (1, N, 1, 4) for name in "qkv"},
+    **{f"ssm_{name}_a": (64, N) for name in "fg"},
+    **{f"ssm_{name}_b": (N, 64) for name in "fg"},
+    "ssm_beta": (4, N),
+    "ssm_norm": (64,),
+}
+INDEXER: Shapes = {  # of runs of 4 positions
+    "indexer.attn_q_b": (256, 64),
+    "indexer.attn_k": (64, N),
+    "indexer.k_norm": (64,),
+    "indexer.proj": (4, N),
+    "indexer_compressor_gate": (64, N),
+    "indexer_compressor_ape": (4, 64),
+}
 MTP_KEYS = {"nextn_predict_layers": 1}
 SCAN: Shapes = {  # Mamba: 2 N inner, state size 16, time step rank 16
     "attn_norm": (N,),
@@ -224,6 +246,21 @@ LATENT = {
     "expert_feed_forward_length": 512,
     "expert_shared_count": 0,
 }
+NEXT_KEYS = LATENT | {
+    "attention.key_length": 256,
+    "attention.q_lora_rank": 64,
+    "rope.dimension_count": 0,
+    "ssm.conv_kernel": 4,
+    "kda.head_dim": 64,
+    "attention.indexer.head_count": 4,
+    "attention.indexer.key_length": 64,
+    "attention.indexer.top_k": 16,
+    "attention.indexer.kpool": 4,
+    "hyper_connection.count": 4,
+    "hyper_connection.sinkhorn_iterations": 20,
+    "hyper_connection.epsilon": 1e-6,
+}
+
 SHAPES = {
     "llama": Shape("llama", 22, n_head_kv=2, tied=True),
     "llama, grouped": Shape("llama", 32, n_head_kv=1),
@@ -328,6 +365,15 @@ SHAPES = {
         kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
         more=WIDTH | MTP_KEYS | {"leading_dense_block_count": 0, "expert_gating_func": 2},
         mtp_tensors=ATTENTION | EXPERTS | SHARED | BIASED | NEXTN,
+    ),
+    "glm5-next": Shape(
+        "glm5-next",
+        45,
+        n_head_kv=0,
+        n_expert=E,
+        kinds=(KDA | STREAMS | EXPERTS | SHARED | BIASED,) * 3
+        + (NORMS | latent(4, N) | {"attn_output": (N, N)} | INDEXER | STREAMS | EXPERTS | SHARED | BIASED,),
+        more=WIDTH | NEXT_KEYS | {"attention.head_count_kv": in_layers(45, 4, 3, 1)},
     ),
     "qwen35, MTP": Shape(
         "qwen35",

@@ -54,10 +54,15 @@ INDEXER = ("indexer.attn_q_b", "indexer.attn_k", "indexer.k_norm", "indexer.k_no
 
 def sparse_hparams(config: JsonObject, hp: HParams) -> HParams:
     """Add the sizes of the indexer of sparse attention."""
+    latent = attention_metadata.mla_hparams(config, hp)
+    return replace(latent, sizes={**latent.sizes, **index_sizes(config)})
+
+
+def index_sizes(config: JsonObject) -> dict[str, int]:
+    """Return the sizes of the indexer."""
     names = {"index_heads": "index_n_heads", "index_size": "index_head_dim", "index_top_k": "index_topk"}
     sizes = {name: config.positive_int(key, DEFAULT_MAXIMUM) for name, key in names.items()}
-    latent, sizes["n_index"] = attention_metadata.mla_hparams(config, hp), sizes["index_heads"] * sizes["index_size"]
-    return replace(latent, sizes={**latent.sizes, **sizes})
+    return sizes | {"n_index": sizes["index_heads"] * sizes["index_size"]}
 
 
 def sparse_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:

@@ -19,6 +19,11 @@ SQRT_SOFTPLUS = 4  # GGUF's number of this gating
 
 LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv", "attn_kv_a_norm", "attn_output_a", "attn_output_b")
 STREAMS = tuple(f"hc_{branch}_{kind}" for branch in ("attn", "ffn") for kind in ("fn", "base", "scale"))
+STREAM_SHAPES = {
+    **{f"hc_{branch}_fn": ("n_weights", "n_all_streams") for branch in ("attn", "ffn")},
+    **{f"hc_{branch}_base": ("n_weights",) for branch in ("attn", "ffn")},
+    **{f"hc_{branch}_scale": ("n_kinds",) for branch in ("attn", "ffn")},
+}
 COMPRESSOR = tuple(f"attn_compressor_{kind}" for kind in ("kv", "gate", "ape", "norm"))
 INDEXER_COMPRESSOR = tuple(f"indexer_compressor_{kind}" for kind in ("kv", "gate", "ape", "norm"))
 INDEXER = ("indexer.attn_q_b", "indexer.proj", *INDEXER_COMPRESSOR)
@@ -43,16 +48,35 @@ def hyperparameters(config: JsonObject, hp: HParams) -> HParams:
     """Add the sizes of queries, of the output, of the indexer and of the residual streams."""
     sizes = {name: config.positive_int(key, DEFAULT_MAXIMUM) for key, name in SIZES.items()}
     n_rot, used = config.positive_int("qk_rope_head_dim", hp.head_dim), config.positive_int(USED, hp.n_expert)
-    count = config.positive_int("hc_mult", MAX_STREAMS)
     if hp.n_head % sizes["n_groups"]:
         raise config.error("o_groups", f"is {sizes['n_groups']}; it must divide {hp.n_head}")
     sizes |= {
         "n_index": sizes["index_heads"] * sizes["index_size"], "n_low": sizes["n_groups"] * sizes["o_rank"],
-        "n_of_group": hp.n_head // sizes["n_groups"] * hp.head_dim, "n_streams": count, "n_used": used,
-        "n_all_streams": count * hp.n_embd, "n_weights": count * (2 + count), "n_kinds": 3,
-        "n_hash": n_hash(config, hp),
+        "n_of_group": hp.n_head // sizes["n_groups"] * hp.head_dim, "n_used": used, "n_hash": n_hash(config, hp),
+        **stream_sizes(config, hp),
     }  # fmt: skip
     return replace(hp, rope=replace(hp.rope, n_rot=n_rot), sizes=sizes)
+
+
+def stream_sizes(config: JsonObject, hp: HParams) -> dict[str, int]:
+    """Return the sizes of the residual streams, and of the tensors of their weights."""
+    count = config.positive_int("hc_mult", MAX_STREAMS)
+    return {
+        "n_streams": count, "n_all_streams": count * hp.n_embd, "n_weights": count * (2 + count), "n_kinds": 3
+    }  # fmt: skip
+
+
+def stream_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return the metadata of the residual streams, and the limits of the gates of experts."""
+    limits = Field.numbers(np.full(hp.n_layer + hp.n_mtp_layers, config.positive_float("swiglu_limit"), np.float32))
+    iterations = config.positive_int("hc_sinkhorn_iters", MAX_ITERATIONS)
+    return {
+        "hyper_connection.count": Field.uint32(hp.sizes["n_streams"]),
+        "hyper_connection.sinkhorn_iterations": Field.uint32(iterations),
+        "hyper_connection.epsilon": Field.float32(config.positive_float("hc_eps")),
+        "swiglu_clamp_exp": limits,
+        "swiglu_clamp_shexp": limits,
+    }
 
 
 def n_hash(config: JsonObject, hp: HParams) -> int:
@@ -81,20 +105,15 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
         "attention.q_lora_rank": "q_rank", "attention.output_group_count": "n_groups",
         "attention.output_lora_rank": "o_rank", "attention.indexer.head_count": "index_heads",
         "attention.indexer.key_length": "index_size", "attention.indexer.top_k": "index_top_k",
-        "hyper_connection.count": "n_streams", "hash_layer_count": "n_hash",
+        "hash_layer_count": "n_hash",
     }  # fmt: skip
-    limits = Field.numbers(np.full(hp.n_layer, config.positive_float("swiglu_limit"), np.float32))
-    iterations = config.positive_int("hc_sinkhorn_iters", MAX_ITERATIONS)
     runs = np.array(read_runs(config, hp.n_layer), np.int32)
-    return experts(config, hp) | {key: Field.uint32(hp.sizes[name]) for key, name in names.items()} | {
+    sizes = {key: Field.uint32(hp.sizes[name]) for key, name in names.items()}
+    return experts(config, hp) | stream_metadata(config, hp) | sizes | {
         "attention.compress_ratios": Field.numbers(runs),
         "attention.compress_rope_freq_base": Field.float32(config.positive_float("compress_rope_theta")),
-        "hyper_connection.sinkhorn_iterations": Field.uint32(iterations),
-        "hyper_connection.epsilon": Field.float32(config.positive_float("hc_eps")),
         "embedding_length_out": Field.uint32(hp.sizes["n_all_streams"]),
         "expert_gating_func": Field.uint32(SQRT_SOFTPLUS),
-        "swiglu_clamp_exp": limits,
-        "swiglu_clamp_shexp": limits,
     }  # fmt: skip
 
 
@@ -108,9 +127,7 @@ DEEPSEEK4 = Architecture(
         "attn_kv_a_norm": ("head_dim",),
         "attn_output_a": ("n_low", "n_of_group"),
         "attn_output_b": ("n_embd", "n_low"),
-        **{f"hc_{branch}_fn": ("n_weights", "n_all_streams") for branch in ("attn", "ffn")},
-        **{f"hc_{branch}_base": ("n_weights",) for branch in ("attn", "ffn")},
-        **{f"hc_{branch}_scale": ("n_kinds",) for branch in ("attn", "ffn")},
+        **STREAM_SHAPES,
         "output_hc_fn": ("n_streams", "n_all_streams"),
         "output_hc_base": ("n_streams",),
         "output_hc_scale": ("one",),

@@ -9,7 +9,7 @@ from localinfer.graph.points import LAYER
 KINDS = {  # of the operations whose kind is not the last part of their path
     "add_norm": "norm", "add_vector": "add", "attend": "attention", "cross_attention.attend": "attention",
     "gate": "activation", "matmul": "product", "norm_groups": "norm", "slices": "product", "soft_cap": "soft cap",
-    "select_blocks": "selection", "select_positions": "selection",
+    "select_blocks": "selection", "select_positions": "selection", "select_runs": "selection",
     "embeddings.add_positions": "embedding", "embeddings.add_token_types": "embedding",
     "embeddings.per_layer": "embedding", "embeddings.tokens": "embedding",
     "per_head.gate": "activation", "per_head.join": "copy", "per_head.matmul": "product",

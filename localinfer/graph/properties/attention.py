@@ -58,8 +58,8 @@ class AttentionSpec:
     (`alibi_slopes`). `bias` names a tensor, (buckets, heads), with what is added to the score of a key at each distance
     (`relative_buckets`).
 
-    If `selected`, tokens only attend to the positions that a builder's `select_positions` or `select_blocks` chose
-    last.
+    If `selected`, tokens only attend to the positions that a builder's `select_positions`, `select_runs` or
+    `select_blocks` chose last.
 
     With `compression`, each run of so many positions also has one compressed key, which is its value, too, and to which
     tokens attend from the last position of the run on, whatever the window; if `selected`, only to those chosen.

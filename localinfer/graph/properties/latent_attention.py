@@ -17,7 +17,8 @@ from localinfer.graph.properties.rope import yarn_amplitude
 @dataclass(frozen=True)
 class LatentShape:
     """Each query head has `nope_dim` values that are mapped to the latent space of size `rank`, followed by `rope_dim`
-    rotated values. The output of attn_v_b has `value_dim` values per head. `scale` multiplies the scores."""
+    rotated values, which may be 0. The output of attn_v_b has `value_dim` values per head. `scale` multiplies the
+    scores."""
 
     rank: int
     rope_dim: int
@@ -41,7 +42,7 @@ def read_latent_shape(hparams: Hyperparameters, kind: str = "") -> LatentShape:
     rank = hparams.count(of_rank, maximum=MAXIMA["attention.value_length"])
     key = hparams.count(of_key, maximum=MAXIMA["attention.key_length"])
     value = hparams.count(of_value, maximum=MAXIMA["attention.value_length"])
-    rope_dim = hparams.count("rope.dimension_count", maximum=key - 1)
+    rope_dim = hparams.count("rope.dimension_count", minimum=0, maximum=key - 1)
     for name, n in {of_rank: rank, of_key: key, of_value: value, "rope.dimension_count": rope_dim}.items():
         if n % VALUE_GROUP:
             raise hparams.unsupported(name, n)

@@ -79,7 +79,6 @@ class LayerAttention(NamedTuple):
         """The factor of the scores."""
         return self.spec.scale or self.heads.key**-0.5
 
-
     @property
     def alibi_slopes(self) -> Tensor | int:
         """How much the scores of each head decrease with the distance of a key; 0 if they do not."""
@@ -384,10 +383,13 @@ class AttentionRecorder:
 
         If pages of keys are `anchored`, a page is reused only after all of its positions have left the window.
         """
-        spec = layer.spec
-        key = spec.window, spec.chunked, anchored, layer.n_masked, spec.causal_media, spec.compression
+        return self.ring_of(layer.spec, layer.n_masked, anchored=anchored)
+
+    def ring_of(self, spec: AttentionSpec, n_masked: int = 0, *, anchored: bool = False) -> RingBuffer:
+        """Return the ring buffer of a kind of attention, as `_ring` does."""
+        key = spec.window, spec.chunked, anchored, n_masked, spec.causal_media, spec.compression
         if key not in self.rings:
-            self.rings[key] = create_ring(self.graph, self.context, spec, layer.n_masked, anchored=anchored)
+            self.rings[key] = create_ring(self.graph, self.context, spec, n_masked, anchored=anchored)
         return self.rings[key]
 
     def _block_table(self, rope: Rope, ring: RingBuffer) -> BlockTable:

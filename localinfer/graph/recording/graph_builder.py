@@ -33,7 +33,7 @@ from localinfer.graph.recording import matrix_products
 from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
 from localinfer.graph.recording.embeddings import EmbeddingRecorder
 from localinfer.graph.recording.heads import HeadRecorder
-from localinfer.graph.recording.indexer import select_blocks, select_positions
+from localinfer.graph.recording.indexer import select_blocks, select_positions, select_runs
 from localinfer.graph.recording.low_rank import record_changes
 from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.model_graph import ModelGraph
@@ -306,8 +306,8 @@ class GraphBuilder(Builder[Buffer]):
             what = f"is {spec.rope.n_rot}; {blk}attn_q has heads of {heads.key}"
             raise self.hparams.error("rope.dimension_count", what)
         check_lengths(self.hparams, blk, q, k, v)
-        if spec.compression and self.model.context.context_shift:
-            raise self.f.error("", "compressed attention with ctx_policy ring is not supported", UnsupportedError)
+        if spec.compression:
+            require_whole_context(self.model)
         norms = NO_NORMS
         if spec.head_norm == "per_head":
             assert k is not None
@@ -342,6 +342,11 @@ class GraphBuilder(Builder[Buffer]):
     ) -> None:
         select_positions(self.model, indexer(self.hparams, blk, q, k, spec), q, k, weights, top_k)
 
+    def select_runs(self, blk: Block, q: Buffer, k: Buffer, weights: Buffer, run: int, top_k: int) -> None:
+        require_whole_context(self.model)
+        layer = indexer(self.hparams, blk, q, k, AttentionSpec(window=1, compression=run))
+        select_runs(self.model, layer, q, k, weights, top_k)
+
     def select_blocks(self, blk: Block, q: Buffer, k: Buffer, rope: Rope, blocks: BlockChoice) -> None:
         layer = indexer(self.hparams, blk, q, k, AttentionSpec(rope))
         if layer.heads.count != blk.heads.count_kv:
@@ -359,6 +364,12 @@ def indexer(hparams: Hyperparameters, blk: Block, q: Buffer, k: Buffer, spec: At
     if k.n % VALUE_GROUP or (spec.rope and spec.rope.n_rot > k.n):
         raise hparams.unsupported("attention.indexer.key_length", k.n)
     return LayerAttention(f"{blk}indexer.", AttentionHeads(q.n // k.n, 1, k.n, k.n), spec)
+
+
+def require_whole_context(model: ModelGraph) -> None:
+    """Raise UnsupportedError for a ring buffer of the context, from which positions of compressed runs may vanish."""
+    if model.context.context_shift:
+        raise model.f.error("", "compressed attention with ctx_policy ring is not supported", UnsupportedError)
 
 
 def group_weights(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:

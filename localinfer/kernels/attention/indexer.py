@@ -11,6 +11,9 @@ bit for each of them, int64 [token][page]; `words` is the number of pages that a
 `compressed_page` is 0, only entries of the pages from this one on are scored, and all of the pages before are chosen:
 those of the positions themselves (DeepSeek, 2026: compressed sparse attention). The Hadamard
 transform of queries and keys in the published code serves 8-bit products: it does not change exact ones.
+
+`choose_runs` chooses compressed runs likewise, and sets the bits of their positions, and of those after the last run
+that a token sees (Z.ai, 2026: GLM-5-Next): position n of a sequence is its entry n.
 """
 
 from collections.abc import Callable
@@ -194,6 +197,48 @@ def choose_positions() -> Body:
                             is_chosen, equal = int64(1), equal - 1
                         word |= is_chosen << entry
                     store(chosen + 8 * page, word)
+            token_of_segment += count
+
+    return body
+
+
+@inline
+def set_bits(words: int, first: int, end: int) -> None:
+    """Set the bits from `first` to `end` - 1 of words of 64 bits."""
+    at = first
+    while at < end:
+        n, word = min(end - at, PAGE_SIZE - at % PAGE_SIZE), words + 8 * (at // PAGE_SIZE)
+        bits = int64(-1) if n == PAGE_SIZE else (int64(1) << n) - 1
+        store(word, load(int64, word) | bits << (at % PAGE_SIZE))
+        at += n
+
+
+def choose_runs() -> Body:
+    """Make the kernel that sets the bits of the positions of the `top_k` runs of each token with the largest scores,
+    `run` positions each, and of those after the last run that it sees. `chosen` has `position_words` words for a
+    token, of which those of later positions are not written."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
+        token_of_segment, run = 0, args.run
+        for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
+            count = load(int64, segment)
+            for token in range(max(first, token_of_segment), min(end, token_of_segment + count)):
+                position, chosen = int64(load(int32, args.positions + 4 * token)), 8 * args.position_words * token
+                chosen += args.chosen
+                for word in range(position // PAGE_SIZE + 1):
+                    store(chosen + 8 * word, int64(0))
+                n, scores = (position + 1) // run, args.words * token + args.compressed_page
+                scores = args.scores + 4 * PAGE_SIZE * scores
+                threshold, equal = threshold_of_largest(scores, n, args.top_k, scratch)
+                for number in range(n):
+                    bits = ordered_bits(scores + 4 * number)
+                    is_chosen = bits > threshold
+                    if bits == threshold and equal > 0:
+                        is_chosen, equal = True, equal - 1
+                    if is_chosen:
+                        set_bits(chosen, run * number, run * number + run)
+                set_bits(chosen, run * n, position + 1)
             token_of_segment += count
 
     return body

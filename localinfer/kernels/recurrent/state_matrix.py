@@ -24,6 +24,7 @@ from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.threads import chunk_range
 from quant.jit.vectors import (
     Vector,
+    absolute,
     extract,
     f32x16,
     fma,
@@ -220,14 +221,14 @@ def recur_add(key: int, value: int, heads_per_key: int) -> Body:
 def channel_decay(key: int, gate: str) -> Body:
     """Make the kernel that replaces step, [token][head][key], with the decay of each row of a state.
 
-    It is exp(a * softplus(step + bias)) with the gate "softplus", and exp(bound * sigmoid(a * (step + bias))) with
-    "sigmoid", which is at least e^bound (Ling 3.0).
+    It is exp(a * softplus(step + bias)) with the gate "softplus", and exp(bound * sigmoid(|a| * (step + bias))) with
+    "sigmoid", which is at least e^bound: files of Ling 3.0 have a positive a, those of GLM-5-Next a negative one.
     """
     bounded = gate == "sigmoid"
 
     @inline
     def log_decay(step: Any, a: Any, bound: Any) -> Any:
-        return bound * sigmoid(a * step) if bounded else a * softplus(step)
+        return bound * sigmoid(absolute(a) * step) if bounded else a * softplus(step)
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)

@@ -26,15 +26,15 @@ FAST = Options(ctx_size=128, threads=1)
 DIFFERENT = [
     "arwkv7-plain", "bailingmoe3-narrow", "cohere2moe", "command-r-plus", "deci", "deepseek2", "deepseek3",
     "deepseek32", "deepseek4", "deepseek4-runs", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba",
-    "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "gpt-oss", "gpt2",
-    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "hy_v4-wide", "kimi-linear-wide",
+    "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "glm5-next", "gpt-oss",
+    "gpt2", "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "hy_v4-wide", "kimi-linear-wide",
     "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long", "minimax-m3", "ministral3", "mistral4",
     "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent", "olmo", "olmo3", "phi2",
     "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next", "rwkv6", "rwkv6qwen2",
     "rwkv7", "stablelm",
 ]  # fmt: skip
-# gpt2 has a limited number of learned positions; deepseek4 forgets no compressed positions.
-ENDLESS = [name for name in DIFFERENT if name not in ("deepseek4", "deepseek4-runs", "gpt2")]
+# gpt2 has a limited number of learned positions; deepseek4 and glm5-next forget no compressed positions.
+ENDLESS = [name for name in DIFFERENT if name not in ("deepseek4", "deepseek4-runs", "glm5-next", "gpt2")]
 # Mean KL divergence from F32 weights to Q8_0 weights at the positions MEASURED: of exact arithmetic, of llama.cpp
 # (0.3.36), and the limit for us with precision `fast`. A random router can have two experts so close that 8-bit
 # rounding changes its choice: a third of granitehybrid-experts' mean is one position of 32. Mamba's decays are
@@ -44,6 +44,7 @@ SENSITIVE = {
     "deepseek32": (2.5e-2, 2.8e-2, 4e-2),
     "deepseek4-runs": (8.4e-4, None, 4e-3),  # llama.cpp has no runs of 12 positions
     "glm-dsa-shared": (2.6e-2, 3.6e-2, 5e-2),
+    "glm5-next": (1.0e-2, 1.0e-2, 2e-2),
     "granitehybrid-experts": (1.0e-3, 2.0e-3, 2e-3),
     "hy_v4-wide": (4.3e-2, 6.0e-2, 5e-2),
     "mamba": (1.5e-3, 2.8e-3, 4e-3),

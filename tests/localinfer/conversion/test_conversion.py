@@ -116,6 +116,7 @@ OTHER = {
     "qwen35moe": {"blk.{}.ssm_a"},
     "qwen3next": {"blk.{}.ssm_a"},
     **{name: {"blk.{}.ssm_a"} for name in ("kimi-linear", "kimi-linear-wide", "bailingmoe3")},
+    **{name: {"blk.{}.ssm_a"} for name in ("glm5-next", "glm5-next-wide")},
 }
 
 
@@ -149,12 +150,27 @@ def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> N
     assert_equal(name, source, converted, reference_models.architecture(name))
 
 
+def converted_from_f16(name: str, folder: Path) -> Source:
+    """Return the conversion of a checkpoint whose tensors are all F16."""
+    checkpoint = reference_models.checkpoint(name, folder)
+    tensors = load_file(checkpoint / "model.safetensors")
+    save_file({name: values.astype(np.float16) for name, values in tensors.items()}, checkpoint / "model.safetensors")
+    return open_checkpoint(checkpoint)
+
+
 def test_vectors_with_dimensions_of_1_are_f32(tmp_path: Path) -> None:
-    folder = reference_models.checkpoint("rwkv6", tmp_path)
-    tensors = load_file(folder / "model.safetensors")
-    save_file({name: values.astype(np.float16) for name, values in tensors.items()}, folder / "model.safetensors")
-    types = {each.type for each in open_checkpoint(folder).tensors.values() if len(each.shape) == 1}
-    assert types == {TYPE_NUMBERS["F32"]}
+    tensors = converted_from_f16("rwkv6", tmp_path).tensors.values()
+    assert {each.type for each in tensors if len(each.shape) == 1} == {TYPE_NUMBERS["F32"]}
+
+
+def test_matrices_that_weigh_streams_and_positions_are_f32(tmp_path: Path) -> None:
+    """As in llama.cpp's conversion of GLM-5-Next."""
+    tensors = converted_from_f16("glm5-next", tmp_path).tensors.values()
+    f32 = {each.name for each in tensors if each.type == TYPE_NUMBERS["F32"] and len(each.shape) == 2}
+    compressor = {f"blk.1.indexer_compressor_{kind}.weight" for kind in ("gate", "ape")}
+    streams = {f"blk.{layer}.hc_{branch}_fn.weight" for layer in range(3) for branch in ("attn", "ffn")}
+    routers = {f"blk.{layer}.ffn_gate_inp.weight" for layer in (1, 2)}
+    assert f32 == compressor | streams | routers | {"blk.1.indexer.proj.weight"}
 
 
 @each_head

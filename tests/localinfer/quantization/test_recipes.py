@@ -48,7 +48,7 @@ def expected(label: str, recipe: str) -> dict[str, str]:
     for kinds, names in RECORDED[label][recipe].items():
         each_layer = [kind for run in kinds.split() for kind in [run.split("*")[0]] * int(run.split("*")[1])]
         for name in names.split():
-            tensors = [each for each in known if each.partition(".")[2].endswith(f".{name}.weight")]
+            tensors = [each for each in known if each.split(".", 2)[2:] == [f"{name}.weight"]]
             types |= dict(zip(tensors or [f"{name}.weight"], each_layer, strict=True))
     return types
 

@@ -16,7 +16,9 @@ from localinfer.runtime.batch import Segment
 from localinfer.runtime.engine import Engine
 
 
-@pytest.mark.parametrize("name", ["deepseek4", "glm-dsa-shared", "kimi-linear-wide", "minimax-m3-wide"])
+@pytest.mark.parametrize(
+    "name", ["deepseek4", "glm-dsa-shared", "glm5-next-wide", "kimi-linear-wide", "minimax-m3-wide"]
+)
 def test_sequences_of_a_batch_have_the_bits_of_sequences_alone(name: str, tmp_path: Path) -> None:
     path, ids = tmp_path / "model.gguf", reference_models.expected(name).ids
     checkpoints.as_type(reference_models.checkpoint(name, tmp_path), path, "Q8_0")

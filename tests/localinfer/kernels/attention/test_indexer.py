@@ -96,3 +96,30 @@ def test_only_compressed_entries_are_chosen_by_their_scores() -> None:
     np.put_along_axis(of_runs, best, True, axis=1)
     np.testing.assert_array_equal(bits[:, PAGE_SIZE:], of_runs & np.isfinite(expected[:, PAGE_SIZE:]))
     assert bits[:, :PAGE_SIZE].all()
+
+
+@pytest.mark.parametrize(("run", "top_k"), [(2, 3), (4, 16), (7, 5), (64, 1), (100, 2)])
+def test_the_positions_of_the_best_runs_are_chosen_and_those_after_the_last_one(run: int, top_k: int) -> None:
+    rng, positions = np.random.default_rng(run), np.array([0, 1, 62, 63, 64, 129, 300, 319], np.int32)
+    runs, tokens, first, words = 320 // run, len(positions), 1, 6  # one page before those of the runs
+    scores = np.full((tokens, WORDS * PAGE_SIZE), np.nan, np.float32)
+    of_runs = np.maximum(rng.standard_normal((tokens, runs), np.float32), 0)  # some are equal
+    ends = run * np.arange(1, runs + 1) - 1
+    of_runs[ends > positions[:, None]] = HIDDEN
+    scores[:, PAGE_SIZE : PAGE_SIZE + runs] = of_runs
+    bits = np.full((tokens, words), ~np.uint64(0), np.uint64)
+    arguments = {
+        "tokens": np.array([tokens]), "scores": scores, "positions": positions,
+        "segments": segments(tokens, len(TABLE)), "words": WORDS, "compressed_page": first, "run": run, "top_k": top_k,
+        "position_words": words, "chosen": bits,
+    }  # fmt: skip
+    kernels.run(f"{PATH}choose_runs", arguments, threads=3)
+    actual = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    at = np.arange(words * PAGE_SIZE)
+    for token, position in enumerate(positions):
+        best = np.argsort(-of_runs[token], kind="stable")[:top_k]
+        chosen = np.isin(at // run, best[of_runs[token, best] > HIDDEN]) | (at >= (position + 1) // run * run)
+        np.testing.assert_array_equal(actual[token, : position + 1], chosen[: position + 1])
+        page_end = -(-(position + 1) // PAGE_SIZE) * PAGE_SIZE
+        assert not actual[token, position + 1 : page_end].any()
+        assert actual[token, page_end:].all()  # not written

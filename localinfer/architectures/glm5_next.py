@@ -1,0 +1,33 @@
+"""GLM-5-Next (Z.ai, 2026): Kimi Delta Attention (KDA) in most layers, sparse latent attention without rotary embeddings
+in the others, whose indexer chooses runs of positions, several residual streams that each branch mixes
+(hyper-connections), and many experts with a biased router."""
+
+from functools import partial
+
+from localinfer.architectures.kimi_linear import delta_attention
+from localinfer.graph.attention import latent_attention
+from localinfer.graph.builder import AttentionSpec, Block, Builder, X
+from localinfer.graph.decoder import BranchOutput, expert_branch
+from localinfer.graph.hyper_connections import apply_layers, mean_of_streams
+from localinfer.graph.indexer import read_indexer_layers, read_run_indexer
+from localinfer.graph.mixture_of_experts import limited_swiglu, read_router
+from localinfer.graph.properties.hyper_connections import read_hyper_connections
+from localinfer.graph.properties.latent_attention import read_latent_shape
+from localinfer.graph.properties.recurrence import read_kda
+
+
+def build(g: Builder[X]) -> None:
+    """Decoder with dense first layers, which has KDA where the file has no key heads. Gates are limited before SiLU."""
+    shape, select, streams = read_latent_shape(g.hparams), read_run_indexer(g), read_hyper_connections(g.hparams)
+    has_indexer, attention = read_indexer_layers(g, lambda _: True), AttentionSpec(scale=shape.scale, selected=True)
+    is_bounded = g.hparams.has("kda.gate_lower_bound")
+    delta = delta_attention(g, read_kda(g.hparams, g.attention_heads[0].count, bounded=is_bounded))
+
+    def attend(blk: Block, h: X) -> BranchOutput[X]:
+        if not blk.heads.count_kv:
+            return delta(blk, h)
+        selects = partial(select, blk, h) if has_indexer[blk.number] else None
+        return BranchOutput(latent_attention(g, h, blk, shape, attention, selects), "attn_output")
+
+    network = expert_branch(g, read_router(g, "sigmoid"), *limited_swiglu(g))
+    g.output.logits(mean_of_streams(g, apply_layers(g, streams, attend, network), streams))
