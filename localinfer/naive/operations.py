@@ -26,6 +26,7 @@ from localinfer.graph.properties.direction import is_causal
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block, has_decoder
 from localinfer.graph.properties.rope import NO_ROPE, Rope
 from localinfer.naive.altup import NumpyCrossLayer
+from localinfer.naive.embedded_adapters import active_adapters, added_by_adapters
 from localinfer.naive.experts import NumpyExperts
 from localinfer.naive.formulas import (
     ACTIVATIONS,
@@ -70,6 +71,7 @@ class NumpyBuilder(PointBuilder):
         encoder_decoder, self.decoder_tokens = has_decoder(model.file), [id for id in tokens if id >= 0]
         tokens = [~id for id in tokens if id < 0] if encoder_decoder else tokens
         super().__init__(model, len(tokens))
+        self.active = np.zeros(0, np.int32)  # the embedded adapter of each token, if the model has any
         self.is_encoding = encoder_decoder
         self.set_tokens(tokens, causal=is_causal(self.hparams) and not encoder_decoder)
         self.embeddings = NumpyEmbeddings(self, np.asarray(types or [0] * len(tokens)))
@@ -85,6 +87,9 @@ class NumpyBuilder(PointBuilder):
         self.n_tokens, self.positions, self.causal = len(tokens), np.arange(len(tokens)), causal
         self.media = NaiveMedia(tokens, self.model.media)
         self.token_ids = np.maximum(np.asarray(tokens), 0)
+        if embedded := self.properties.embedded_adapters:
+            self.active = active_adapters(embedded, self.token_ids)
+            self.token_ids = embedded.substitutes[self.token_ids].astype(np.int64)
 
     @cached_property
     def recurrent(self) -> "NumpyRecurrence":
@@ -190,7 +195,7 @@ class NumpyBuilder(PointBuilder):
         return np.split(self.product(x, name), np.cumsum(n_outs)[:-1], axis=1)
 
     def product(self, x: Floats, name: str) -> Floats:
-        return self.model.matmul(name, x) + self.model.bias(name)
+        return self.model.matmul(name, x) + self.model.bias(name) + added_by_adapters(self.model, name, x, self.active)
 
     # --- attention ---
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from localinfer.gguf.reader import GGUF
+from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.properties.adapters import Adapters
 from localinfer.graph.properties.repeated_layers import with_repeated_layers
 from localinfer.graph.properties.router import router_bias
@@ -86,9 +86,13 @@ class Model:
         name = router_bias(self.file, prefix)
         return self.numbers(name) if name else np.zeros(1, self.dtype)
 
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor `<name>.weight`, or the one of this name."""
+        return self.file.tensors[name if self.has(name) else f"{name}.weight"]
+
     def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
         """Return some rows of a tensor, decoded and not cached."""
-        tensor = self.file.tensors[name if self.has(name) else f"{name}.weight"]
+        tensor = self.tensor(name)
         bytes_of_rows = tensor.data.reshape(*tensor.shape[:-1], -1)[rows]
         return decode(bytes_of_rows, tensor.type)
 

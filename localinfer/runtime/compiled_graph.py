@@ -257,7 +257,7 @@ class CompiledGraph:
         if encoder_lengths is not None:
             ids = np.where(ids < 0, ~ids, ids)
             model_graph.attention.encoder_last.view(np.int32)[:count] = encoder_lengths - 1
-        model_graph.ids.view(np.int32)[:count] = ids
+        model_graph.ids.view(np.int32)[:count] = model_graph.with_substitutes(ids)
         model_graph.token_types.view(np.int32)[:count] = types
         model_graph.attention.positions.view(np.int32)[:count] = positions
         for table in model_graph.attention.rope_tables.values():

@@ -59,8 +59,9 @@ class ModelRunner:
 
         Without `modifiers`, its LoRA adapters have the default scales.
         """
-        caches = self.compiled_graph.model_graph.sequence_caches()
-        return Sequence(caches, self.media_table, modifiers or Modifiers(self.default_scales))
+        model_graph = self.compiled_graph.model_graph
+        caches, given = model_graph.sequence_caches(), modifiers or Modifiers(self.default_scales)
+        return Sequence(caches, self.media_table, given, model_graph.embedded_adapters)
 
     def prepare_hooks(self, hooks: SequenceHooks, progress: Progress | None = None) -> None:
         """Build the graph that is cut at the points of these hooks."""
@@ -211,6 +212,10 @@ class ModelRunner:
             self._batch = self._hooked_graphs.batch([(sequence.modifiers.hooks, ids, positions)])
             self._batch.graph.set_inputs(ids, positions, np.concatenate(types) if types else 0)
             self._batch.graph.model_graph.set_adapter_scales(0, len(positions), sequence.modifiers.scales)
+            row = 0
+            for text in texts:
+                self._batch.graph.model_graph.set_active_adapters(row, sequence.control_tokens.active(text, 0))
+                row += len(text)
             self.run(0, self._batch.graph.output_layer_ops[0], len(positions))
 
     def prepare(self, segments: abc.Sequence[Segment]) -> None:
@@ -237,6 +242,8 @@ class ModelRunner:
         for each, each_media in zip(segments, medias, strict=True):
             each.sequence.set_inputs(len(each.ids), row, each_media)
             self._batch.graph.model_graph.set_adapter_scales(row, len(each.ids), each.sequence.modifiers.scales)
+            active = each.sequence.control_tokens.active(each.ids, len(each.sequence))
+            self._batch.graph.model_graph.set_active_adapters(row, active)
             row += len(each.ids)
 
     @property

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from localinfer.errors import UnsupportedError
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import Product
+from localinfer.graph.properties.embedded_adapters import is_adapter_matrix
 from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches
 from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.cuts import run_in_parts
@@ -57,7 +58,7 @@ class ActivationProbe:
         The ops from the last such stage on only run with `run_all`.
         """
         products_by_input: dict[tuple[int, Buffer], list[Product]] = {}
-        of_file = self._engine.file.tensors  # which has no matrices of adapters
+        of_file = {name: each for name, each in self._engine.file.tensors.items() if not is_adapter_matrix(name)}
         for product in self._compiled_graph.graph.products:
             if first <= product.first_op < end and product.weight.name in of_file:
                 products_by_input.setdefault((product.first_op, product.x), []).append(product)

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
+from localinfer.graph.properties.embedded_adapters import EmbeddedAdapters
+from localinfer.runtime.control_tokens import ControlTokens
 from localinfer.runtime.encoder_tokens import encoder_length
 from localinfer.runtime.media.media_table import MediaTable
 from localinfer.runtime.media.sequence_media import SequenceMedia
@@ -14,18 +16,20 @@ from localinfer.runtime.modifiers import NO_MODIFIERS, Modifiers
 
 class Sequence:
     """A sequence of tokens with its caches. `tokens` are the ids of all cached tokens, from position 0: of the
-    vocabulary, or of media rows, whose places `media` knows. `modifiers` are those of all tokens.
+    vocabulary, or of media rows, whose places `media` knows. `modifiers` are those of all tokens. `control_tokens` are
+    those that switch on adapters of the model, if it has `embedded` ones.
 
     A sequence with hooks is not shared with others: its caches have what the hooks made of it.
     """
 
     def __init__(
         self, caches: abc.Sequence[SequenceCache], media_table: MediaTable | None = None,
-        modifiers: Modifiers = NO_MODIFIERS,
+        modifiers: Modifiers = NO_MODIFIERS, embedded: EmbeddedAdapters | None = None,
     ) -> None:  # fmt: skip
         self.caches, self.modifiers = caches, modifiers
         self.tokens: list[int] = []
         self._no_media = self.media = SequenceMedia(media_table)
+        self.control_tokens = ControlTokens(embedded)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -34,7 +38,7 @@ class Sequence:
         """Return a copy of the sequence. Both share cache pages until one of them changes a page (copy-on-write)."""
         assert not self.modifiers.hooks
         other = Sequence([cache.fork() for cache in self.caches], self.media.table, self.modifiers)
-        other.tokens[:], other.media = self.tokens, self.media
+        other.tokens[:], other.media, other.control_tokens = self.tokens, self.media, self.control_tokens
         return other
 
     def reserve(self, count: int) -> None:
@@ -108,6 +112,7 @@ class Sequence:
     def commit(self, ids: abc.Sequence[int]) -> None:
         """Append tokens that have been computed; `reserve` has allocated their space."""
         self.media = self.media.extended(ids, len(self))
+        self.control_tokens = self.control_tokens.extended(ids, len(self))
         self.tokens.extend(ids)
         for cache in self.caches:
             cache.commit(len(self))
@@ -129,6 +134,7 @@ class Sequence:
             cache.rewind(target)
         del self.tokens[target:]
         self.media = self.media.truncated(target)
+        self.control_tokens = self.control_tokens.truncated(target)
         if self.modifiers.hooks:
             self.modifiers.hooks.rewind(target)
         return target
@@ -168,6 +174,7 @@ class Sequence:
     def _clear(self) -> None:
         self.tokens.clear()
         self.media = self._no_media
+        self.control_tokens = self.control_tokens.truncated(0)
         for cache in self.caches:
             cache.reset()
 
@@ -187,6 +194,7 @@ class Sequence:
     def accept_loaded(self, tokens: abc.Sequence[int]) -> None:
         """Take over the tokens whose cache contents were loaded. Raises ValueError if the caches hold others."""
         self.media = self._no_media.extended(tokens, 0)
+        self.control_tokens = self.control_tokens.truncated(0).extended(tokens, 0)
         if self.rewind_target(len(tokens)) != len(tokens):
             raise ValueError(f"the cache does not hold {len(tokens)} tokens")
         self.tokens[:] = tokens

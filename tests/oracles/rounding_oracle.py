@@ -15,7 +15,7 @@ class Rounded(naive.Model):
     """An oracle that rounds like the engine but computes exact sums."""
 
     def product(self, name: str, x: naive.Floats, matrix: naive.Floats) -> naive.Floats:
-        floats = self.file.tensors[f"{name}.weight"].type_name in ("F32", "F16", "BF16")
+        floats = self.tensor(name).type_name in ("F32", "F16", "BF16")
         return super().product(name, x if floats else round_activations(x), matrix)
 
     def store_in_cache(self, kv: naive.Floats, anchors: naive.Floats | float = 0.0) -> naive.Floats:

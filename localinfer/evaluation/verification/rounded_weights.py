@@ -55,7 +55,7 @@ class RoundedModel(Model):
         super().__init__(f, dtype)
 
     def product(self, name: str, x: Floats, matrix: Floats) -> Floats:
-        kind = FORMATS[self.file.tensors[f"{name}.weight"].type].activation_type(self.passes)
+        kind = FORMATS[self.tensor(name).type].activation_type(self.passes)
         given = self.inputs.get(name)
         if given is not None and given.shape == x.shape:
             x = given.astype(self.dtype)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.properties.attention import AttentionHeads, read_attention_heads
+from localinfer.graph.properties.embedded_adapters import read_embedded_adapters
 from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
 from localinfer.graph.properties.sliding_window import sliding_window_layers
 from localinfer.graph.properties.tensors import Tensors
@@ -45,6 +46,7 @@ class ModelProperties:
         self.tensors = Tensors(f, self.block_count)
         self.tensors.accept(*(name for name in f.tensors if is_mtp_tensor(name, self.block_count, blocks)))
         self.embedding_length = multiple_of_32(hparams, "embedding_length")
+        self.embedded_adapters = read_embedded_adapters(hparams, self.tensors.n_vocab)
         self.uses_layer_norm, self.has_norm_weights = False, True
         self.eps = read_epsilon(hparams, RMS_EPSILON, LAYER_EPSILON)
         self.attention_heads: Sequence[AttentionHeads] = read_attention_heads(

@@ -196,8 +196,8 @@ class Routing:
         return [group for group in (self.small_runs, self.large_runs) if group.rows.capacity]
 
 
-def allocate_routing(graph: ComputeGraph, router: Router) -> Routing:
-    """Reserve the memory of a routing, which all layers share."""
+def allocate_routing(graph: ComputeGraph, router: Router, ids: Region | None = None) -> Routing:
+    """Reserve the memory of a routing, which all layers share; `ids` are those of the chosen experts if they exist."""
     pairs, tile = graph.batch * router.used, target().tokens
     # The maximum number of experts with large runs.
     n_large_experts = min(router.count, pairs // (MAX_SMALL_BATCH + 1)) if graph.batch > MAX_SMALL_BATCH else 0
@@ -207,9 +207,9 @@ def allocate_routing(graph: ComputeGraph, router: Router) -> Routing:
     def routed_rows(rows: Rows, runs: int, tile: int) -> RoutedRows:
         return RoutedRows(rows, graph.region(4 * rows.capacity), graph.region(8 * (1 + RUN_WORDS * runs)), tile)
 
-    ids, weights, pair_rows = (graph.region(4 * pairs) for _ in range(3))
+    weights, pair_rows = (graph.region(4 * pairs) for _ in range(2))
     return Routing(
-        ids,
+        ids or graph.region(4 * pairs),
         weights,
         pair_rows,
         routed_rows(graph.rows(n_small, n_small, graph.tokens), min(pairs, router.count), 0),
@@ -263,6 +263,38 @@ def sort_by_expert(
     )  # fmt: skip
 
 
+def row_layout(graph: ComputeGraph, group: RoutedRows) -> Constants:
+    """Return the constants of a kernel that writes rows of a group."""
+    return {"tile": group.tile, "passes": graph.passes}
+
+
+def gather(
+    graph: ComputeGraph, name: str, x: Buffer, routing: Routing, router: Router, weights: Region | int = 0
+) -> Sequence[Buffer]:
+    """Return the rows of each group: those of x, multiplied by the `weights` of the tokens' experts if given."""
+    rows = [graph.buffer(x.n, group.rows) for group in routing.groups]
+    for y, group in zip(rows, routing.groups, strict=True):
+        graph.op(
+            f"{name}.gather", GATHER, y.rows, constants=row_layout(graph, group), chunks=(0, 8),
+            barrier=group is routing.groups[-1], x=x, order=group.order, weights=weights, used=router.used, n=x.n,
+            y=y, q=y.quantized,
+        )  # fmt: skip
+    return rows
+
+
+def combine(
+    graph: ComputeGraph, name: str, outputs: Sequence[Buffer], tokens: Rows, routing: Routing, router: Router,
+    weights: Region | int = 0,
+) -> Buffer:  # fmt: skip
+    """Return the sum of the outputs of each token's experts, multiplied by their `weights` if given."""
+    y = graph.buffer(outputs[0].n, tokens)
+    graph.op(
+        f"{name}.combine", COMBINE_EXPERTS, tokens, chunks=(0, 8), small=outputs[0], large=outputs[-1],
+        pair_rows=routing.pair_rows, weights=weights, used=router.used, n=y.n, y=y,
+    )  # fmt: skip
+    return y
+
+
 class RoutedExperts(NamedTuple):
     """The experts of a layer, applied to the rows of both groups side by side."""
 
@@ -278,7 +310,8 @@ class RoutedExperts(NamedTuple):
 
     def apply(self, h: Buffer, activation: str) -> Buffer:
         """Return the weighted sum of the chosen experts' outputs."""
-        rows = self._gather(h)
+        weights = self.routing.weights if self.router.weighs_inputs else 0
+        rows = gather(self.graph, self.name, h, self.routing, self.router, weights)
         if "gate_up" in self.networks.matrices:
             hidden = self._gate_halves(self._multiply(rows, "gate_up"), activation)
         elif "gate" in self.networks.matrices:
@@ -287,31 +320,11 @@ class RoutedExperts(NamedTuple):
         else:
             gates = self._multiply(rows, "up")
             hidden = self._gate(gates, [None] * len(gates), activation)
-        outputs, y, routing = self._multiply(hidden, "down"), self.graph.buffer(h.n, h.rows), self.routing
-        self.graph.op(
-            f"{self.name}.combine", COMBINE_EXPERTS, h.rows, chunks=(0, 8), small=outputs[0], large=outputs[-1],
-            pair_rows=routing.pair_rows, weights=0 if self.router.weighs_inputs else routing.weights,
-            used=self.router.used, n=h.n, y=y,
-        )  # fmt: skip
-        return y
-
-    def _layout(self, group: RoutedRows) -> Constants:
-        return {"tile": group.tile, "passes": self.graph.passes}
+        outputs, weights = self._multiply(hidden, "down"), 0 if self.router.weighs_inputs else self.routing.weights
+        return combine(self.graph, self.name, outputs, h.rows, self.routing, self.router, weights)
 
     def _is_last(self, group: RoutedRows) -> bool:
         return group is self.routing.groups[-1]
-
-    def _gather(self, h: Buffer) -> Sequence[Buffer]:
-        """Return the rows of each group."""
-        rows = [self.graph.buffer(h.n, group.rows) for group in self.routing.groups]
-        for x, group in zip(rows, self.routing.groups, strict=True):
-            self.graph.op(
-                f"{self.name}.gather", GATHER, x.rows, constants=self._layout(group), chunks=(0, 8),
-                barrier=self._is_last(group), x=h, order=group.order,
-                weights=self.routing.weights if self.router.weighs_inputs else 0, used=self.router.used, n=h.n, y=x,
-                q=x.quantized,
-            )  # fmt: skip
-        return rows
 
     def _multiply(self, rows: Sequence[Buffer], matrix: str, *, barrier: bool = True) -> Sequence[Buffer]:
         """Return the product of each row with the matrix of its expert."""
@@ -367,7 +380,7 @@ class RoutedExperts(NamedTuple):
         for gate, x, group in zip(gates, rows, self.routing.groups, strict=True):
             self.graph.op(
                 f"{self.name}.gated", GATE_HALVES, gate.rows,
-                constants={**self._layout(group), "activation": activation}, chunks=(0, 8),
+                constants={**row_layout(self.graph, group), "activation": activation}, chunks=(0, 8),
                 barrier=self._is_last(group), x=x, n=gate.n, y=gate, q=gate.quantized,
             )  # fmt: skip
         return gates
@@ -377,7 +390,7 @@ class RoutedExperts(NamedTuple):
         for gate, up, group in zip(gates, ups, self.routing.groups, strict=True):
             self.graph.op(
                 f"{self.name}.gated", GATED_ACTIVATION, gate.rows,
-                constants={**self._layout(group), "activation": activation}, chunks=(1, 8),
+                constants={**row_layout(self.graph, group), "activation": activation}, chunks=(1, 8),
                 barrier=self._is_last(group), up=up or 0, up_n=up.n if up else 0, up_first=0, n=gate.n, gate=gate,
                 q=gate.quantized,
             )  # fmt: skip

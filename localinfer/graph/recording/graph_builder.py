@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from localinfer.graph.builder import (
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.adapters import LowRankChange
 from localinfer.graph.properties.attention import VALUE_GROUP, AttentionHeads, AttentionSpec, BlockChoice, bias_rows
+from localinfer.graph.properties.embedded_adapters import LORA_A, parts_of
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block
 from localinfer.graph.properties.rope import Rope, read_rope
@@ -53,6 +54,9 @@ from localinfer.kernels.signatures import (
     SOFT_CAP,
     XIELU,
 )
+
+if TYPE_CHECKING:  # few models need it
+    from localinfer.graph.recording.embedded_adapters import EmbeddedAdapterRecorder
 
 
 class MatrixPart(NamedTuple):
@@ -99,6 +103,13 @@ class GraphBuilder(Builder[Buffer]):
         from localinfer.graph.recording.cross_layer import CrossLayerRecorder
 
         return CrossLayerRecorder(self, self.model)
+
+    @cached_property
+    def embedded(self) -> "EmbeddedAdapterRecorder":
+        """What embedded adapters add to products, for a model that has them."""
+        from localinfer.graph.recording.embedded_adapters import EmbeddedAdapterRecorder
+
+        return EmbeddedAdapterRecorder(self.model)
 
     def blocks(self, group: str = "blk") -> Iterator[Block]:
         for number, heads in enumerate(self.model.heads_of(group)):
@@ -225,10 +236,11 @@ class GraphBuilder(Builder[Buffer]):
 
     def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None) -> Buffer:
         part = MatrixPart(name, self.tensors.tensor(f"{name}.weight", n_out, x.n), 0, n_out)
-        if add_to is not None and not self.asks_for(name):
-            [y] = self._products(x, [part], add_to)
+        adds_at_once = add_to is not None and not self.asks_for(name)
+        [y] = self._products(x, [part], add_to if adds_at_once else None)
+        self._add_embedded(x, y, name)
+        if adds_at_once:
             return y
-        [y] = self._products(x, [part])
         if name != "token_embd":  # the embedding may be the output matrix, too
             self.point(y, name)
         if add_to is None:
@@ -240,6 +252,7 @@ class GraphBuilder(Builder[Buffer]):
         parts = [MatrixPart(name, self.tensors.tensor(f"{name}.weight", n, x.n), 0, n) for name, n in matrices]
         products = self._products(x, parts)
         for part, y in zip(parts, products, strict=True):
+            self._add_embedded(x, y, part.name)
             self.point(y, part.name)
         return products
 
@@ -249,7 +262,15 @@ class GraphBuilder(Builder[Buffer]):
         for n_out in n_outs:
             parts.append(MatrixPart(name, row_slice(weight, first, n_out), first, n_rows))
             first += n_out
-        return self._products(x, parts)
+        products = self._products(x, parts)
+        for y, matrix in zip(products, parts_of(name), strict=False):
+            self._add_embedded(x, y, matrix)
+        return products
+
+    def _add_embedded(self, x: Buffer, y: Buffer, name: str) -> None:
+        """Add to y, the product of x with a matrix, what the embedded adapters of the tokens change."""
+        if self.model.embedded_adapters and self.tensors.has(f"{name}{LORA_A}"):
+            self.embedded.add(x, y, name)
 
     def _products(self, x: Buffer, parts: Sequence[MatrixPart], add_to: Buffer | None = None) -> Sequence[Buffer]:
         """Record the products of x with the parts, at the same time, then what adapters change in them."""

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.gguf.reader import GGUF, StringArray, Tensor
 from localinfer.graph.cache.kv_cache import KVCache
@@ -84,12 +85,15 @@ class ModelGraph(ModelProperties):
         # int32 [batch]: the segment of a text pair that each token belongs to, 0 or 1.
         self.token_types = graph.region(4 * graph.batch)
         self.type_count = 1
+        # int32 [batch]: the adapter of the model that each token uses, or 0
+        self.active_adapters = graph.region(4 * graph.batch if self.embedded_adapters else 0)
         self.adapters, self._adapted = adapters, set[str]()  # the tensors whose changes are recorded
         self.n_adapters = len(adapters.scales) if adapters else 0
         self.adapter_scales = graph.region(4 * graph.batch * self.n_adapters)  # float32 [batch][n_adapters]
         self.captured_inputs: Buffer | None = None  # the inputs of the layers of `capture_inputs`, concatenated
         self._captured_layers: Sequence[int] = ()
-        self.has_cross_layer_inputs = has_repeated_layers(f)  # layers share more than the residual stream
+        # Layers share more than the residual stream.
+        self.has_cross_layer_inputs = has_repeated_layers(f) or self.embedded_adapters is not None
         self.residual: Buffer | None = None
         self.final_states_buffer: Buffer | None = None
         self.final_states_end = 0
@@ -173,6 +177,16 @@ class ModelGraph(ModelProperties):
         """Set the scales of the LoRA adapters for `count` tokens of the batch, from token `first` on."""
         if self.n_adapters:
             self.adapter_scales.view(np.float32).reshape(-1, self.n_adapters)[first : first + count] = scales
+
+    def with_substitutes(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return tokens with the substitutes of control tokens, whose embeddings these have."""
+        return self.embedded_adapters.substitutes[ids] if self.embedded_adapters else ids
+
+    def set_active_adapters(self, first: int, active: NDArray[np.int32] | None) -> None:
+        """Set which adapters of the model the tokens of the batch use, from token `first` on. Without adapters, it does
+        nothing."""
+        if active is not None:
+            self.active_adapters.view(np.int32)[first : first + len(active)] = active
 
     def token_numbers(self, rows: Rows) -> Region | None:
         """Return the memory that has the number of the token of each row; None if the rows are those of all tokens."""

@@ -26,12 +26,12 @@ FAST = Options(ctx_size=128, threads=1)
 DIFFERENT = [
     "arwkv7-plain", "bailingmoe3-narrow", "cohere2moe", "command-r-plus", "deci", "deepseek2", "deepseek3",
     "deepseek32", "deepseek4", "deepseek4-runs", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba",
-    "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "glm5-next", "gpt-oss",
-    "gpt2", "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "hunyuan", "hy_v4-wide", "kimi-linear-wide",
-    "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long", "minimax-m3", "ministral3", "mistral4",
-    "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent", "olmo", "olmo3", "phi2",
-    "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next", "rwkv6", "rwkv6qwen2",
-    "rwkv7", "stablelm",
+    "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "glm5-next", "gpt-oss", "gpt2",
+    "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "graniteswitch-narrow", "hunyuan", "hy_v4-wide",
+    "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long", "minimax-m3",
+    "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent",
+    "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next",
+    "rwkv6", "rwkv6qwen2", "rwkv7", "stablelm",
 ]  # fmt: skip
 # gpt2 has a limited number of learned positions; deepseek4 and glm5-next forget no compressed positions.
 ENDLESS = [name for name in DIFFERENT if name not in ("deepseek4", "deepseek4-runs", "glm5-next", "gpt2")]
