@@ -12,7 +12,8 @@ Data flow:
                        quantization_config.py: quantized matrices are joined with their scales
                                         ->  layer_numbers.py: numbers of each layer become fields
                                         ->  mtp.py: multi-token prediction (MTP) layers
-                                        ->  rerankers.py: rows of the output layer become a classifier
+                                        ->  rerankers.py: rows of the output layer become a classifier, and
+                                            a projector dense layers
 
 Speech recognition models have nothing in common with this: speech_recognition.py converts them.
 
@@ -79,9 +80,11 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
         stored, of_layers = layer_numbers.split(folder, architecture, numbers.n_layer, stored)
         converted = tensors.convert(folder, architecture, numbers, stored) | sentence_transformers.dense_tensors(folder)
     tokens = vocabulary.read_vocabulary(tokenizer_folder, numbers.n_vocab, architecture.character_bpe_model)
-    reranker = rerankers.find_reranker(folder, architecture)
+    projector = rerankers.projector_tensors(folder, stored, numbers.n_embd) if rerankers.reads_lists(config) else {}
+    reranker = rerankers.find_reranker(folder, architecture) if not projector else None
     if reranker:
         converted = rerankers.with_classifier(reranker, converted, tokens)
+    converted = {**converted, **projector}
     fields = {
         "general.architecture": Field.text(architecture.name),
         **general_metadata.fields(folder, converted.values()),
@@ -95,5 +98,6 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
         **(dflash.token_fields(config, numbers.n_vocab) if architecture.name == DFLASH else {}),
         **architecture.own_fields,
         **(rerankers.fields(reranker) if reranker else {}),
+        **(rerankers.list_fields(architecture.name, projector) if projector else {}),
     }
     return Source(folder.path, fields, converted, tuple(dict.fromkeys((*folder.files, *tokenizer_folder.files))))

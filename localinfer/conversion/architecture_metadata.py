@@ -106,13 +106,18 @@ def qwen_hparams(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001
     return replace(hp, n_ff=hp.n_ff // 2)
 
 
+def without_output_layer(config: JsonObject, hp: HParams) -> HParams:  # noqa: ARG001
+    """Return the hyperparameters of a model whose hidden states are its output. A stored output layer is not used."""
+    return replace(hp, tied_embeddings=True)
+
+
 def qwen3_reranker_hparams(config: JsonObject, hp: HParams) -> HParams:
     """Return the hyperparameters of a Qwen3 with one label, which GGUF has as the answer "yes", and "no" with the logit
     0: the probability of "yes" is the sigmoid of the label's logit. There is no output layer."""
     if hp.n_labels != 1:
         what = f"has {hp.n_labels} labels; only rerankers are supported, which have one"
         raise config.error("id2label", what, UnsupportedError)
-    return replace(hp, tied_embeddings=True, sizes={**hp.sizes, "n_answers": 2})
+    return replace(without_output_layer(config, hp), sizes={**hp.sizes, "n_answers": 2})
 
 
 def qwen_metadata(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001

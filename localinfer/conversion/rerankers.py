@@ -3,6 +3,9 @@
 Their checkpoints are those of generative models. As in llama.cpp's converter, the name of the directory, config.json or
 the README tells them apart. The file has the rows of the output layer that belong to the answers as a classifier, and
 the prompt as a chat template.
+
+jina-reranker-v3 has a class of its own, reads all documents in one prompt, and projects hidden states to vectors: the
+file has the projector as dense layers.
 """
 
 import re
@@ -13,12 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder
+from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
 from localinfer.conversion.general_metadata import organization_and_name
+from localinfer.conversion.sentence_transformers import dense_tensor
+from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.conversion.tensor_formats.values import FLOATS, decode_float32, to_bytes
 from localinfer.conversion.vocabulary.token_list import TokenList
 from localinfer.errors import LocalInferError, UnsupportedError
-from localinfer.gguf.pooling import POOLINGS, RERANK_INSTRUCTION_TEMPLATE, RERANK_TEMPLATE
+from localinfer.gguf.pooling import (
+    DENSE_LAYERS,
+    POOLINGS,
+    RERANK_INSTRUCTION_TEMPLATE,
+    RERANK_LIST_DOCUMENT,
+    RERANK_LIST_INSTRUCTION_TEMPLATE,
+    RERANK_LIST_TEMPLATE,
+    RERANK_TEMPLATE,
+)
 from localinfer.gguf.source import Field, SourceTensor
 from quant import ggml
 
@@ -80,6 +93,21 @@ BGE_GEMMA = Reranker(  # the prompt of the package FlagEmbedding 1.4.2
     instruction_template=BGE_PROMPT.format("{instruction}"),
 )
 RERANKERS = (QWEN3, MXBAI, BGE_GEMMA)
+LIST_CLASS, PROJECTOR = "JinaForRanking", ("projector.0.weight", "projector.2.weight")  # with ReLU between them
+LIST_PROMPT = (
+    "<|im_start|>system\nYou are a search relevance expert who can determine a ranking of the passages based on how"
+    " relevant they are to the query. If the query is a question, how relevant a passage is depends on how well it"
+    " answers the question. If not, try to analyze the intent of the query and assess how well each passage satisfies"
+    " the intent. If an instruction is provided, you should follow the instruction when determining the ranking."
+    "<|im_end|>\n<|im_start|>user\nI will provide you with {{count}} passages, each indicated by a numerical"
+    " identifier. Rank the passages based on their relevance to query: {{query}}\n{}{{documents}}<query>\n"
+    "{{query}}<|rerank_token|>\n</query><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+LIST_TEMPLATES = {  # the prompt of the model's own code
+    RERANK_LIST_TEMPLATE: LIST_PROMPT.format(""),
+    RERANK_LIST_INSTRUCTION_TEMPLATE: LIST_PROMPT.format("<instruct>\n{instruction}\n</instruct>\n"),
+    RERANK_LIST_DOCUMENT: '<passage id="{index}">\n{document}<|embed_token|>\n</passage>\n',
+}
 
 
 def find_reranker(folder: CheckpointFolder, architecture: Architecture) -> Reranker | None:
@@ -143,3 +171,41 @@ def classifier(reranker: Reranker, output: SourceTensor, rows: list[int]) -> Sou
     if reranker.labels:
         return SourceTensor(CLASSIFIER, (len(rows), n), output.type, stored)
     return SourceTensor(CLASSIFIER, (1, n), F32, difference)
+
+
+# --- rerankers that read all documents in one prompt ---
+
+
+def reads_lists(config: JsonObject) -> bool:
+    """Return whether a checkpoint is such a reranker."""
+    return LIST_CLASS in config.get("architectures", list)
+
+
+def projector_tensors(
+    folder: CheckpointFolder, stored: Mapping[str, StoredTensor], n_embd: int
+) -> dict[str, SourceTensor]:
+    """Return the projector of a checkpoint as dense layers, whose sizes config.json does not state.
+
+    Raises LocalInferError for a matrix that is missing, or that does not fit the one before it.
+    """
+    tensors, n = dict[str, SourceTensor](), n_embd
+    for name, source in zip(DENSE_LAYERS, PROJECTOR, strict=True):
+        if source not in stored:
+            raise folder.error(f"tensor {source}: is missing")
+        found = stored[source]
+        if len(found.shape) != 2 or found.shape[1] != n:
+            raise found.error(f"has shape {list(found.shape)}, not {n} columns")
+        tensors[f"{name}.weight"], n = dense_tensor(found, f"{name}.weight", found.shape), found.shape[0]
+    return tensors
+
+
+def list_fields(architecture: str, projector: Mapping[str, SourceTensor]) -> dict[str, Field]:
+    """Return the keys of such a reranker."""
+    fields = {f"{architecture}.pooling_type": Field.uint32(POOLINGS.index("rank"))}
+    for name in DENSE_LAYERS:
+        n_out, n_in = projector[f"{name}.weight"].shape
+        fields |= {f"{architecture}.{name}_feat_{key}": Field.uint32(n) for key, n in (("in", n_in), ("out", n_out))}
+    fields[f"{architecture}.{DENSE_LAYERS[0]}_activation"] = Field.text("relu")
+    templates = {key: Field.text(text) for key, text in LIST_TEMPLATES.items()}
+    names = [key.removeprefix("tokenizer.chat_template.") for key in LIST_TEMPLATES]
+    return fields | templates | {"tokenizer.chat_templates": Field.texts(names)}

@@ -1,4 +1,5 @@
-"""The dense layers after pooling that sentence-transformers calls 2_Dense and 3_Dense.
+"""The dense layers after pooling that sentence-transformers calls 2_Dense and 3_Dense, and the projector of a reranker
+of lists.
 
 They process one vector per text, so numpy is fast enough.
 """
@@ -14,7 +15,9 @@ from localinfer.gguf.pooling import DENSE_LAYERS
 from localinfer.gguf.reader import GGUF
 
 Floats = NDArray[np.float32]
-ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {"identity": np.positive, "tanh": np.tanh}
+ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "identity": np.positive, "tanh": np.tanh, "relu": lambda x: np.maximum(x, 0),
+}  # fmt: skip
 
 
 class DenseLayers:

@@ -1,19 +1,20 @@
 """The embedder: computes embeddings and reranking scores with an engine and a tokenizer."""
 
-import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.embedding.classifier import Classifier
+from localinfer.embedding.classifier import Classifier, logistic
 from localinfer.embedding.dense import DenseLayers
+from localinfer.embedding.list_reranking import ListReranker, ListTemplate
 from localinfer.embedding.pooling import pool_texts, token_states
 from localinfer.embedding.prompts import read_prompts
 from localinfer.embedding.rerank_template import FilledTemplate, RerankTemplate
+from localinfer.embedding.text_length import note_length
 from localinfer.embedding.vectors import VectorOptions
-from localinfer.errors import ContextOverflowError, UnsupportedError, UsageError
+from localinfer.errors import UnsupportedError, UsageError
 from localinfer.gguf.pooling import POOLINGS
 from localinfer.runtime.batch import token_ids
 from localinfer.runtime.engine import Engine
@@ -66,6 +67,10 @@ class Embedder:
         truncate: bool = False, progress: Progress | None = None,
     ) -> Floats:  # fmt: skip
         """Return the score of each document, float32 (len(documents),): see `localinfer.Model.rerank`."""
+        if reranker := self._list_reranker:
+            report = reporter(progress, len(documents))
+            scores = reranker.scores(query, documents, instruction, truncate=truncate, progress=report)
+            return logistic(scores) if sigmoid else scores
         classifier = self._read_classifier()
         pairs = self._tokenize_pairs(query, documents, instruction, truncate)
         vectors = self._pool([ids for ids, _ in pairs], "rank", [types for _, types in pairs], progress)
@@ -89,7 +94,10 @@ class Embedder:
         return vectors
 
     def count_rerank_tokens(self, query: str, documents: Sequence[str], instruction: str = "") -> int:
-        """Return the number of tokens of all pairs of query and document, as far as they fit in the context."""
+        """Return the number of tokens of all pairs of query and document, or of the prompts with several documents, as
+        far as they fit in the context."""
+        if reranker := self._list_reranker:
+            return sum(len(each.ids) for each in reranker.prompts(query, documents, instruction, truncate=True))
         return sum(len(ids) for ids, _ in self._tokenize_pairs(query, documents, instruction, truncate=True))
 
     # --- tokens ---
@@ -113,11 +121,7 @@ class Embedder:
         n_ctx = self._engine.n_ctx
         if len(ids) <= n_ctx:
             return ids
-        message = f"text {number}: is too large: {len(ids)} tokens, more than the context length {n_ctx}"
-        if not truncate:
-            hint = "truncate (--truncate) drops its end, ctx_size (--ctx-size) sets a larger context"
-            raise ContextOverflowError(f"{message}; {hint}")
-        warnings.warn(f"{message}; its end is dropped", stacklevel=4)
+        note_length(number, len(ids), n_ctx, truncate=truncate)
         kept = ending if len(ending) < n_ctx else []
         return [*ids[: n_ctx - len(kept)], *kept]
 
@@ -160,7 +164,16 @@ class Embedder:
 
     # --- vectors ---
 
+    @cached_property
+    def _list_reranker(self) -> ListReranker | None:
+        """What ranks lists of documents, if the model reads all of them in one prompt."""
+        template = ListTemplate.read(self._engine.file)
+        return ListReranker(self._engine, self._tokenizer, template, self._dense) if template else None
+
     def _read_classifier(self) -> Classifier:
+        if self._list_reranker:
+            what = "reads a query with all documents, and has no scores of single texts; `localinfer rerank` ranks them"
+            raise self._engine.file.error("", what, UnsupportedError)
         if self._classifier is None:
             model_graph = self._engine.compiled_graph.model_graph
             self._classifier = Classifier(self._engine.file, model_graph.embedding_length, model_graph.eps)
@@ -172,13 +185,10 @@ class Embedder:
         if not ids:
             return np.zeros((0, model_graph.embedding_length), np.float32)
 
-        def report(done: int) -> None:
-            if progress:
-                progress(STAGE, done, len(ids))
-
         with self._engine.lock:
             self._engine.file.check_unchanged()
-            return pool_texts(self._engine, ids, self._classifier_pooling if kind == "rank" else kind, types, report)
+            pooling, report = self._classifier_pooling if kind == "rank" else kind, reporter(progress, len(ids))
+            return pool_texts(self._engine, ids, pooling, types, report)
 
     @property
     def _classifier_pooling(self) -> str:
@@ -189,3 +199,8 @@ class Embedder:
         default = "mean" if keys.architecture == "modern-bert" else "cls"
         number = keys.count("classifier.pooling_type", POOLINGS.index(default), minimum=1, maximum=3)
         return POOLINGS[number]
+
+
+def reporter(progress: Progress | None, total: int) -> Callable[[int], None]:
+    """Return a function that reports how many of the texts are done."""
+    return lambda done: progress(STAGE, done, total) if progress else None

@@ -40,9 +40,10 @@ def pool_texts(
     return vectors
 
 
-def token_states(engine: Engine, text: Ids) -> Floats:
-    """Return the hidden states of all tokens of a text, float32 (len(text), embedding_length)."""
-    states = []
+def token_states(engine: Engine, text: Ids, positions: Rows | None = None) -> Floats:
+    """Return the hidden states of all tokens of a text, or of those at some positions in ascending order: float32
+    (len(positions), embedding_length)."""
+    wanted, done, states = np.arange(len(text)) if positions is None else positions, 0, []
     is_whole = fits_in_batch(engine, [len(text)])
     if not is_whole:
         engine.reset()
@@ -51,8 +52,10 @@ def token_states(engine: Engine, text: Ids) -> Floats:
             engine.runner.evaluate_packed(engine.sequence, [batch], ())
         else:
             engine.runner.evaluate_segments([Segment(engine.sequence, batch)])
-        for first in range(0, len(batch), engine.graph.outputs):
-            rows = np.arange(first, min(first + engine.graph.outputs, len(batch)), dtype=np.int32)
+        of_batch = wanted[(wanted >= done) & (wanted < done + len(batch))] - done
+        done += len(batch)
+        for first in range(0, len(of_batch), engine.graph.outputs):
+            rows = of_batch[first : first + engine.graph.outputs].astype(np.int32)
             states.append(engine.runner.hidden_states(rows).copy())
     return np.concatenate(states)
 

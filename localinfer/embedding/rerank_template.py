@@ -17,6 +17,7 @@ from localinfer.gguf.reader import GGUF
 
 CUT = "{cut}"
 PLACEHOLDER = re.compile(r"\{(query|document|instruction)\}")
+NO_INSTRUCTION = "instruction (--instruction): this reranker takes none; it reads the texts alone"
 QWEN3_INSTRUCTION = re.compile(r"(?<=<Instruct>: )[^\n]*(?=\n<Query>: )")
 
 
@@ -40,7 +41,7 @@ class RerankTemplate:
         Raises UsageError for an instruction if the model takes none.
         """
         if instruction and not self.instruction_text:
-            raise UsageError("instruction (--instruction): this reranker takes none; it reads the texts alone")
+            raise UsageError(NO_INSTRUCTION)
         text = self.instruction_text if instruction else self.text
         return FilledTemplate(text, instruction) if text else None
 

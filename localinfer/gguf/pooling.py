@@ -20,3 +20,8 @@ PROMPT_KEY, DEFAULT_PROMPT_KEY = "sentence_transformers.prompt.", "sentence_tran
 # Templates of a reranker's prompt: `localinfer.embedding.rerank_template`.
 RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
 RERANK_INSTRUCTION_TEMPLATE = "tokenizer.chat_template.rerank_instruction"
+
+# Templates of a prompt with all documents: `localinfer.embedding.list_reranking`.
+RERANK_LIST_TEMPLATE = "tokenizer.chat_template.rerank_list"
+RERANK_LIST_INSTRUCTION_TEMPLATE = "tokenizer.chat_template.rerank_list_instruction"
+RERANK_LIST_DOCUMENT = "tokenizer.chat_template.rerank_list_document"

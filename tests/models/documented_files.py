@@ -183,6 +183,10 @@ def qwen3_reranker_model(path: Path) -> None:
     as_f32(qwen3_reranker(path.parent / "Qwen3-Reranker"), path)
 
 
+def list_reranker_model(path: Path) -> None:
+    as_f32(reranker_checkpoints.list_reranker(path.parent / "list-reranker"), path)
+
+
 def vision_checkpoint(path: Path) -> None:
     projector_checkpoints.write_checkpoint(path, projector_checkpoints.descriptions()["gemma3"])
 
@@ -212,6 +216,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
     "embeddinggemma.gguf": lambda path: as_f32(sentence_transformers_files.encoder(path.parent / "prompts"), path),
     "Qwen3-Reranker-0.6B/": qwen3_reranker, "qwen3-reranker.gguf": qwen3_reranker_model,
+    "jina-reranker-v3/": reranker_checkpoints.list_reranker, "jina-reranker-v3.gguf": list_reranker_model,
     "path/to/checkpoint/": checkpoint, "checkpoint/": checkpoint,
     "plm-checkpoint/": lambda path: reference_models.checkpoint("plm", path.parent).rename(path),
     "flan-t5-checkpoint/": encoder_decoder_checkpoint, "flan-t5-q8_0.gguf": encoder_decoder,
@@ -238,6 +243,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "vision.gguf": seeing_model, "cat.jpg": image, "chart.png": image, "page.png": image,
     "photos.jsonl": partial(lines, objects=[ABOUT_A_PHOTO]), "photos/": photos,
     "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
+    "documents.txt": partial(text, content="It is a bear.\nIt is a fish.\n"),
     "manual-and-question.txt": partial(text, content=TEXT[:120]),
     "text.txt": text, "calibration.txt": text, "wiki.test.raw": text,
     "Modelfile": partial(text, content="FROM smollm2\nPARAMETER temperature 0.7\nSYSTEM You are Mario.\n"),

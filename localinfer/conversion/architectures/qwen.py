@@ -52,6 +52,9 @@ QWEN3_RERANKER = replace(
     reorder={"cls.output": reorder.append_zero_row},
     read_hparams=architecture_metadata.qwen3_reranker_hparams,
 )
+QWEN3_LIST_RERANKER = replace(  # jina-reranker-v3, whose projector `rerankers` converts
+    QWEN3, ignored_tensors=r"projector\..*", read_hparams=architecture_metadata.without_output_layer
+)
 QWEN2MOE = Architecture(
     name="qwen2moe",
     layer_tensors=(
@@ -180,6 +183,7 @@ BY_CLASS: Mapping[str, Architecture | Callable[[JsonObject], Architecture]] = {
     "DotsOCRForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
     "Qwen3ForSequenceClassification": QWEN3_RERANKER,
+    "JinaForRanking": QWEN3_LIST_RERANKER,
     "Qwen2MoeForCausalLM": with_dense_layers(QWEN2MOE),
     "Qwen3MoeForCausalLM": with_dense_layers(QWEN3MOE),
     "Qwen2VLForConditionalGeneration": QWEN2VL,
