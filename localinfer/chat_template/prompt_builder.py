@@ -18,6 +18,7 @@ from localinfer.chat_template.prompt import Prompt, build_prompt, special_token_
 from localinfer.chat_template.template import ChatTemplate
 from localinfer.chat_template.template_selection import TemplateSource, select_template
 from localinfer.chat_template.template_variables import (
+    EFFORT,
     date_variables,
     references,
     supports_developer_role,
@@ -73,10 +74,12 @@ class PromptBuilder:
         variables = {
             **date_variables(template.source, datetime.now()),
             **thinking_variables(template.source, options.think),
-            **({"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}),
+            **({EFFORT: options.reasoning_effort} if options.reasoning_effort else {}),
             **parse_template_kwargs(options.chat_template_kwargs),
             **conversation.template_kwargs,
         }
+        if variables.get(EFFORT) == "none":  # OpenAI's value for no reasoning
+            variables |= thinking_variables(template.source, "off")
         complete = replace(conversation, messages=messages, template_kwargs=variables)
         is_in_child = is_long([messages, conversation.tools, conversation.documents, variables])
         if is_in_child and can_run_in_child(self._file):
@@ -92,7 +95,7 @@ class PromptBuilder:
         template = self.template(options)
         if options.think != "auto" and not thinking_variables(template.source, options.think):
             warnings.warn(f"think {options.think}: the chat template has no switch for reasoning", stacklevel=3)
-        if options.reasoning_effort and not references(template.source, "reasoning_effort"):
+        if options.reasoning_effort and not references(template.source, EFFORT):
             problem = "the chat template does not use it"
             warnings.warn(f"reasoning_effort {options.reasoning_effort}: {problem}", stacklevel=3)
 

@@ -24,6 +24,10 @@ class ReasoningTags(NamedTuple):
     label: str = ""
     repeats: bool = False
 
+    def with_suffix(self, suffix: str) -> "ReasoningTags":
+        """Return the tags with this suffix instead of {}."""
+        return self._replace(opening=self.opening.replace("{}", suffix), closing=self.closing.replace("{}", suffix))
+
     def are_open(self, prompt: str) -> bool:
         """Return whether a prompt ends with the opening tag, as some chat templates write it."""
         return prompt.rstrip().endswith((self.opening, self.opening + self.label))
@@ -35,6 +39,7 @@ TAGS = (
     ReasoningTags("<thought>", "</thought>"),  # EXAONE Deep
     ReasoningTags("<seed:think>", "</seed:think>"),  # Seed OSS
     ReasoningTags("<mm:think>", "</mm:think>"),  # MiniMax M3
+    ReasoningTags("<think:opensource>", "</think:opensource>"),  # Hunyuan 3 and 4
     ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A, Command R7B
     ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     ReasoningTags("<|channel>", "<channel|>", label="thought", repeats=True),  # Gemma 4

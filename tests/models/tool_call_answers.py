@@ -16,6 +16,8 @@ HERMES, QWEN3 = "<tool_call>", "<tool_call> <function= <parameter="
 MISTRAL, LLAMA, GLM = "[TOOL_CALLS]", "<|python_tag|>", "<tool_call> <arg_key>"
 DEEPSEEK, KIMI = "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"
 MINICPM, MINIMAX = "<function name= <param name=", "]<]minimax[>["
+HUNYUAN3, HUNYUAN4 = "{% set s = ':x' %} <tool_calls{} <tool_sep{} <arg_key{}", "<tool_calls:x> <arg_key:x>"
+SOLAR = "<|tool_call:begin|>"
 GEMMA, LFM = "<|tool_call>call:", "<|tool_call_start|>"
 OPEN, CLOSE = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 
@@ -112,6 +114,34 @@ ANSWERS: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
     ("Action: <|CHATBOT_TOKEN|>", 'Hm\nAction:\n```json\n[{"tool_name": "now", "parameters": {}}]\n```', "Hm",
      [("now", {})]),
     ("List of tools: [ keep_past_thinking", "<|tool_call_start|>[now()]<|tool_call_end|>", "", [("now", {})]),
+    (HUNYUAN3, ("Hm.<tool_calls:x>\n<tool_call:x>get_weather<tool_sep:x>\n<arg_key:x>city</arg_key:x>\n"
+     "<arg_value:x>7 <b>\n</arg_value:x>\n<arg_key:x>more</arg_key:x>\n<arg_value:x>{\"x\": 1}</arg_value:x>\n"
+     "</tool_call:x>\n<tool_call:x>now<tool_sep:x>\n</tool_call:x>\n</tool_calls:x>"),
+     "Hm.", [("get_weather", {"city": "7 <b>\n", "more": {"x": 1}}), ("now", {})]),
+    (HUNYUAN4, ("<tool_calls:x><tool_call:x>get_weather<arg_key:x>city</arg_key:x><arg_value:x></tool_calls:x>"
+     "</arg_value:x></tool_call:x><tool_call:x>now</tool_call:x></tool_calls:x>"),
+     "", [("get_weather", {"city": "</tool_calls:x>"}), ("now", {})]),
+    ("<tool_calls> <arg_key>", "<tool_calls><tool_call>now</tool_call></tool_calls>", "", [("now", {})]),
+    ("<answer> </think>", ('<answer>\nHm <tool_calls>[{"name": "now", "arguments": {}}]</tool_calls>\n</answer>'), "Hm",
+     [("now", {})]),
+    (SOLAR, ('<|content|>Hm<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>'
+     'get_weather<|tool_call:args|>{"city": "Paris"}<|tool_call:end|>'
+     '<|tool_call:begin|>b<|tool_call:name|>now<|tool_call:args|>{}'
+     "<|tool_call:end|><|calls|>"), "Hm", [("get_weather", PARIS), ("now", {})]),
+    ("plamo: tool_requests", ("<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|>"
+     "<|plamo:begin_tool_name:plamo|>get_weather<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
+     '<|plamo:constrain|>json<|plamo:msg|>{"city": "Paris"}<|plamo:end_tool_arguments:plamo|>'
+     "<|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>"), "", [("get_weather", PARIS)]),
+    ("[unused11]", '[unused11][{"name": "now", "arguments": {}}][unused12]', "", [("now", {})]),
+    ("<|tool|>", '<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>', "", [("now", {})]),
+    ("<|tool|>", 'functools[{"name": "now", "arguments": {}}]', "", [("now", {})]),
+    ("<tool_call> <response>", "<response>\nHello\n</response>", "Hello", []),
+    ("<dots_function_call>", ('<dots_function_call>\n<invoke name="get_weather">\n<parameter name="city">7'
+     "</parameter>\n</invoke>\n</dots_function_call>"), "", [("get_weather", {"city": "7"})]),
+    ("<function_calls>", "<function_calls>get_weather(city='Paris', days=2)\nnow()</function_calls>", "",
+     [("get_weather", {"city": "Paris", "days": 2}), ("now", {})]),
+    ("<start_function_call>", ("<start_function_call>call:get_weather{city:<escape>a, b: {c<escape>,days:2}"
+     "<end_function_call>"), "", [("get_weather", {"city": "a, b: {c", "days": 2})]),
     ("nothing that is known", '<tool_call>{"name": "now", "arguments": {}}</tool_call>', "", [("now", {})]),
 ]  # fmt: skip
 
@@ -140,6 +170,11 @@ BROKEN = [
     (MINICPM, '<function name="get_weather"><param name="city">Par'),
     (MINIMAX, f'{MINIMAX}<tool_call>{MINIMAX}<invoke name="now">{MINIMAX}<a>1{MINIMAX}</invoke>{MINIMAX}</tool_call>'),
     (MINIMAX, f'{MINIMAX}<tool_call>{MINIMAX}<invoke name="now">1{MINIMAX}</invoke>{MINIMAX}</tool_call>'),
+    (HUNYUAN4, "<tool_calls:x><tool_call:x>now<arg_key:x>city</arg_key:x></tool_call:x></tool_calls:x>"),
+    (HUNYUAN4, "<tool_calls:x><tool_call:x>now<arg_key:x>city</arg_key:x><arg_value:x>Par"),
+    (SOLAR, "<|tool_calls|><|tool_call:begin|>a<|tool_call:name|>now<|tool_call:args|>{"),
+    ("<function_calls>", "<function_calls>x = 1</function_calls>"),
+    ("<start_function_call>", "<start_function_call>call:now{city:<escape>Par"),
     ("<|tools_prefix|>", "<|tools_prefix|>[1]<|tools_suffix|>"),
     ("functools[", 'functools[{"name": "now", "arg'),
 ]

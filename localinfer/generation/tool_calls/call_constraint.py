@@ -37,8 +37,7 @@ def call_constraint(
     For `on_wait` see `Constraint`.
 
     With the mode "auto", it begins with the first call. Otherwise the answer is reasoning, if any, and calls. Raises
-    UsageError for an unknown tool, UnsupportedError if the calls of the family have no grammar, ConstraintError for a
-    forced call of a tool whose JSON schema cannot be compiled.
+    UsageError for an unknown tool, ConstraintError for a forced call of a tool whose JSON schema cannot be compiled.
     """
     is_forced = choice.mode == "required"
     tools = [tool for tool in choice.allowed(tools) if isinstance(function_of(tool).get("name"), str)]
@@ -52,8 +51,7 @@ def call_constraint(
     opening, closing, syntax = find_syntax(family, messages, is_forced=is_forced)
     if not is_forced and (not syntax or not opening):
         return None
-    if not syntax:
-        raise UnsupportedError("tool_choice: the format of this model's calls can only be parsed; use auto or none")
+    assert syntax
     grammar = CallGrammar(
         syntax, (opening, closing), tools, tokenizer, lambda schema: vocabulary.rewritten_schema(schema, on_wait),
         is_strict=is_forced)

@@ -26,10 +26,11 @@ from localinfer.generation.tool_calls.tool_call import (
 from localinfer.tokenizer import Tokenizer
 
 VARIABLE = re.compile(r"(\$[A-Z_]+)")
-EXPRESSIONS = {"$INDEX": "/[0-9]/", "$BREAK": '"\\n"?'}
+EXPRESSIONS = {"$INDEX": "/[0-9]/", "$ID": "/[a-z0-9]{10}/", "$BREAK": '"\\n"?'}
 SPACE = "/[ \\n]{1,4}/"  # before the first call
 SPACE_IN_JSON = "/[ \\n\\t]{1,24}/"
 MAX_LENGTH = 2000  # of a text; larger limits are not applied
+ALTERNATIVES = {"anyOf", "oneOf", "allOf", "enum", "const"}  # keywords of schemas that are not made into parameters
 MAX_DEPTH = 5  # of nested values in a format with its own quotes; deeper ones are not constrained
 Schema = Mapping[str, Any]
 RewriteSchema = Callable[[dict[str, Any]], tuple[dict[str, Any], str]]
@@ -131,7 +132,7 @@ class CallGrammar:
 
     # --- arguments one by one ---
 
-    def _parameters(self, schema: Schema) -> str:
+    def _parameters(self, schema: Schema, depth: int = 0) -> str:
         """Return the expression of all parameters. Optional ones may be omitted; those without separators keep the
         order of the schema.
         """
@@ -139,7 +140,9 @@ class CallGrammar:
         names = list(schema.get("properties", {}))
         if self._syntax.parameter_separator:
             names.sort(key=lambda name: name not in required)
-        rules = [(self._parameter(name, schema), name in required) for name in names]
+        definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
+        values = {name: as_mapping(schema["properties"][name]) for name in names}
+        rules = [(self._parameter(name, {**definitions, **values[name]}, depth), name in required) for name in names]
         if not self._syntax.parameter_separator:
             return " ".join(rule if is_required else f"{rule}?" for rule, is_required in rules)
         return self._rule("list", self._separated(rules))
@@ -153,29 +156,36 @@ class CallGrammar:
         is_empty_allowed = not any(is_required for _, is_required in rules)
         return " | ".join([*starts, *(['""'] if is_empty_allowed else [])])
 
-    def _parameter(self, name: str, schema: Schema) -> str:
-        definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
-        value = schema["properties"][name]
+    def _parameter(self, name: str, schema: Schema, depth: int) -> str:
+        """Return the rule of a parameter whose value has this schema."""
         if self._syntax.quotes:
             template = self._syntax.parameter.replace("$KEY", name)
-            value = value if isinstance(value, Mapping) else {}
-            return self._rule("parameter", self._expand(template, {"$VALUE": self._value({**definitions, **value}, 0)}))
-        types = schema_types(value)
+            return self._rule("parameter", self._expand(template, {"$VALUE": self._value(schema, 0)}))
+        types = schema_types(schema)
         is_text = "string" in types and not self._syntax.quoted
-        kind = "string" if is_text else next(iter(sorted(types)), "object")
+        kind = "string" if is_text else next(iter(sorted(types)), "object").replace("integer", "number")
         template = self._syntax.parameter.replace("$KEY", name).replace("$TYPE", kind)
         template = template.replace("$IS_TEXT", "true" if is_text else "false")
         before, _, after = template.partition("$VALUE")
         if not is_text:
-            json_schema = {**definitions, **value} if isinstance(value, Mapping) else {}
-            json_schema, problem = self._rewrite(json_schema)
-            json_schema = {} if problem else json_schema  # such as one that no value matches
-            return self._rule("parameter", self._expand(template, {"$VALUE": self._json(json_schema)}))
-        constants = value.get("enum", [value["const"]] if "const" in value else [])
+            return self._rule("parameter", self._expand(template, {"$VALUE": self._unquoted_value(schema, depth)}))
+        constants = schema.get("enum", [schema["const"]] if "const" in schema else [])
         if constants:
             alternatives = " | ".join(map(self._literal, map(constant_text, constants)))
             return self._rule("parameter", self._expand(template, {"$VALUE": f"({alternatives})"}))
-        return self._rule("parameter", f"{self._expand(before, {})} {self._text_before(after, value)}")
+        return self._rule("parameter", f"{self._expand(before, {})} {self._text_before(after, schema)}")
+
+    def _unquoted_value(self, schema: Schema, depth: int) -> str:
+        """Return the expression of a value that is no text: JSON, or parameters in a format that nests them."""
+        types = schema_types(schema)
+        if self._syntax.tag_prefix and depth < MAX_DEPTH and not schema.keys() & ALTERNATIVES:
+            definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
+            if types == {"array"} and isinstance(items := schema.get("items"), Mapping):
+                return repeated(self._parameter("item", {**definitions, **items}, depth + 1), schema)
+            if types == {"object"} and schema.get("properties"):
+                return self._parameters(schema, depth + 1)
+        json_schema, problem = self._rewrite(dict(schema))
+        return self._json({} if problem else json_schema)  # a problem is, for example, that no value matches
 
     def _value(self, schema: Schema, depth: int) -> str:
         """Return the expression of a value in the format with its own quotes."""
@@ -196,7 +206,8 @@ class CallGrammar:
             item = self._any_value()
             if isinstance(items := item_schema(schema), Mapping) and depth < MAX_DEPTH:
                 item = self._value({**definitions, **items}, depth + 1)
-            return self._rule("value", f'"[" {repeated(item, schema)} "]"')
+            elements = repeated(item, schema, separator='"," ')
+            return self._rule("value", f'"[" {elements} "]"')
         if types == {"object"} and "properties" in schema and depth < MAX_DEPTH:
             return self._rule("value", f'"{{" {self._parameters(schema)} "}}"')
         return self._json(schema) if types and not types & {"string", "array", "object"} else self._any_value()
@@ -218,11 +229,17 @@ class CallGrammar:
         first = next(iter(self._tokenizer.split(ending, strip=False)), "")
         if not isinstance(first, str) and not self._tokenizer.token_bytes(first):  # no text contains a control token
             return f"{self._rule('text', text_regex(schema))} {self._expand(template, {})}"
-        tag = ending.strip("\n")  # a line break before the tag is part of the text, and dropped by the parser
+        # A line break before the tag is part of the text, and dropped by the parser.
+        tag = self._syntax.tag_prefix or ending.strip("\n")
         line_break = ending.removeprefix("\n").removeprefix(tag)
         text = self._rule("text", text_regex(schema, "\\n?" if ending.startswith("\n") else ""))
         self._rules[f"{text}[suffix={json.dumps(tag, ensure_ascii=False)}]"] = self._rules.pop(text)
         return f"{text} {self._expand(line_break + ''.join(rest), {})}"
+
+
+def as_mapping(schema: object) -> Schema:
+    """Return a schema as it is, and an empty one for true, and for anything that is invalid."""
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def constant_text(constant: object) -> str:
@@ -230,13 +247,13 @@ def constant_text(constant: object) -> str:
     return constant if isinstance(constant, str) else json.dumps(constant, ensure_ascii=False)
 
 
-def repeated(item: str, schema: Schema) -> str:
+def repeated(item: str, schema: Schema, separator: str = "") -> str:
     """Return the expression of the elements of a list, whose number a schema may limit."""
     least, most = schema.get("minItems", 0), schema.get("maxItems", "")
     if most == 0:
         return ""
     # No element can be repeated zero times.
-    more = f' ("," {item}){{{max(0, least - 1)},{most - 1 if most else ""}}}' if most != 1 else ""
+    more = f' ({separator}{item}){{{max(0, least - 1)},{most - 1 if most else ""}}}' if most != 1 else ""
     return f"{item}{more}" if least else f"({item}{more})?"
 
 

@@ -1,8 +1,9 @@
 """The syntax of tool calls, from which grammars are made.
 
-A `CallSyntax` is the text of a call with variables:
+A `CallSyntax` is the text of a call with variables, and with {} where a chat template inserts the suffix of its tags:
 
-    $NAME $INDEX     the name of the tool; a number
+    $NAME            the name of the tool
+    $INDEX $ID       a number; ten letters and digits
     $ARGUMENTS       the arguments as a JSON object
     $PARAMETERS      the arguments one by one, each in the syntax of `parameter`, in which there are
     $KEY $VALUE      the name and the value
@@ -20,7 +21,8 @@ class CallSyntax(NamedTuple):
     there is only one call. `before` may precede a forced call; its $TEXT is any text, such as reasoning.
 
     Values are text, or JSON if they are not strings; with `quoted`, all are JSON. Other `quotes` enclose strings in a
-    format of values that is otherwise like JSON, without quotes around keys.
+    format of values that is otherwise like JSON, without quotes around keys. In a format with a `tag_prefix`, which
+    no value contains, the properties of an object are parameters, too, and so are the elements of a list, named `item`.
     """
 
     call: str
@@ -32,7 +34,13 @@ class CallSyntax(NamedTuple):
     parameter_separator: str = ""
     quoted: bool = False
     quotes: str = ""
+    tag_prefix: str = ""
     before: str = ""
+
+
+    def with_suffix(self, suffix: str) -> "CallSyntax":
+        """Return the syntax with this suffix in its tags."""
+        return self._replace(call=self.call.replace("{}", suffix), parameter=self.parameter.replace("{}", suffix))
 
 
 JSON_CALL = '{"name": "$NAME", "arguments": $ARGUMENTS}'
@@ -52,7 +60,19 @@ GLM = CallSyntax(
     "$NAME$BREAK$PARAMETERS", between="\n",
     parameter="<arg_key>$KEY</arg_key>$BREAK<arg_value>$VALUE</arg_value>$BREAK",
 )  # fmt: skip
+HUNYUAN3 = CallSyntax(
+    "<tool_call{}>$NAME<tool_sep{}>\n$PARAMETERS</tool_call{}>\n", "\n", "",
+    parameter="<arg_key{}>$KEY</arg_key{}>\n<arg_value{}>$VALUE</arg_value{}>\n",
+)  # fmt: skip
+HUNYUAN4 = CallSyntax(
+    "<tool_call{}>$NAME$PARAMETERS</tool_call{}>", separator="",
+    parameter="<arg_key{}>$KEY</arg_key{}><arg_value{}>$VALUE</arg_value{}>",
+)  # fmt: skip
 MINICPM = CallSyntax('$NAME">$PARAMETERS', between="\n", parameter='<param name="$KEY">$VALUE</param>')
+MINIMAX_M3 = CallSyntax(
+    ']<]minimax[>[<invoke name="$NAME">$PARAMETERS]<]minimax[>[</invoke>\n', "\n", "",
+    parameter="]<]minimax[>[<$KEY>$VALUE]<]minimax[>[</$KEY>", tag_prefix="]<]minimax[>[",
+)  # fmt: skip
 KIMI = CallSyntax(
     "<|tool_call_begin|>functions.$NAME:$INDEX<|tool_call_argument_begin|>$ARGUMENTS<|tool_call_end|>", separator=""
 )
@@ -64,9 +84,20 @@ DEEPSEEK = CallSyntax("<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGUME
 DEEPSEEK_R1 = CallSyntax(
     "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGUMENTS\n```<｜tool▁call▁end｜>", separator="\n"
 )
+SOLAR = CallSyntax(
+    "<|tool_call:begin|>$ID<|tool_call:name|>$NAME<|tool_call:args|>$ARGUMENTS<|tool_call:end|>", separator="",
+    before="<|think|>$TEXT<|end|><|begin|>assistant",
+)  # fmt: skip
+PLAMO = CallSyntax(
+    "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>$NAME<|plamo:end_tool_name:plamo|>"
+    "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>$ARGUMENTS"
+    "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+    separator="",
+)
 PYTHONIC = CallSyntax(
     "$NAME($PARAMETERS)", "[", ", ", "]", parameter="$KEY=$VALUE", parameter_separator=", ", quoted=True
 )
+OLMO = PYTHONIC._replace(begin="", separator="\n", end="")
 COMMAND = CallSyntax(
     '    {"tool_call_id": "$INDEX", "tool_name": "$NAME", "parameters": $ARGUMENTS}', "[\n", ",\n", "\n]"
 )
@@ -74,6 +105,7 @@ COMMAND_R = CallSyntax('    {"tool_name": "$NAME", "parameters": $ARGUMENTS}', "
 GEMMA = CallSyntax(
     "call:$NAME{$PARAMETERS}", between="", parameter="$KEY:$VALUE", parameter_separator=",", quotes='<|"|>'
 )
+FUNCTION_GEMMA = GEMMA._replace(quotes="<escape>")
 HARMONY_CALL = CallSyntax(
     "$NAME <|constrain|>json<|message|>$ARGUMENTS",
     before="<|channel|>analysis<|message|>$TEXT<|end|><|start|>assistant",

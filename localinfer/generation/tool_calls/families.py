@@ -3,6 +3,7 @@
 Sources are the templates themselves and llama.cpp's common/chat.cpp.
 """
 
+import re
 from typing import NamedTuple
 
 from localinfer.generation.reasoning import ReasoningTags
@@ -13,8 +14,11 @@ from localinfer.generation.tool_calls.call_syntax import (
     DEEPSEEK,
     DEEPSEEK_R1,
     DSML,
+    FUNCTION_GEMMA,
     GEMMA,
     GLM,
+    HUNYUAN3,
+    HUNYUAN4,
     INVOKE,
     JSON_CALL,
     JSON_LIST,
@@ -22,15 +26,25 @@ from localinfer.generation.tool_calls.call_syntax import (
     KIMI_K3,
     LLAMA,
     MINICPM,
+    MINIMAX_M3,
+    OLMO,
+    PLAMO,
     PYTHONIC,
     QWEN_CODER,
     SEED,
+    SOLAR,
     CallSyntax,
 )
-from localinfer.generation.tool_calls.gemma import gemma_calls
+from localinfer.generation.tool_calls.gemma import function_gemma_calls, gemma_calls
 from localinfer.generation.tool_calls.json_calls import json_calls, json_list, keyed_calls, named_json
 from localinfer.generation.tool_calls.mistral import mistral_calls
-from localinfer.generation.tool_calls.named_calls import bare_kimi_calls, deepseek_calls, kimi_calls
+from localinfer.generation.tool_calls.named_calls import (
+    bare_kimi_calls,
+    deepseek_calls,
+    kimi_calls,
+    plamo_calls,
+    solar_calls,
+)  # fmt: skip
 from localinfer.generation.tool_calls.pythonic import pythonic_calls
 from localinfer.generation.tool_calls.tool_call import CallReader
 from localinfer.generation.tool_calls.xml_calls import (
@@ -39,6 +53,7 @@ from localinfer.generation.tool_calls.xml_calls import (
     bare_param_call,
     dsml_calls,
     function_calls,
+    hunyuan_calls,
     minimax_calls,
     minimax_m2_calls,
     section_calls,
@@ -46,6 +61,7 @@ from localinfer.generation.tool_calls.xml_calls import (
 )  # fmt: skip
 
 END = ""  # a closing delimiter that stands for the end of the answer
+SUFFIX = re.compile(r"""<arg_key(:[^<>{}\s]+)>|=\s*(['"])(?P<inserted>:[\w-]+)\2""")  # of the tags of Hunyuan 3 and 4
 
 
 class CallFormat(NamedTuple):
@@ -65,7 +81,7 @@ class Family(NamedTuple):
     """A family of chat templates, those that contain all of its markers, and what its answers may contain.
 
     `ignored` are markers that are not part of the text. The tags of the reasoning are those that the template contains,
-    unless the family has its own.
+    unless the family has its own. With `has_suffix`, {} stands for a suffix of all tags, which the template determines.
     """
 
     name: str
@@ -74,6 +90,18 @@ class Family(NamedTuple):
     ignored: tuple[str, ...] = ()
     reasoning: ReasoningTags | None = None
     bare: CallSyntax | None = None  # of calls without delimiters, which the model writes instead of those with them
+    has_suffix: bool = False
+
+    def with_suffix(self, suffix: str) -> "Family":
+        """Return the family with this suffix in its tags."""
+        calls = tuple(
+            call._replace(
+                opening=call.opening.replace("{}", suffix), closing=call.closing.replace("{}", suffix),
+                syntax=call.syntax and call.syntax.with_suffix(suffix),
+            )
+            for call in self.calls
+        )  # fmt: skip
+        return self._replace(calls=calls, reasoning=self.reasoning and self.reasoning.with_suffix(suffix))
 
     @property
     def answer_markers(self) -> list[str]:
@@ -131,17 +159,32 @@ FAMILIES = (
         CallFormat("<function=", "</function>", named_json, syntax=CallSyntax("$NAME>$ARGUMENTS", between="\n")),
         PYTHON_TAG,
     )),
+    Family("hunyuan", ("<tool_calls", "<tool_sep", "<arg_key"), (
+        CallFormat("<tool_calls{}>", "</tool_calls{}>", hunyuan_calls, syntax=HUNYUAN3),
+    ), reasoning=ReasoningTags("<think{}>", "</think{}>"), has_suffix=True),
+    Family("hunyuan", ("<tool_calls", "<arg_key"), (
+        CallFormat("<tool_calls{}>", "</tool_calls{}>", hunyuan_calls, syntax=HUNYUAN4),
+    ), reasoning=ReasoningTags("<think{}>", "</think{}>"), has_suffix=True),
+    Family("hunyuan", ("<answer>", "</think>"), (
+        CallFormat("<tool_calls>", "</tool_calls>", json_calls, syntax=JSON_LIST), TOOL_CALL,
+    ), ("<answer>\n", "<answer>", "\n</answer>", "</answer>")),
     Family("glm", ("<tool_call>", "<arg_key>"), (
         CallFormat("<tool_call>", "</tool_call>", arg_key_calls, must_close=True, syntax=GLM),
     )),
     Family("minimax-m3", ("]<]minimax[>[",), (
-        CallFormat("]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", minimax_calls),
+        CallFormat("]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", minimax_calls, syntax=MINIMAX_M3),
+    )),
+    Family("dots", ("<dots_function_call>",), (
+        CallFormat("<dots_function_call>", "</dots_function_call>", minimax_m2_calls, syntax=INVOKE),
     )),
     Family("minimax", ("<minimax:tool_call>",), (
         CallFormat("<minimax:tool_call>", "</minimax:tool_call>", minimax_m2_calls, syntax=INVOKE),
     )),
     Family("gemma", ("<|tool_call>call:",), (
         CallFormat("<|tool_call>", "<tool_call|>", gemma_calls, syntax=GEMMA),
+    )),
+    Family("gemma", ("<start_function_call>",), (
+        CallFormat("<start_function_call>", "<end_function_call>", function_gemma_calls, syntax=FUNCTION_GEMMA),
     )),
     Family("lfm2", ("<|tool_call_start|>",), (
         CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls, syntax=PYTHONIC),
@@ -151,6 +194,25 @@ FAMILIES = (
     )),
     Family("lfm2", ("List of tools: [", "keep_past_thinking"), (
         CallFormat("<|tool_call_start|>", "<|tool_call_end|>", pythonic_calls, syntax=PYTHONIC),
+    )),
+    Family("olmo", ("<function_calls>",), (
+        CallFormat("<function_calls>", "</function_calls>", pythonic_calls, syntax=OLMO),
+    )),
+    Family("solar", ("<|tool_call:begin|>",), (
+        CallFormat("<|tool_calls|>", "<|calls|>", solar_calls, syntax=SOLAR),
+    ), ("<|end|><|begin|>assistant", "<|begin|>assistant", "<|content|>", "<|end|>"),
+        ReasoningTags("<|think|>", "<|end|><|begin|>assistant")),
+    Family("plamo", ("plamo:", "tool_requests"), (
+        CallFormat(
+            "<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>", plamo_calls, syntax=PLAMO,
+        ),
+    ), reasoning=ReasoningTags("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>")),
+    Family("pangu", ("[unused11]",), (
+        CallFormat("[unused11]", "[unused12]", json_calls, syntax=JSON_LIST),
+    ), reasoning=ReasoningTags("[unused16]", "[unused17]")),
+    Family("phi", ("<|tool|>",), (
+        CallFormat("<|tool_call|>", "<|/tool_call|>", json_calls, syntax=JSON_LIST),
+        CallFormat("functools[", END, json_list),
     )),
     Family("granite", ("<|tool_call|>",), (CallFormat("<|tool_call|>", END, json_calls, syntax=JSON_LIST),)),
     Family("command", ("<|START_ACTION|>",), (
@@ -178,6 +240,9 @@ FAMILIES = (
     Family("firefunction", ("functools[",), (
         CallFormat("functools[", END, json_list, syntax=CallSyntax(JSON_CALL, "", ", ", "]")),
     )),
+    Family("ernie", ("<tool_call>", "<response>"), (TOOL_CALL,), (
+        "<response>\n", "<response>", "\n</response>", "</response>",
+    )),
     Family("hermes", ("<tool_call>",), (TOOL_CALL,)),
     Family("llama", ("<|python_tag|>",), (PYTHON_TAG,), bare=LLAMA),
     Family("llama", ("dictionary of argument name and its value",), (PYTHON_TAG,), bare=LLAMA),
@@ -187,7 +252,15 @@ DEFAULT_FAMILY = Family("others", (), (TOOL_CALL,))
 
 def find_family(template: str) -> Family:
     """Return the first family whose markers are all in the template."""
-    return next((family for family in FAMILIES if all(marker in template for marker in family.markers)), DEFAULT_FAMILY)
+    matching = (family for family in FAMILIES if all(marker in template for marker in family.markers))
+    family = next(matching, DEFAULT_FAMILY)
+    return family.with_suffix(tag_suffix(template)) if family.has_suffix else family
+
+
+def tag_suffix(template: str) -> str:
+    """Return the suffix that a template has in its tags, or inserts into them; "" if there is none."""
+    match = SUFFIX.search(template)
+    return (match[1] or match["inserted"]) if match else ""
 
 
 def find_message_format(template: str) -> MessageFormat | None:

@@ -1,4 +1,6 @@
-"""Calls in Python syntax: [name(key="value"), ...] of LFM 2, and name.call(key="value") of Llama 3."""
+"""Calls in Python syntax: [name(key="value"), ...] of LFM 2, name.call(key="value") of Llama 3, and a call in each line
+of OLMo 3.
+"""
 
 import ast
 from typing import Any
@@ -18,9 +20,12 @@ def pythonic_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
     if len(text) > MAX_CHARACTERS:
         raise ValueError("too long")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        calls = tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]
-        return [call_from_node(each) for each in calls]
+        statements = ast.parse(text.strip()).body
+        if not statements or not all(isinstance(each, ast.Expr) for each in statements):
+            raise ValueError("not a Python call")
+        values = [each.value for each in statements if isinstance(each, ast.Expr)]
+        lists = [each.elts if isinstance(each, ast.List | ast.Tuple) else [each] for each in values]
+        return [call_from_node(each) for calls in lists for each in calls]
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(f"not a Python call: {error}") from None
 

@@ -6,6 +6,7 @@ A format has three patterns: the head of a call, with the group `name`; an argum
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from localinfer.generation.pieces import ToolCall
 from localinfer.generation.tool_calls.tool_call import (
@@ -83,6 +84,8 @@ section_calls = tagged_calls(
 VALUES = (  # what begins and ends a value, in which delimiters do not count
     ("<![CDATA[", "]]>"), ("<parameter", "</parameter>"), ("<arg_value>", "</arg_value>"), ("<param ", "</param>"),
 )  # fmt: skip
+SUFFIXED_CALL = re.compile(r"\s*<tool_call([^<>]+)>")
+SUFFIXED_VALUE = re.compile(r"<arg_value([^<>]+)>")
 
 
 def argument_value(tools: ToolSchemas, name: str, key: str, groups: Mapping[str, str | None]) -> object:
@@ -106,7 +109,28 @@ def bare_param_call(text: str, tools: ToolSchemas) -> list[ToolCall]:
 
 def ends_in_value(text: str) -> bool:
     """Return whether the text ends within the value of an argument."""
-    return any(text.rfind(opening) > text.rfind(closing) for opening, closing in VALUES)
+    suffix = SUFFIXED_VALUE.search(text)
+    suffixed = [(f"<arg_value{suffix[1]}>", f"</arg_value{suffix[1]}>")] if suffix else []
+    return any(text.rfind(opening) > text.rfind(closing) for opening, closing in (*VALUES, *suffixed))
+
+
+# --- Hunyuan 3 and 4: all tags have the same suffix, such as <arg_key:opensource> ---
+
+
+def hunyuan_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
+    match = SUFFIXED_CALL.match(text)
+    return suffixed_calls(match[1] if match else "")(text, tools)
+
+
+@lru_cache(maxsize=8)
+def suffixed_calls(suffix: str) -> CallReader:
+    """Return a function that parses calls in tags with this suffix."""
+    end = f"{re.escape(suffix)}>"
+    return tagged_calls(
+        rf"<tool_call{end}\s*(?P<name>[\w.:/-]+)\s*(?:<tool_sep{end})?",
+        rf"<arg_key{end}(?P<key>.*?)</arg_key{end}\s*<arg_value{end}(?P<value>.*?)</arg_value{end}",
+        f"</tool_call{end}",
+    )
 
 
 # --- MiniMax M3: nested values are nested elements, those of a list are called item ---
@@ -127,7 +151,7 @@ def element_value(text: str, schema: object) -> object:
         empty: dict[str, object] = {"array": [], "object": {}}
         return next((empty[each] for each in types & empty.keys() if not text), parse_unquoted(text, schema))
     children = list(elements(text))
-    if all(key == "item" for key, _ in children):
+    if types != {"object"} and all(key == "item" for key, _ in children):
         return [element_value(value, item_schema(schema)) for _, value in children]
     return {key: element_value(value, property_schema(schema, key)) for key, value in children}
 

@@ -115,6 +115,14 @@ def test_reasoning_effort(llama: PromptBuilder) -> None:
     assert llama.build(stronger, options).text == "high"
 
 
+@pytest.mark.parametrize(("template", "text"), [
+    (EFFORT, "none"), (EFFORT + "{# 'no_think' #}", "no_think"), (EFFORT + SWITCH, "noneFalse"),
+])  # fmt: skip
+def test_no_reasoning_effort(llama: PromptBuilder, template: str, text: str) -> None:
+    options = Options(chat_template=template, reasoning_effort="none")
+    assert llama.build(Conversation(messages=HELLO), options).text == text
+
+
 def test_today(llama: PromptBuilder) -> None:
     """Templates such as Llama 3.3's assume a day in 2024 if they get none."""
     source = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }}"

@@ -22,6 +22,22 @@ def test_thinking_variables(source: str, names: list[str]) -> None:
     assert thinking_variables(source, "auto") == ({"enable_thinking": True} if "enable_thinking" in names else {})
 
 
+@pytest.mark.parametrize(("source", "name", "off", "on"), [
+    ("{% if reasoning_effort not in ['high', 'low', 'no_think'] %}", "reasoning_effort", "no_think", "high"),
+    ('{% if reasoning_effort in ["low", "minimal"] %}<|think|>{% endif %}', "reasoning_effort", "minimal", "high"),
+    ('{% if thinking_mode == "disabled" %}</think>{% endif %}', "thinking_mode", "disabled", "enabled"),
+])  # fmt: skip
+def test_switches_that_are_no_flags(source: str, name: str, off: str, on: str) -> None:
+    assert thinking_variables(source, "off") == {name: off}
+    assert thinking_variables(source, "on") == {name: on}
+    assert thinking_variables(source, "auto") == {}
+    assert thinking_variables(source + "{{ enable_thinking }}", "off") == {"enable_thinking": False}
+
+
+def test_effort_without_such_a_value() -> None:
+    assert thinking_variables("{{ reasoning_effort }} is not 'low'", "off") == {}
+
+
 def test_supports_tools() -> None:
     assert supports_tools("{% if tools %}{{ tools | tojson }}{% endif %}")
     assert not supports_tools("{{ message.tools }}{{ xml_tools }}{{ 'tools' }}")

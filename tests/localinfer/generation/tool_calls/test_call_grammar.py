@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from constraints import BYTE_TRIE, BYTES, ByteTokenizer, trie_of, worker_vocabulary
 from llguidance import LLMatcher
 
-from localinfer.errors import ConstraintError, UnsupportedError, UsageError
+from localinfer.errors import ConstraintError, UsageError
 from localinfer.generation.structured.byte_vocabulary import ByteVocabulary
 from localinfer.generation.structured.closing import Closings
 from localinfer.generation.structured.constraint import Constraint
@@ -21,7 +22,8 @@ from localinfer.generation.tool_calls.addressed_messages import MessageParser
 from localinfer.generation.tool_calls.answer_parser import parse_whole
 from localinfer.generation.tool_calls.call_constraint import call_constraint
 from localinfer.generation.tool_calls.call_grammar import CallGrammar, arguments_schema
-from localinfer.generation.tool_calls.families import FAMILIES, MESSAGE_FORMATS, CallFormat, Family
+from localinfer.generation.tool_calls.call_syntax import CallSyntax
+from localinfer.generation.tool_calls.families import FAMILIES, MESSAGE_FORMATS, CallFormat, Family, find_family
 from localinfer.generation.tool_calls.tool_call import ToolSchemas, schema_types
 from localinfer.generation.tool_calls.tool_choice import ToolChoice
 
@@ -73,21 +75,23 @@ TRIES = {BYTES: BYTE_TRIE, CONTROL: trie_of(CONTROL)}
 BYTE_VOCABULARIES = {each: ByteVocabulary(worker_vocabulary(each)) for each in TRIES}
 
 
-def random_text(grammar: str, source: random.Random, vocabulary: Vocabulary = BYTES) -> str:
+def random_text(
+    grammar: str, source: random.Random, vocabulary: Vocabulary = BYTES, endings: Sequence[str] = ENDINGS
+) -> str:
     """Return a random text that a grammar allows."""
-    return text_of(random_ids(grammar, source, vocabulary), vocabulary)
+    return text_of(random_ids(grammar, source, vocabulary, endings), vocabulary)
 
 
 def text_of(ids: list[int], vocabulary: Vocabulary) -> str:
     return b"".join(map(vocabulary.visible_bytes, ids)).decode()
 
 
-def random_ids(grammar: str, source: random.Random, vocabulary: Vocabulary) -> list[int]:
+def random_ids(grammar: str, source: random.Random, vocabulary: Vocabulary, ends: Sequence[str]) -> list[int]:
     """Return random tokens that a grammar allows. What ends a value is more probable than other bytes."""
     matcher, ids = LLMatcher(TRIES[vocabulary], grammar, log_level=0), list[int]()
     assert not matcher.is_error(), matcher.get_error()
     for _ in range(3000):
-        endings = [each for each in map(str.encode, ENDINGS) if matcher.validate_tokens(list(each)) == len(each)]
+        endings = [each for each in map(str.encode, ends) if matcher.validate_tokens(list(each)) == len(each)]
         allowed = [int(id) for id in np.flatnonzero(vocabulary.unpack_mask(matcher.compute_bitmask()))]
         plain = [id for id in allowed if 32 <= id < 127 or id == 10 or id > 256] or allowed
         if 256 in allowed and (source.random() < 0.5 or len(allowed) == 1):
@@ -100,6 +104,12 @@ def random_ids(grammar: str, source: random.Random, vocabulary: Vocabulary) -> l
         if matcher.is_stopped():
             return ids
     raise AssertionError(f"no end: {text_of(ids[-200:], vocabulary)!r}")
+
+
+def endings_of(syntax: CallSyntax) -> list[str]:
+    """Return the texts that end values, of all formats and of this one."""
+    own = syntax.parameter.partition("$VALUE")[2], syntax.before.partition("$TEXT")[2], syntax.tag_prefix, syntax.quotes
+    return list(filter(None, dict.fromkeys([*ENDINGS, *own])))
 
 
 def call_of(family: Family) -> CallFormat:
@@ -116,7 +126,9 @@ def test_random_calls_are_valid(family: Family) -> None:
     for seed in range(12):
         tokenizer, vocabulary = (TOKENIZER, BYTES) if seed % 3 else (CONTROL_TOKENIZER, CONTROL)
         grammar = CallGrammar(call.syntax, (call.opening, call.closing), TOOLS, tokenizer, rewrite)
-        text = random_text(grammar.text(with_opening=True, is_parallel=seed % 2 == 0), random.Random(seed), vocabulary)
+        text = random_text(
+            grammar.text(with_opening=True, is_parallel=seed % 2 == 0), random.Random(seed), vocabulary,
+            endings_of(call.syntax))  # fmt: skip
         parsed = parse_whole(family, ToolSchemas(TOOLS), text)
         assert not parsed.problem, text
         assert not parsed.text.strip(), text
@@ -139,7 +151,7 @@ def test_closed_calls_are_valid(family: Family) -> None:
         tokenizer, vocabulary = (TOKENIZER, BYTES) if seed % 3 else (CONTROL_TOKENIZER, CONTROL)
         grammar = CallGrammar(call.syntax, (call.opening, call.closing), TOOLS, tokenizer, rewrite).text(
             with_opening=True, is_parallel=seed % 2 == 0)  # fmt: skip
-        ids = random_ids(grammar, source, vocabulary)
+        ids = random_ids(grammar, source, vocabulary, endings_of(call.syntax))
         for end in source.sample(range(len(ids)), 3):
             closings = Closings(grammar, BYTE_VOCABULARIES[vocabulary])
             closings.follow(ids[:end])
@@ -290,19 +302,31 @@ def test_unusual_schemas(template: str, parameters: object) -> None:
         assert not is_free(constraint)
 
 
+def test_nested_elements() -> None:
+    """MiniMax M3's properties of objects and elements of lists have tags, too, unless the schema names none."""
+    function = {"name": "f", "parameters": {"type": "object", "required": ["place"], "properties": {
+        "place": {"type": "object", "required": ["at", "item"], "properties": {
+            "at": {"type": "array", "items": {"type": "integer"}, "minItems": 2}, "item": {"type": "string"}}},
+        "only": {"type": "object", "properties": {"item": {"type": "integer"}}}, "more": {"type": "object"}}}}
+    places = "<place><at><item>1</item><item>2</item></at><item>5</item></place><only><item>1</item></only>"
+    arguments = f'{places}<more>{{"x": [1]}}</more>'
+    text = f'<tool_call>\n<invoke name="f">{arguments}</invoke>\n</tool_call>'.replace("<", "]<]minimax[>[<")
+    constraint = call_constraint(
+        "]<]minimax[>[", TOKENIZER, BYTES, [function], ToolChoice("required"), is_parallel=False, prompt=""
+    )
+    assert constraint
+    accept(constraint, text)
+    assert constraint.is_complete
+    family = find_family("]<]minimax[>[")
+    [call] = parse_whole(family, ToolSchemas([function]), text).calls
+    assert call.arguments == {"place": {"at": [1, 2], "item": "5"}, "only": {"item": 1}, "more": {"x": [1]}}
+
+
 def test_tools_without_functions() -> None:
     tools = [{"type": "web_search"}, {"function": {"name": 5}}, {"function": "f"}]
     assert call_constraint(HERMES, TOKENIZER, BYTES, tools, ToolChoice("auto"), is_parallel=True, prompt="") is None
     with pytest.raises(UsageError, match=r"^tool_choice: required needs tools"):
         call_constraint(HERMES, TOKENIZER, BYTES, tools, ToolChoice("required"), is_parallel=True, prompt="")
-
-
-def test_calls_without_a_syntax() -> None:
-    template = "]<]minimax[>["
-    arguments = (template, TOKENIZER, BYTES, TOOLS)
-    assert call_constraint(*arguments, ToolChoice("auto"), is_parallel=True, prompt="") is None
-    with pytest.raises(UnsupportedError, match=r"^tool_choice: "):
-        call_constraint(*arguments, ToolChoice("required"), is_parallel=True, prompt="")
 
 
 def test_schema_that_cannot_be_compiled() -> None:

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from tool_call_answers import ANSWERS, BROKEN, GLM, HERMES, LLAMA, PARIS, QWEN3, TOOLS
+from tool_call_answers import ANSWERS, BROKEN, GLM, HERMES, HUNYUAN4, LLAMA, PARIS, QWEN3, SOLAR, TOOLS
 
+from localinfer.generation.reasoning import ReasoningTags
 from localinfer.generation.tool_calls.addressed_messages import HARMONY, MessageParser
 from localinfer.generation.tool_calls.answer_parser import AnswerParser
 from localinfer.generation.tool_calls.families import find_family, find_message_format
@@ -142,6 +143,30 @@ def test_invalid_arguments_of_a_channel_are_text() -> None:
     parsed = parse(MessageParser(HARMONY, ToolSchemas(TOOLS)), ANALYSIS + CALL.removesuffix('"}'))
     assert (parsed.text, parsed.calls) == ('{"city": "Paris', ())
     assert parsed.problem
+
+
+@pytest.mark.parametrize("template", [
+    "{%- set HYTK = ':opensource' %}{{ '<tool_calls{}>'.format(HYTK) }}<tool_sep{} <arg_key{}",
+    "<tool_calls:opensource> <arg_key:opensource>",
+])  # fmt: skip
+def test_suffix_of_the_tags(template: str) -> None:
+    family = find_family(template)
+    assert family.reasoning == ReasoningTags("<think:opensource>", "</think:opensource>")
+    assert family.calls[0].opening == "<tool_calls:opensource>"
+    assert family.calls[0].syntax
+    assert "<arg_value:opensource>$VALUE</arg_value:opensource>" in family.calls[0].syntax.parameter
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+@pytest.mark.parametrize(("template", "written"), [
+    (HUNYUAN4, "<think:x>Why?</think:x>So."),
+    (SOLAR, "<|think|>Why?<|end|><|begin|>assistant<|content|>So.<|end|>"),
+    ("plamo: tool_requests", "<|plamo:begin_think:plamo|>Why?<|plamo:end_think:plamo|>So."),
+    ("[unused11]", "[unused16]Why?[unused17]So."),
+])  # fmt: skip
+def test_reasoning_in_tags_of_a_family(template: str, written: str, size: int) -> None:
+    parsed = parse(parser_of(template), written, size)
+    assert (parsed.reasoning, parsed.text) == ("Why?", "So.")
 
 
 def parser_of(template: str) -> AnswerParser:
