@@ -59,12 +59,12 @@ class Conversation:
         """The number of tool calls in the messages."""
         return sum(len(calls) for each in self.messages if isinstance(calls := each.get("tool_calls"), list | tuple))
 
-    def variables(self) -> dict[str, object]:
-        """Return the template variables of the conversation, by name."""
+    def variables(self, reasoning_keys: Sequence[str] = REASONING_KEYS[:2]) -> dict[str, object]:
+        """Return the template variables of the conversation, by name. The reasoning of a message has these keys."""
         return {
             **firefunction_variables(self.tools or ()),
             **self.template_kwargs,
-            "messages": [normalize_message(message) for message in self.messages],
+            "messages": [normalize_message(message, reasoning_keys) for message in self.messages],
             "tools": self.tools,
             "documents": self.documents,
             "add_generation_prompt": self.add_generation_prompt and not self.continue_final_message,
@@ -80,9 +80,8 @@ def firefunction_variables(tools: Sequence[Mapping[str, object]]) -> dict[str, s
     return {"functions": functions, "datetime": f"{date.today():%b %d %Y}"}
 
 
-def normalize_message(message: Message) -> Message:
-    """Return a message without None values, which templates would print, and its reasoning under each name that
-    templates use.
+def normalize_message(message: Message, reasoning_keys: Sequence[str]) -> Message:
+    """Return a message without None values, which templates would print, and its reasoning under each of the keys.
 
     A message with tool calls has at least an empty content: many templates fail without one.
     """
@@ -90,7 +89,9 @@ def normalize_message(message: Message) -> Message:
     if present.get("tool_calls"):
         present.setdefault("content", "")
     reasoning = [present[name] for name in REASONING_KEYS if name in present]
-    return {"thinking": reasoning[0], **present, REASONING_KEYS[0]: reasoning[0]} if reasoning else present
+    if not reasoning:
+        return present
+    return {**dict.fromkeys(reasoning_keys[1:], reasoning[0]), **present, REASONING_KEYS[0]: reasoning[0]}
 
 
 def parse_template_kwargs(text: str) -> dict[str, object]:

@@ -13,6 +13,7 @@ from localinfer.chat_template.content_format import detect_format, identity, par
 from localinfer.chat_template.conversation import Conversation, Message
 from localinfer.chat_template.placeholders import Placeholders
 from localinfer.chat_template.template import ChatTemplate
+from localinfer.chat_template.template_variables import reasoning_keys
 from localinfer.chat_template.tool_call_tokens import MessageSpans, insert_original_tokens, tool_call_ids
 from localinfer.errors import UsageError
 from localinfer.tokenizer import Tokenizer
@@ -46,7 +47,7 @@ def build_prompt(
     Raises LocalInferError for an error of the template, UsageError for a value that contains itself.
     """
     try:
-        variables = conversation.variables()
+        variables = conversation.variables(reasoning_keys(template.source))
         placeholders, messages = Placeholders(tokenizer, variables), cast(list[Message], variables.pop("messages"))
         escape = identity if parse_special else placeholders.replace_control_tokens
         variables = {name: escape(value) for name, value in variables.items()}

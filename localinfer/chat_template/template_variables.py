@@ -1,8 +1,12 @@
 """Detection of the variables that a chat template uses: switches for reasoning, and tools."""
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 
+from localinfer.chat_template.conversation import REASONING_KEYS
+
+READS_REASONING = re.compile(r"""\.reasoning\b|\[(['"])reasoning\1\]""")
 DEVELOPER_ROLE = re.compile("""(['"])developer\\1""")
 THINKING_VARIABLES = ("enable_thinking", "thinking")  # llama.cpp's: Qwen 3, SmolLM 3, ...; Granite, DeepSeek V3.1
 EFFORT = "reasoning_effort"
@@ -42,6 +46,11 @@ def supports_tools(source: str) -> bool:
 def supports_developer_role(source: str) -> bool:
     """Return whether the template renders messages with the role `developer`; others drop them, or fail."""
     return bool(DEVELOPER_ROLE.search(source))
+
+
+def reasoning_keys(source: str) -> Sequence[str]:
+    """Return the keys of messages under which the template may look for the reasoning."""
+    return REASONING_KEYS if READS_REASONING.search(source) else REASONING_KEYS[:2]
 
 
 def has_text(source: str, text: str) -> bool:

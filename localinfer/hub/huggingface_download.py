@@ -43,7 +43,9 @@ constants.HF_HUB_DISABLE_TELEMETRY = True  # telemetry would send more requests 
 
 RELATIVE = r"(?!.*(^|/)\.{0,2}(/|$))[^\x00-\x1f\x7f\\:]+"  # a path without . or .. components
 SAFE = re.compile(rf"{RELATIVE}\.gguf")
-OF_CHECKPOINT = re.compile(rf"{RELATIVE}\.(safetensors|json|jinja|txt)|tokenizer\.model|README\.md")
+OF_CHECKPOINT = re.compile(
+    rf"{RELATIVE}\.(safetensors|json|jinja|txt)|tokenizer\.model|README\.md|encoding/encoding_\w+\.py"
+)
 WEIGHTS = ".safetensors"
 MAX_PRESET = 1 << 20  # bytes
 

@@ -2,12 +2,15 @@
 
     python tests/making/make_template_fixtures.py llama_cpp                  # needs llama-cpp-python
     python tests/making/make_template_fixtures.py transformers PYTHON        # one that has transformers
+    python tests/making/make_template_fixtures.py programs FOLDER            # encoding_*.py of DeepSeek's repositories
 
 llama.cpp renders text conversations with each of its named formats. transformers renders the eight conversations and
-some more with the templates below, which use every feature of the template language.
+some more with the templates below, which use every feature of the template language. The programs render conversations
+with and without reasoning and tools.
 """
 
 import ctypes
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -139,9 +142,60 @@ def rendered(name: bytes, roles: str) -> str:
     return buffer.raw[:n].decode()
 
 
-def main(peer: str, *python: str) -> None:
-    actual = from_llama_cpp() if peer == "llama_cpp" else from_transformers(*python)
-    recorded.write(f"templates_{peer}", actual)
+# --- models with a program instead of a template ---
+
+PROGRAMS = {"deepseek3.2": "encoding_dsv32", "deepseek4": "encoding_dsv4"}
+TOOLS_TEXT = """## Call "functions"
+<{dsml_token}call>{{}}\\ {thinking_start_token} {thinking_end_token}
+
+{tool_schemas}
+{dsml_token}
+"""
+PROGRAM_TEXTS = {
+    "TOOLS_SYSTEM_TEMPLATE": TOOLS_TEXT, "TOOLS_TEMPLATE": TOOLS_TEXT, "REASONING_EFFORT_MAX": "Think {hard}!\n\n",
+}  # fmt: skip
+SYSTEM, QUESTION, THANKS = conversations.SYSTEM, conversations.QUESTION, conversations.THANKS
+NOW = {"id": "call00002", "type": "function", "function": {"name": "now", "arguments": {}}}
+CALLS = {
+    **conversations.CALL, "reasoning_content": "I look.", "tool_calls": [*conversations.CALL["tool_calls"], NOW],
+}  # fmt: skip
+RESULTS = [conversations.RESULT, {"role": "tool", "name": "now", "tool_call_id": "call00002", "content": "7:00"}]
+PROGRAM_MESSAGES = {
+    "question": [QUESTION],
+    "turns": [SYSTEM, QUESTION, conversations.REASONING, THANKS],
+    "results": [SYSTEM, QUESTION, CALLS, *RESULTS],
+    "after results": [QUESTION, CALLS, *RESULTS, conversations.REASONING, THANKS],
+    "finished": [SYSTEM, QUESTION, conversations.REASONING],
+}
+
+
+def from_programs(folder: str) -> dict[str, Any]:
+    """Return the rendered text by template name, conversation, "tools" and "thinking"."""
+    sys.path.append(folder)
+    return {
+        name: {
+            f"{which}{', tools' * tools}{', thinking' * thinks}": encoded(module, messages, tools=tools, thinks=thinks)
+            for which, messages in PROGRAM_MESSAGES.items() for tools in (False, True) for thinks in (False, True)
+        }
+        for name, module in PROGRAMS.items()
+    }  # fmt: skip
+
+
+def encoded(module: str, messages: list[dict[str, Any]], *, tools: bool, thinks: bool) -> str:
+    """Return what a program renders, with texts of our own for the model."""
+    program = importlib.import_module(module)
+    for name in PROGRAM_TEXTS.keys() & vars(program).keys():
+        setattr(program, name, PROGRAM_TEXTS[name])
+    messages = conversations.with_json_arguments({"messages": messages})["messages"]
+    if tools and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": ""}, *messages]
+    messages[0] |= {"tools": conversations.TOOLS} if tools else {}
+    return str(program.encode_messages(messages, thinking_mode="thinking" if thinks else "chat"))
+
+
+def main(peer: str, *places: str) -> None:
+    functions = {"llama_cpp": from_llama_cpp, "transformers": from_transformers, "programs": from_programs}
+    recorded.write(f"templates_{peer}", functions[peer](*places))
 
 
 if __name__ == "__main__":

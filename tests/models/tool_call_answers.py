@@ -72,6 +72,9 @@ ANSWERS: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
      '<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
      "</｜DSML｜function_calls>"),
      "", [("get_weather", {"city": "Paris", "days": 2})]),
+    ("DSML", ('Hm\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="now">\n\n</｜DSML｜invoke>\n'
+     '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">7</｜DSML｜parameter>\n'
+     "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"), "Hm", [("now", {}), ("get_weather", {"city": "7"})]),
     (KIMI, ('<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>'
            '{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>'), "", [("get_weather", PARIS)]),
     ("<minimax:tool_call>", ('<minimax:tool_call>\n<invoke name="get_weather">\n'

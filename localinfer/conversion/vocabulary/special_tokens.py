@@ -13,6 +13,7 @@ import numpy as np
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
 from localinfer.conversion.vocabulary.json_tokenizer import NAME as TOKENIZER
 from localinfer.conversion.vocabulary.json_tokenizer import flatten_steps
+from localinfer.conversion.vocabulary.template_programs import template_of_program
 from localinfer.conversion.vocabulary.token_list import TokenList
 from localinfer.escaping import printable
 from localinfer.gguf.source import Field
@@ -215,7 +216,10 @@ def template_fields(folder: CheckpointFolder) -> dict[str, Field]:
 
 
 def read_templates(folder: CheckpointFolder) -> dict[str, str]:
-    """Return name -> template; a separate file takes precedence over a value in another file."""
+    """Return name -> template; a separate file takes precedence over a value in another file.
+
+    A checkpoint may have a known program instead of a template.
+    """
     template = folder.read_text("chat_template.jinja")
     if template is not None:
         return {"default": template, **more_templates(folder)}
@@ -227,7 +231,8 @@ def read_templates(folder: CheckpointFolder) -> dict[str, str]:
             return {entry.get("name", str): entry.get("template", str) for entry in each}
         if value is not None:
             return {"default": table.get("chat_template", str)}
-    return {}
+    template = template_of_program(folder)
+    return {} if template is None else {"default": template}
 
 
 def more_templates(folder: CheckpointFolder) -> dict[str, str]:

@@ -1,10 +1,17 @@
 """Detection of the template variables that enable or disable reasoning, and of tools."""
 
 from datetime import datetime
+from typing import Any, cast
 
 import pytest
 
-from localinfer.chat_template.template_variables import date_variables, supports_tools, thinking_variables
+from localinfer.chat_template.conversation import Conversation
+from localinfer.chat_template.template_variables import (
+    date_variables,
+    reasoning_keys,
+    supports_tools,
+    thinking_variables,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +43,18 @@ def test_switches_that_are_no_flags(source: str, name: str, off: str, on: str) -
 
 def test_effort_without_such_a_value() -> None:
     assert thinking_variables("{{ reasoning_effort }} is not 'low'", "off") == {}
+
+
+@pytest.mark.parametrize(("source", "is_read"), [
+    ("{{ message.reasoning }}", True), ("{{ message['reasoning'] }}", True),
+    ("{{ message.reasoning_content }}{{ 'reasoning' }}", False),
+])  # fmt: skip
+def test_keys_of_reasoning(source: str, is_read: bool) -> None:
+    keys = reasoning_keys(source)
+    assert ("reasoning" in keys) is is_read
+    message = {"role": "assistant", "content": "A", "reasoning_content": "R"}
+    [normalized] = cast(list[Any], Conversation(messages=[message]).variables(keys)["messages"])
+    assert normalized == message | dict.fromkeys(keys, "R")
 
 
 def test_supports_tools() -> None:

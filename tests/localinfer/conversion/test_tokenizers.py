@@ -18,10 +18,12 @@ from tiny import Field as GgufArray
 from tokenizer_texts import tricky
 
 from localinfer import tokenizer
+from localinfer.chat_template.builtin_templates import builtin_templates
 from localinfer.conversion import open_checkpoint
 from localinfer.conversion.checkpoint_folder import CheckpointFolder
 from localinfer.conversion.vocabulary import known_tokenizers, read_vocabulary, sentencepiece_file
 from localinfer.conversion.vocabulary.json_tokenizer import PRE_TOKENIZERS
+from localinfer.conversion.vocabulary.template_programs import string_constants, with_texts
 from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer
@@ -293,6 +295,32 @@ def test_end_of_message_token(tmp_path: Path) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": [2, 320, 1]}')
     actual = keys(folder)
     assert (actual["eos_token_id"], actual["eom_token_id"], actual["eot_token_id"]) == (2, 320, 1)
+
+
+@pytest.mark.parametrize(("program", "name"), [
+    ("encoding_dsv32.py", "deepseek3.2"), ("encoding_dsv4.py", "deepseek4"), ("encoding_other.py", ""),
+])  # fmt: skip
+def test_program_instead_of_a_chat_template(tmp_path: Path, program: str, name: str) -> None:
+    folder = copy_checkpoint("llama", tmp_path)
+    (folder / "encoding").mkdir()
+    (folder / "encoding" / program).write_text("def encode_messages(messages): ...")
+    template = open_checkpoint(folder).fields.get("tokenizer.chat_template")
+    assert (template.value if template else b"") == builtin_templates().get(name, "").encode()
+    (folder / "chat_template.jinja").write_text("C")
+    assert open_checkpoint(folder).fields["tokenizer.chat_template"].value == b"C"
+
+
+def test_texts_of_a_program_are_in_the_template() -> None:
+    """Texts whose placeholders are unknown or broken, other values and other names are not used."""
+    template = builtin_templates()["deepseek4"]
+    source = 'TOOLS_TEMPLATE: str = """Call {dsml_token}!\n{tool_schemas}"""\nREASONING_EFFORT_MAX = ("a" "b{")\n'
+    found = with_texts(template, string_constants(source))
+    assert "The functions below" not in found
+    assert '{{ "Call " }}{{ \'｜DSML｜\' }}{{ "!\\n" }}{% for tool in tools %}' in found
+    assert '{{ "ab{" }}{% endmacro %}' in found
+    for value in ("'{x}'", "'{'", "1", "", "("):
+        other = f"TOOLS_TEMPLATE = {value}\n"
+        assert with_texts(template, string_constants(other)) == template
 
 
 def test_chat_templates(tmp_path: Path) -> None:

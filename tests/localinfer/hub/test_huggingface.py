@@ -376,7 +376,9 @@ class TestRemoval:
 def test_checkpoint(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`quantize --remote` downloads the files that conversion reads, and no others."""
     files = {path.name: path.read_bytes() for path in (CHECKPOINTS / "llama").iterdir()}
-    hub.repos["owner/checkpoint"] = {**files, "model.bin": b"pickle", "../evil.json": b"{}", "model.gguf": b"GGUF"}
+    program = {"encoding/encoding_dsv4.py": b"def encode_messages(messages): ..."}
+    others = {"model.bin": b"pickle", "../evil.json": b"{}", "model.gguf": b"GGUF", "modeling_x.py": b""}
+    hub.repos["owner/checkpoint"] = files | program | others
     monkeypatch.chdir(tmp_path)
     assert __main__.run(["quantize", "owner/checkpoint", "F16", "--remote"]) == 0
     assert __main__.run(["quantize", str(CHECKPOINTS / "llama"), "local.gguf", "F16"]) == 0
@@ -386,7 +388,8 @@ def test_checkpoint(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert remote.metadata["general.name"] == "Checkpoint"
     assert remote.metadata["general.license"] == local.metadata["general.license"]  # from README.md
     cached = {path.name for path in (tmp_path / "hub").rglob("*") if path.is_symlink()}
-    assert cached == files.keys() - {"expected.npz"}
+    assert cached == files.keys() - {"expected.npz"} | {"encoding_dsv4.py"}
+    assert b"DSML" in remote.metadata["tokenizer.chat_template"].encode()
 
 
 def test_repository_without_a_checkpoint(hub: Hub, repo: dict[str, bytes], capsys: pytest.CaptureFixture[str]) -> None:
