@@ -7,13 +7,14 @@ The model computes the same function after this, but the columns of matrices hav
 another error. Values can be divided where a tensor makes them, and only matrix products read them:
 
 - the result of a norm, by its weight and bias;
-- `up` in a gated unit act(gate) * up, by the rows of its matrix;
+- `up` in a gated unit act(gate) * up, unless the unit limits it, too, by the rows of its matrix;
 - the values that attention averages, by the rows of their matrix. Query heads of the same key head share factors.
 
 What reads and writes a buffer follows from the ops. A pair is left out if anything else reads the values, changes them,
 or uses one of its tensors: experts, a router by modality, a cache that other layers read, tied weights.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -39,7 +40,7 @@ from localinfer.kernels.signatures import (
     KernelSignature,
 )
 
-NOT_LINEAR_IN_UP = "clamped_swiglu"  # the only gated unit that is not
+NOT_LINEAR_IN_UP = re.compile(r"clamped_swiglu|\w+:.*")  # gated units that limit up, too
 OUTPUTS = {"y", "q", "q_out"}  # parameters that get a result and its converted representation
 
 Arguments = Mapping[str, Argument]
@@ -158,7 +159,7 @@ class _BlockOps:
         given, activation = self._arguments[number], dict(self._ops[number].small_batch.constants)["activation"]
         gate, up = given["gate"], given["up"]
         assert isinstance(gate, Buffer)
-        if activation == NOT_LINEAR_IN_UP or not isinstance(up, Buffer) or up is gate or up.n != gate.n:
+        if NOT_LINEAR_IN_UP.fullmatch(str(activation)) or not isinstance(up, Buffer) or up is gate or up.n != gate.n:
             return None
         return self._found(self._made_by(up, number), self._products_of(gate, number + 1), np.arange(gate.n))
 

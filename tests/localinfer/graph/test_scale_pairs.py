@@ -22,7 +22,7 @@ QKV = "attn_norm > attn_q attn_k attn_v"
 VALUES, GATED, FFN = "attn_v > attn_output", "ffn_up > ffn_down", "ffn_norm > ffn_gate ffn_up"
 SHARED_EXPERT = "ffn_up_shexp > ffn_down_shexp"
 # What each architecture adds: q/k norms; norms after branches and soft-capping; LayerNorm with biases, and branches in
-# parallel with the same input; fused tensors; a gated unit that is not linear in `up`; layers that use the keys and
+# parallel with the same input; fused tensors; gated units that are not linear in `up`; layers that use the keys and
 # values of other layers; experts; layers without a norm or without attention; latent attention.
 PAIRS = {
     "llama3": {QKV, VALUES, GATED, FFN},
@@ -34,6 +34,7 @@ PAIRS = {
     "phi3": {"attn_norm > attn_qkv", "attn_qkv > attn_output", "ffn_norm > ffn_up", GATED},
     "bloom": {"attn_norm > attn_qkv", "attn_qkv > attn_output", "ffn_norm > ffn_up"},
     "gpt-oss": {QKV, VALUES},
+    "step35": {f"{QKV} attn_gate", FFN, SHARED_EXPERT},  # some layers limit `up`
     "gemma3n": {GATED, FFN},
     "qwen2moe": {QKV, VALUES, SHARED_EXPERT},
     "deepseek2": {"attn_norm > attn_q_a attn_kv_a_mqa", "attn_q_a_norm > attn_q_b", GATED, FFN, SHARED_EXPERT},
