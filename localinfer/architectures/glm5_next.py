@@ -4,10 +4,10 @@ in the others, whose indexer chooses runs of positions, several residual streams
 
 from functools import partial
 
-from localinfer.architectures.kimi_linear import delta_attention
 from localinfer.graph.attention import latent_attention
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
 from localinfer.graph.decoder import BranchOutput, expert_branch
+from localinfer.graph.delta_attention import delta_attention
 from localinfer.graph.hyper_connections import apply_layers, mean_of_streams
 from localinfer.graph.indexer import read_indexer_layers, read_run_indexer
 from localinfer.graph.mixture_of_experts import limited_swiglu, read_router
@@ -21,11 +21,11 @@ def build(g: Builder[X]) -> None:
     shape, select, streams = read_latent_shape(g.hparams), read_run_indexer(g), read_hyper_connections(g.hparams)
     has_indexer, attention = read_indexer_layers(g, lambda _: True), AttentionSpec(scale=shape.scale, selected=True)
     is_bounded = g.hparams.has("kda.gate_lower_bound")
-    delta = delta_attention(g, read_kda(g.hparams, g.attention_heads[0].count, bounded=is_bounded))
+    delta = read_kda(g.hparams, g.attention_heads[0].count, bounded=is_bounded)
 
     def attend(blk: Block, h: X) -> BranchOutput[X]:
         if not blk.heads.count_kv:
-            return delta(blk, h)
+            return BranchOutput(delta_attention(g, h, blk, delta), "attn_output")
         selects = partial(select, blk, h) if has_indexer[blk.number] else None
         return BranchOutput(latent_attention(g, h, blk, shape, attention, selects), "attn_output")
 

@@ -3,10 +3,10 @@ feed-forward network with squared ReLU."""
 
 from localinfer.architectures.mamba2 import state_space
 from localinfer.graph.attention import qkv
-from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
+from localinfer.graph.builder import AttentionSpec, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, add_branch
 from localinfer.graph.feed_forward import feed_forward
-from localinfer.graph.mixture_of_experts import shared_expert
+from localinfer.graph.mixture_of_experts import routed_experts, shared_expert
 from localinfer.graph.properties.recurrence import read_recurrence
 
 
@@ -24,19 +24,9 @@ def build(g: Builder[X], router: Router | None = None) -> None:
         elif g.tensors.has(f"{blk}ssm_in.weight"):
             g.matmul(state_space(g, blk, h, shape), f"{blk}ssm_out", n, add_to=x)
         elif router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
-            g.add(x, routed_experts(g, h, blk, router))
+            g.add(x, routed_experts(g, h, blk, router, "relu_squared", gated=False))
             g.add(x, shared_expert(g, h, blk, "relu_squared", gated=False))
         else:
             network = BranchOutput(feed_forward(g, h, blk, "relu_squared", gated=False), "ffn_down")
             add_branch(g, x, network, blk, point="ffn_out")
     g.output.logits(x)
-
-
-def routed_experts(g: Builder[X], h: X, blk: Block, router: Router) -> X:
-    """Return the output of the chosen experts. In some models the experts work on a lower-dimensional latent vector."""
-    down, up = f"{blk}ffn_latent_down", f"{blk}ffn_latent_up"
-    if not g.tensors.has(f"{down}.weight"):
-        return g.experts.apply(h, blk, router, "relu_squared", gated=False)
-    latent = g.matmul(h, down, g.tensors.n_rows(down))
-    y = g.experts.apply(latent, blk, router, "relu_squared", gated=False, router_input=h)
-    return g.matmul(y, up, g.embedding_length)

@@ -11,6 +11,7 @@ from typing import Any
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
 from localinfer.conversion.tensor_formats.reorder import Reorder
+from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.gguf.source import Field
 
 UNKNOWN = "TODO"  # a name or size that the draft of an architecture leaves to its user
@@ -29,6 +30,11 @@ def no_adapted_keys(config: JsonObject) -> dict[str, Any]:  # noqa: ARG001 (one 
 def no_metadata(config: JsonObject, hparams: HParams) -> dict[str, Field]:  # noqa: ARG001 (one signature for all)
     """Return no metadata."""
     return {}
+
+
+def keep_tensors(stored: Mapping[str, StoredTensor], hparams: HParams) -> dict[str, StoredTensor]:  # noqa: ARG001
+    """Return the tensors unchanged."""
+    return dict(stored)
 
 
 def no_overrides(config: JsonObject, hparams: HParams) -> tuple[LayerOverrides, ...]:  # noqa: ARG001
@@ -83,6 +89,7 @@ class Architecture:
     has_learned_positions: bool = False
     copied_tensors: Mapping[str, str] = field(default_factory=dict)  # unused tensors that readers require -> source
     ignored_tensors: str = ""  # a pattern of names that are ignored
+    adapt_tensors: Callable[[Mapping[str, StoredTensor], HParams], dict[str, StoredTensor]] = keep_tensors
     tensor_prefix: str = ""  # prefix of all names in the checkpoints of some classes
 
     ffn_multiplier: int | None = None  # feed-forward length / embedding length, if config.json does not specify it

@@ -257,18 +257,19 @@ def kda_metadata(config: JsonObject, hp: HParams) -> Fields:
 
 def bounded_kda_metadata(config: JsonObject, hp: HParams) -> Fields:
     """Return the metadata of Kimi Delta Attention with a limit of the logarithms of decays."""
-    return kda_metadata(config, hp) | decay_bound(config, "kda_lower_bound") | {
+    return kda_metadata(config, hp) | {
         "kda.safe_gate": Field.flag(True),
+        "kda.gate_lower_bound": read_decay_bound(config, "kda_lower_bound"),
         "expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared),
     }
 
 
-def decay_bound(config: JsonObject, key: str) -> Fields:
-    """Return the limit of the logarithms of decays, which config.json has at a key."""
+def read_decay_bound(config: JsonObject, key: str) -> Field:
+    """Return the limit of the logarithms of decays. Raises LocalInferError if there is none, or it is no such limit."""
     bound = config.get(key, float)
     if not -MAX_DECAY_BOUND <= bound < 0:
         raise config.error(key, f"is {bound:g}; it must be below 0, and at least -{MAX_DECAY_BOUND}")
-    return {"kda.gate_lower_bound": Field.float32(bound)}
+    return Field.float32(bound)
 
 
 def lfm2_hparams(config: JsonObject, hp: HParams) -> HParams:

@@ -19,7 +19,7 @@ GGUF_ENDINGS = (*ENDINGS, ".scales", ".blocks")  # other names end in ".weight",
 # A multimodal model's text model has another prefix; vision and audio tensors are ignored.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""), ("lfm.", "model."), ("thinker.", ""))
 OTHER_MODELS = re.compile(
-    r"(model\.|thinker\.)?(vision_tower|vision_embedder|audio_tower|visual|multi_modal_projector|mtp)\."
+    r"(model\.|thinker\.)?(vision_tower|vision_embedder|audio_tower|visual|multi_modal_projector|mm_projector|mtp)\."
     r"|model\.embed_(vision|audio)\."
     r"|(vision_model|mlp1|sound_encoder|sound_projection)\."
     r"|(talker|token2wav)\."
@@ -55,7 +55,8 @@ def map_tensors(
     architecture_names = {**(mtp.TENSOR_NAMES if architecture.has_mtp else {}), **architecture.tensor_names}
     by_name: dict[str, StoredTensor | StackedTensor] = {}
     has_more = architecture.has_mtp or architecture.ignores_mtp
-    for name, tensor in stack_members(text_model_tensors(select_tensors(architecture, stored))).items():
+    of_text_model = text_model_tensors(select_tensors(architecture, stored))
+    for name, tensor in stack_members(architecture.adapt_tensors(of_text_model, hparams)).items():
         if has_more and (block := BLOCK_TENSOR.fullmatch(name)) and int(block["block"]) >= blocks:
             continue
         name = name_in_model(name, architecture.layer_modules, blocks)

@@ -401,8 +401,13 @@ class CrossLayerOperations(ABC, Generic[X]):
         """Return activations of n values per token that all layers can use. Call it before the first layer."""
 
     @abstractmethod
-    def copy(self, x: X, to: X) -> None:
-        """Copy x to activations of the same size."""
+    def copy(self, x: X, to: X, first: int = 0) -> None:
+        """Copy x to the values of `to` from `first` on."""
+
+    @abstractmethod
+    def attend(self, x: X, earlier: X, count: int, name: str) -> X:
+        """Return a mean of x and of the first `count` rows of n values in `earlier`. The weights are a softmax of the
+        scores: the products of each, after an RMSNorm, with the weights of `name`."""
 
     @abstractmethod
     def streams(self, x: X, count: int) -> X:

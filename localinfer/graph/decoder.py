@@ -131,13 +131,19 @@ def gated_attention(g: Builder[X], spec: DecoderSpec, activation: str) -> Mixer[
 
     def gated(blk: Block, h: X) -> BranchOutput[X]:
         y, matrix = attention_branch(g, spec, blk, h)
-        count, name = blk.heads.count, f"{blk}attn_gate"
-        if g.f.tensors[f"{name}.weight"].shape[0] != count:
-            return BranchOutput(g.gate(g.matmul(h, name, count * blk.heads.value), y, activation), matrix)
-        g.per_head.gate(y, g.matmul(h, name, count), count, activation)
-        return BranchOutput(y, matrix)
+        return BranchOutput(gate_heads(g, h, blk, y, blk.heads.value, activation), matrix)
 
     return gated
+
+
+def gate_heads(g: Builder[X], h: X, blk: Block, y: X, size: int, activation: str) -> X:
+    """Return heads of `size` values, multiplied by act(attn_gate . h): a gate for each head, or for each of its
+    values. Overwrites y."""
+    count, name = blk.heads.count, f"{blk}attn_gate"
+    if g.f.tensors[f"{name}.weight"].shape[0] != count:
+        return g.gate(g.matmul(h, name, count * size), y, activation)
+    g.per_head.gate(y, g.matmul(h, name, count), count, activation)
+    return y
 
 
 def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> BranchOutput[X]:

@@ -74,6 +74,20 @@ def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bo
     return y
 
 
+def routed_experts(
+    g: Builder[X], h: X, blk: Block, router: Router, activation: str, *, gated: bool = True
+) -> X:
+    """Return the output of the chosen experts. They may process latent vectors of lower dimension, which a matrix makes
+    of h; another one maps the sum of their outputs back, possibly after a norm."""
+    kind = "latent" if g.tensors.has(f"{blk}ffn_latent_down.weight") else "routed"
+    down, norm, up = (f"{blk}ffn_{kind}_{name}" for name in ("down", "norm", "up"))
+    if not g.tensors.has(f"{down}.weight"):
+        return g.experts.apply(h, blk, router, activation, gated=gated)
+    latent = g.matmul(h, down, g.tensors.n_rows(down))
+    y = g.experts.apply(latent, blk, router, activation, gated=gated, router_input=h)
+    return g.matmul(g.norm(y, norm) if g.tensors.has(f"{norm}.weight") else y, up, g.embedding_length)
+
+
 def expert_feed_forward(
     g: Builder[X],
     h: X,
@@ -86,7 +100,7 @@ def expert_feed_forward(
 ) -> X:
     """Return the output of the chosen experts plus that of the shared expert, if there is one, or their `average`. The
     shared expert may have another activation."""
-    y = g.experts.apply(h, blk, router, activation)
+    y = routed_experts(g, h, blk, router, activation)
     if g.tensors.has(f"{blk}ffn_up_shexp.weight"):
         g.add(y, shared_expert(g, h, blk, shared_activation or activation))
         if average:

@@ -172,10 +172,37 @@ def limited_silu(gate: Any, limit: Any) -> Any:
 LIMITED = {"silu_of_limited": silu_of_limited, "limited_silu": limited_silu}
 
 
+@inline
+def softly_limited(x: Any, size: float) -> Any:
+    """Return size * tanh(x / size), to about 3e-7 of its value: near 0 by the polynomial of Cephes (Moshier, 1989)."""
+    y = x / splat(f32x16, float32(size))
+    square = y * y
+    p = splat(f32x16, float32(-5.70498872745e-3))
+    p = fma(p, square, splat(f32x16, float32(2.06390887954e-2)))
+    p = fma(p, square, splat(f32x16, float32(-5.37397155531e-2)))
+    p = fma(p, square, splat(f32x16, float32(1.33314422036e-1)))
+    p = fma(p, square, splat(f32x16, float32(-3.33332819422e-1)))
+    near = fma(y * square, p, y)
+    return splat(f32x16, float32(size)) * select(absolute(y) < splat(f32x16, float32(0.625)), near, tanh(y))
+
+
+def make_situ(beta: float, linear_beta: float) -> Any:
+    """Make Kimi K3's gated unit SiTU (Kimi Team, 2026): beta * tanh(gate / beta) * sigmoid(gate) * linear_beta *
+    tanh(up / linear_beta)."""
+
+    @inline
+    def unit(gate: Any, up: Any) -> Any:
+        return logistic_product(softly_limited(gate, beta), gate) * softly_limited(up, linear_beta)
+
+    return unit
+
+
 def gated_unit(activation: str) -> Any:
-    """Return one of GATED_UNITS, or one of LIMITED with the limit that follows a colon."""
-    name, _, limit = activation.partition(":")
-    return make_limited_swiglu(LIMITED[name], float(limit)) if limit else GATED_UNITS[name]
+    """Return one of GATED_UNITS, one of LIMITED with the limit that follows a colon, or `situ:beta:linear_beta`."""
+    name, *numbers = activation.split(":")
+    if name == "situ":
+        return make_situ(*map(float, numbers))
+    return make_limited_swiglu(LIMITED[name], float(numbers[0])) if numbers else GATED_UNITS[name]
 
 
 def gated_activation(activation: str, tile: int, passes: int) -> Body:

@@ -99,6 +99,10 @@ COLLAPSE = KernelSignature.parse(
     "localinfer.kernels.hyper_connections:collapse", "tokens x weights n_weights count n y:out"
 )
 MIX = KernelSignature.parse("localinfer.kernels.hyper_connections:mix", "tokens y weights n_weights count n x:out")
+ATTEND_STREAMS = KernelSignature.parse(
+    "localinfer.kernels.attention_residuals:attend_streams",
+    "tokens x earlier earlier_n count weight n eps:float y:out",
+)
 
 CONVOLVE = KernelSignature.parse(
     "localinfer.kernels.recurrent.convolution:convolve", "tokens x weight bias width n segments tail:out y:out"

@@ -1,10 +1,11 @@
-"""Activations that several layers use; several residual streams: those of hyper-connections (Zhu et al., 2024), and of
-Gemma 3n, with alternating updates (AltUp; Baykal et al., 2023)."""
+"""Activations that several layers use, such as the streams of attention residuals (Kimi Team, 2026); several residual
+streams: those of hyper-connections (Zhu et al., 2024), and of Gemma 3n, with alternating updates (AltUp; Baykal et al.,
+2023)."""
 
 import numpy as np
 
 from localinfer.graph.builder import AltUpStreams, Block, Builder, CrossLayerOperations, HyperConnections
-from localinfer.naive.formulas import Floats, match_rms, weigh_streams
+from localinfer.naive.formulas import Floats, attend_streams, match_rms, weigh_streams
 from localinfer.naive.weights import Model
 
 
@@ -17,8 +18,14 @@ class NumpyCrossLayer(CrossLayerOperations[Floats]):
     def buffer(self, n: int) -> Floats:
         return np.zeros((self.n_tokens, n), self.model.dtype)
 
-    def copy(self, x: Floats, to: Floats) -> None:
-        to[:] = x
+    def copy(self, x: Floats, to: Floats, first: int = 0) -> None:
+        to[:, first : first + x.shape[1]] = x
+
+    def attend(self, x: Floats, earlier: Floats, count: int, name: str) -> Floats:
+        rows = np.concatenate([earlier.reshape(len(x), -1, x.shape[1])[:, :count], x[:, None]], axis=1)
+        y = attend_streams(rows, self.model[name], self.g.eps)
+        self.g.point(y, name)
+        return y
 
     def streams(self, x: Floats, count: int) -> Floats:
         self.has_streams = True

@@ -193,10 +193,13 @@ def relu_squared(x: Floats) -> Floats:
 
 def gated_activation(activation: str, gate: Floats, up: Floats) -> Floats:
     """Return act(gate) * up. gpt-oss clamps both and adds one to up. An activation may have a limit, after a colon: of
-    the magnitudes of up, and of act(gate), or of the gate before it."""
-    name, _, limit = activation.partition(":")
-    if limit:
-        size = float(limit)
+    the magnitudes of up, and of act(gate), or of the gate before it; SiTU has a soft one of the gate, and one of up."""
+    name, *numbers = activation.split(":")
+    if name == "situ":
+        size, size_of_up = map(float, numbers)
+        return soft_cap(gate, size) * sigmoid(gate) * soft_cap(up, size_of_up)
+    if numbers:
+        size = float(numbers[0])
         act = silu(np.minimum(gate, size)) if name == "silu_of_limited" else np.minimum(silu(gate), size)
         return act * np.clip(up, -size, size)
     if activation == "clamped_swiglu":
@@ -235,6 +238,14 @@ def weigh_streams(logits: Floats, shape: HyperConnections) -> Floats:
             matrix = matrix / (matrix.sum(axis=1, keepdims=True) + eps)
         parts.append(matrix.reshape(len(matrix), -1))
     return np.concatenate(parts, axis=1)
+
+
+def attend_streams(rows: Floats, weight: Floats, eps: float) -> Floats:
+    """Return the mean of several rows of each token, (tokens, rows, n), with the softmax of their scores as weights:
+    the products of `weight` with their RMSNorm."""
+    weights = softmax(rms_norm(rows, weight, eps).sum(axis=-1))
+    y: Floats = np.einsum("tr,trn->tn", weights, rows)
+    return y
 
 
 # --- mixtures of experts ---

@@ -1,5 +1,6 @@
 """Models with Kimi Delta Attention (KDA) in most layers, and latent attention in the others."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from localinfer.conversion import recurrent_metadata
@@ -103,7 +104,17 @@ def with_layers(architecture: Architecture, config: JsonObject, kinds: list[str]
     )
 
 
-def kimi_linear(config: JsonObject) -> Architecture:
+def with_gates(architecture: Architecture, kinds: list[str], module: str, gates: Mapping[str, str]) -> Architecture:
+    """Return the architecture with GGUF's names of the gates of layers, which have the same name in checkpoints."""
+    of_layers = {
+        f"model.layers.{layer}.{module}.g_proj.weight": f"blk.{layer}.{gates[kind]}.weight"
+        for layer, kind in enumerate(map(str, kinds))
+        if kind in gates
+    }
+    return replace(architecture, tensor_names={**architecture.tensor_names, **of_layers})
+
+
+def kimi_linear(config: JsonObject, architecture: Architecture = KIMI_LINEAR) -> Architecture:
     """Return the architecture with the layers that `linear_attn_config` lists, which counts them from 1."""
     kda = config.child("linear_attn_config")
     listed = kda.get("full_attn_layers", list, [])
@@ -111,7 +122,7 @@ def kimi_linear(config: JsonObject) -> Architecture:
     kinds = ["full_attention" if number in listed else "linear_attention" for number in layers]
     names = {"head_dim": "head_dim", "num_heads": "num_heads", "conv_kernel_dim": "short_conv_kernel_size"}
     given = {f"linear_{key}": kda.values[name] for key, name in names.items() if name in kda.values}
-    return with_layers(KIMI_LINEAR, config, kinds, **given)
+    return with_layers(architecture, config, kinds, **given)
 
 
 def bailingmoe3(config: JsonObject) -> Architecture:
@@ -128,15 +139,10 @@ def bailingmoe3(config: JsonObject) -> Architecture:
         "n_group": "num_expert_group", "norm_topk_prob": "moe_renormalize",
     }  # fmt: skip
     given = {key: config.values[name] for key, name in names.items() if name in config.values}
-    gates = {"linear_attention": "ssm_g_a", "full_attention": "attn_gate"}  # which have the same name in checkpoints
-    of_layers = {
-        f"model.layers.{layer}.attention.g_proj.weight": f"blk.{layer}.{gates[kind]}.weight"
-        for layer, kind in enumerate(map(str, kinds))
-        if kind in gates
-    }
+    gates = {"linear_attention": "ssm_g_a", "full_attention": "attn_gate"}
     of_mtp_layers = {"attention.g_proj": gates["full_attention"]}
-    named = replace(BAILINGMOE3, tensor_names={**BAILINGMOE3.tensor_names, **of_mtp_layers, **of_layers})
-    return with_layers(named, config, kinds, **given)
+    named = replace(BAILINGMOE3, tensor_names={**BAILINGMOE3.tensor_names, **of_mtp_layers})
+    return with_layers(with_gates(named, kinds, "attention", gates), config, kinds, **given)
 
 
 BY_CLASS = {

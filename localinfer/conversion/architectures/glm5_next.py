@@ -18,7 +18,7 @@ from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.config_key_aliases import normalize_keys
 from localinfer.conversion.hparams import HParams, LayerOverrides
-from localinfer.conversion.recurrent_metadata import decay_bound, kda_hparams, kda_layers, kda_metadata
+from localinfer.conversion.recurrent_metadata import kda_hparams, kda_layers, kda_metadata, read_decay_bound
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 
@@ -53,7 +53,7 @@ def layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
 
 def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
     """Return the metadata of attention, of the residual streams and of experts."""
-    bound = decay_bound(config, BOUND) if config.values.get(BOUND) is not None else {}
+    bound = {"kda.gate_lower_bound": read_decay_bound(config, BOUND)} if config.values.get(BOUND) is not None else {}
     more = {
         "attention.layer_norm_epsilon": Field.float32(1e-6),
         "attention.indexer.kpool": Field.uint32(hp.sizes["run"]),

@@ -21,9 +21,13 @@ KINDS = {  # of the operations whose kind is not the last part of their path
     "experts.apply": "experts", "experts.sigmoid_gate": "activation",
     "altup.add_to_inactive": "streams", "altup.correct": "streams", "altup.merge": "streams",
     "altup.predict": "streams", "cross_layer.altup": "streams", "cross_layer.collapse": "streams",
+    "cross_layer.attend": "streams",
     "cross_layer.mix": "streams", "cross_layer.streams": "streams", "cross_layer.weigh_streams": "streams",
 }  # fmt: skip
-NAMED_BY_TENSOR = {"norm", "add_norm", "matmul", "slices", "per_head.matmul", "recurrent.convolve", "recurrent.lerps"}
+NAMED_BY_TENSOR = {
+    "norm", "add_norm", "matmul", "slices", "per_head.matmul", "recurrent.convolve", "recurrent.lerps",
+    "cross_layer.attend",
+}  # fmt: skip
 POINTS = {  # the names of results that no tensor names, as points have them
     "attend": "attn_heads", "cross_attention.attend": "cross_attn_heads",
     "embeddings.tokens": "token_embd", "experts.apply": "ffn_experts",

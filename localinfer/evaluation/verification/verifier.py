@@ -89,6 +89,8 @@ class Verifier:
         name = self._names.name(captured.path, arguments)
         given = [*leaves((arguments, tuple(keywords.values())), np.ndarray)]
         before = [each.copy() for each in given]
+        if captured.path == "cross_layer.copy":  # what it does not write is what the kernels had there
+            given[1][:] = captured.changed[1].reshape(given[1].shape)
         others = []
         for variant in self._variants if captured.path in ROUNDING else self._variants[:1]:
             own_arguments, own_keywords = convert((tuple(arguments), keywords), variant.model.dtype)

@@ -4,7 +4,7 @@ from localinfer.graph.builder import AltUpStreams, Builder, CrossLayerOperations
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.recording.altup import AltUpRecorder
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.kernels.signatures import COLLAPSE, COPY, MIX, WEIGH_STREAMS
+from localinfer.kernels.signatures import ATTEND_STREAMS, COLLAPSE, COPY, MIX, WEIGH_STREAMS
 
 
 class CrossLayerRecorder(CrossLayerOperations[Buffer]):
@@ -17,8 +17,20 @@ class CrossLayerRecorder(CrossLayerOperations[Buffer]):
         self._model.has_cross_layer_inputs = True
         return self._graph.buffer(n)
 
-    def copy(self, x: Buffer, to: Buffer) -> None:
-        self._graph.op("copy", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=0)
+    def copy(self, x: Buffer, to: Buffer, first: int = 0) -> None:
+        self._graph.op(
+            "copy", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=first
+        )
+
+    def attend(self, x: Buffer, earlier: Buffer, count: int, name: str) -> Buffer:
+        y = self._graph.buffer(x.n, x.rows)
+        self._graph.need_scratch(4 * (count + 1))
+        self._graph.op(
+            name, ATTEND_STREAMS, x.rows, chunks=(0, 8), x=x, earlier=earlier, earlier_n=earlier.n, count=count,
+            weight=self._g.tensors.vector(f"{name}.weight", x.n), n=x.n, eps=self._g.eps, y=y,
+        )  # fmt: skip
+        self._g.point(y, name)
+        return y
 
     def streams(self, x: Buffer, count: int) -> Buffer:
         self._require_one_stream("hyper_connection.count")

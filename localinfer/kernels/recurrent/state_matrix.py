@@ -222,7 +222,7 @@ def channel_decay(key: int, gate: str) -> Body:
     """Make the kernel that replaces step, [token][head][key], with the decay of each row of a state.
 
     It is exp(a * softplus(step + bias)) with the gate "softplus", and exp(bound * sigmoid(|a| * (step + bias))) with
-    "sigmoid", which is at least e^bound: files of Ling 3.0 have a positive a, those of GLM-5-Next a negative one.
+    "sigmoid", which is at least e^bound: files of Ling 3.0 have a positive a, others a negative one.
     """
     bounded = gate == "sigmoid"
 

@@ -28,6 +28,7 @@ DIFFERENT = [
     "deepseek32", "deepseek4", "deepseek4-runs", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba",
     "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "glm5-next", "gpt-oss", "gpt2",
     "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "graniteswitch-narrow", "hunyuan", "hy_v4-wide",
+    "kimi-k3-wide",
     "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long", "minimax-m3",
     "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent",
     "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next",
@@ -47,6 +48,7 @@ SENSITIVE = {
     "glm5-next": (1.0e-2, 1.0e-2, 2e-2),
     "granitehybrid-experts": (1.0e-3, 2.0e-3, 2e-3),
     "hy_v4-wide": (4.3e-2, 6.0e-2, 5e-2),
+    "kimi-k3-wide": (5.6e-3, 1.6e-3, 8e-3),
     "mamba": (1.5e-3, 2.8e-3, 4e-3),
     "minimax-m3": (1.3e-3, 2.6e-4, 2e-3),
     "phimoe": (3.7e-3, None, 1e-2),  # llama.cpp computes other expert weights: also 0.18 in F32

@@ -115,8 +115,9 @@ OTHER = {
     "qwen35-vision": {"blk.{}.ssm_a"},
     "qwen35moe": {"blk.{}.ssm_a"},
     "qwen3next": {"blk.{}.ssm_a"},
-    **{name: {"blk.{}.ssm_a"} for name in ("kimi-linear", "kimi-linear-wide", "bailingmoe3")},
-    **{name: {"blk.{}.ssm_a"} for name in ("glm5-next", "glm5-next-wide")},
+    **{name: {"blk.{}.ssm_a"} for name in (
+        "kimi-linear", "kimi-linear-wide", "kimi-k3", "kimi-k3-wide", "bailingmoe3", "glm5-next", "glm5-next-wide",
+    )},
 }
 
 

@@ -63,6 +63,19 @@ def test_gelu_quick() -> None:
     np.testing.assert_allclose(gate, formulas.gelu_quick(x.astype(np.float64)), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("beta", "linear_beta"), [(4.0, 25.0), (0.5, 2.0)])
+def test_situ_is_as_exact_near_0_as_elsewhere(beta: float, linear_beta: float) -> None:
+    sizes = np.geomspace(1e-6, 40, 48, dtype=np.float32)
+    gate, up = np.repeat([sizes, -sizes], 2, axis=0), np.tile(np.array([sizes[::-1], -sizes]), (2, 1))
+    activation = f"situ:{beta}:{linear_beta}"
+    expected = formulas.gated_activation(activation, gate.astype(np.float64), up.astype(np.float64))
+    arguments = {"tokens": np.array([4]), "up": up, "up_n": 48, "up_first": 0, "n": 48, "gate": gate, "q": 0}
+    kernels.run(
+        "localinfer.kernels.activations:gated_activation", arguments, 2, activation=activation, tile=0, passes=1
+    )
+    np.testing.assert_allclose(gate, expected, rtol=2e-6, atol=1e-20)
+
+
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_rows_are_weighed(has_bias: bool) -> None:
     x, weight, bias, y = random(12, 48), random(3, 48), random(48), np.empty((5, 48), np.float32)

@@ -84,13 +84,13 @@ def test_decays_of_rows_agree_with_float64(shape: tuple[int, int, int, int]) -> 
     check(Heads("kda", *shape, heads_per_key=1))
 
 
-@pytest.mark.parametrize("gate", ["softplus", "sigmoid"])
-def test_decays_of_channels_agree_with_float64(gate: str) -> None:
+@pytest.mark.parametrize(("gate", "sign"), [("softplus", -1), ("sigmoid", 1), ("sigmoid", -1)])
+def test_decays_of_channels_agree_with_float64(gate: str, sign: int) -> None:
     rng, heads, key, bound = np.random.default_rng(5), 3, 32, -5.0
     step, bias = rng.standard_normal((TOKENS, heads, key), np.float32), rng.standard_normal((heads, key), np.float32)
-    a = rng.uniform(0.5, 2, heads).astype(np.float32) * (1 if gate == "sigmoid" else -1)
-    given, rates = (step + bias).astype(np.float64), a[:, None].astype(np.float64)
-    expected = np.exp(bound / (1 + np.exp(-rates * given)) if gate == "sigmoid" else rates * np.log1p(np.exp(given)))
+    a = sign * rng.uniform(0.5, 2, heads).astype(np.float32)
+    given, rates = (step + bias).astype(np.float64), abs(a[:, None].astype(np.float64))
+    expected = np.exp(bound / (1 + np.exp(-rates * given)) if gate == "sigmoid" else -rates * np.log1p(np.exp(given)))
     arguments = {"tokens": np.array([TOKENS]), "step": step, "a": a, "bias": bias, "bound": bound, "heads": heads}
     kernels.run("localinfer.kernels.recurrent.state_matrix:channel_decay", arguments, 2, key=key, gate=gate)
     np.testing.assert_allclose(step, expected, rtol=1e-5, atol=1e-7)
