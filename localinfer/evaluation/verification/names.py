@@ -50,7 +50,8 @@ class OperationNames:
     def name(self, path: str, arguments: Sequence[Any]) -> str:
         """Return the name of the next operation."""
         texts = [each for each in arguments if isinstance(each, str)]
-        tensor = texts[0] if path in NAMED_BY_TENSOR else next((each for each in texts if "." in each), "")
+        named = (each for each in texts if "." in each and ":" not in each)  # activations have numbers after a colon
+        tensor = texts[0] if path in NAMED_BY_TENSOR else next(named, "")
         if blocks := [str(each) for each in arguments if isinstance(each, Block)]:
             self._layer = blocks[0]
         elif layer := LAYER.match(tensor):
