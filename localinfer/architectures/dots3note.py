@@ -5,7 +5,7 @@ from functools import partial
 
 from localinfer.graph.attention import latent_attention, rope_swa, sliding_layers, sliding_window
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
-from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
+from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder, gate_heads
 from localinfer.graph.indexer import read_indexer
 from localinfer.graph.mixture_of_experts import read_router
 from localinfer.graph.properties.latent_attention import read_latent_shape
@@ -21,11 +21,9 @@ def build(g: Builder[X]) -> None:
     windowed = AttentionSpec(rope, scale=local.scale, window=sliding_window(g))
 
     def mixer(blk: Block, h: X) -> BranchOutput[X]:
-        if sliding[blk.number]:
-            y = latent_attention(g, h, blk, local, windowed)
-        else:
-            y = latent_attention(g, h, blk, full, sparse, partial(select, blk, h))
-        g.per_head.gate(y, g.matmul(h, f"{blk}attn_gate", blk.heads.count), blk.heads.count, "sigmoid")
-        return BranchOutput(y, "attn_output")
+        is_local = sliding[blk.number]
+        shape, spec = (local, windowed) if is_local else (full, sparse)
+        y = latent_attention(g, h, blk, shape, spec, None if is_local else partial(select, blk, h))
+        return BranchOutput(gate_heads(g, h, blk, y, shape.value_dim, "sigmoid"), "attn_output")
 
     build_decoder(g, DecoderSpec(attention=sparse, router=read_router(g, "sigmoid")), mixer)
