@@ -118,6 +118,12 @@ def rope_of_file(g: Builder[X], pairs: str) -> Rope:
     return mrope(g) if g.hparams.has(SECTIONS_KEY) else g.rope(pairs)
 
 
+def rope_before_norms(g: Builder[X], pairs: str) -> Rope:
+    """Return the rotary embedding of the file for heads that are normalized after it, so that its amplitude has no
+    effect."""
+    return replace(g.rope(pairs), amplitude=1.0)
+
+
 def half_rope(g: Builder[X], pairs: str) -> Rope:
     """Return a rotary embedding of the first half of each head, where files state whole heads. Factors of pairs, if the
     file has them, are those of whole heads, too."""

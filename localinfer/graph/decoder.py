@@ -56,6 +56,7 @@ class DecoderSpec:
     learned_positions: bool = False
     embedding_norm: bool = False  # a norm of the embedding, which also replaces a missing first norm
     unweighted_embedding_norm: bool = False  # RMSNorm of the embedding without weights
+    embedding_skip: bool = False  # the embedding, times layer_output_scale, is added after each layer
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
@@ -85,8 +86,13 @@ def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = Non
     if spec.unweighted_embedding_norm:
         g.norm_groups(x, g.embedding_length, out=x)
     apply_block: BlockFunction[X] = partial(apply_decoder_block, g, spec, mixer)
+    embedding = g.cross_layer.buffer(g.embedding_length) if spec.embedding_skip else None
+    if embedding is not None:
+        g.cross_layer.copy(x, embedding)
     for blk in g.blocks():
         apply_block(blk, x)
+        if embedding is not None:
+            g.add(x, embedding, g.tensors.scalar(f"{blk}layer_output_scale.weight"))
         if blk.number < spec.n_deepstack:
             g.embeddings.add_deepstack(x, blk.number)
     g.output.logits(x, scale=spec.logit_scale, cap=spec.logit_cap, norm=spec.output_norm)
