@@ -1,10 +1,10 @@
 """QRWKV (Recursal, 2025): Qwen2 whose attention became gated linear attention, with the token shift, the decays and the
 gate of RWKV-6. Heads may share keys and values."""
 
-from localinfer.architectures.rwkv6 import mixed_inputs
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, Mixer, apply_decoder_block
 from localinfer.graph.properties.recurrence import read_wkv_head_size, read_wkv_kv_heads, require_token_shifts
+from localinfer.graph.time_mixing import mixed_inputs
 
 
 def build(g: Builder[X]) -> None:
