@@ -18,6 +18,7 @@ from tiny import tiny_llama
 from cli import __main__
 from localinfer.fit import measurements
 from localinfer.gguf.reader import open_gguf
+from localinfer.runtime.row_access import row_access_timing
 
 TEXT = DATA / "varied.txt"
 SECONDS = 300  # kernels may have to be compiled
@@ -31,7 +32,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _in_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The speed of each type is not measured until it repeats, as in `test_choice.py`: with two layers, and while other
+    tests run, that takes half a minute."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(row_access_timing, "MIN_ROUND_SECONDS", 0.01)
+    monkeypatch.setattr(row_access_timing, "MAX_SECONDS", 0.0)
 
 
 def test_file_and_figures(run: Run, model: Path, tmp_path: Path) -> None:
