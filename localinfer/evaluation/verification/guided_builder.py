@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from localinfer.evaluation.verification.cached_heads import transform
 from localinfer.evaluation.verification.captured_run import CapturedOperation, CapturedRun
 from localinfer.evaluation.verification.rounded_weights import RoundedModel
-from localinfer.graph.builder import AltUpStreams, Block, Router
+from localinfer.graph.builder import AltUpStreams, Block, BlockFunction, MtpSpec, Router
 from localinfer.graph.recording.operation_log import Operation, intercept, intercept_streams, leaves
 from localinfer.naive.formulas import (
     Floats,
@@ -25,6 +25,10 @@ from localinfer.naive.formulas import (
 from localinfer.naive.operations import NumpyBuilder
 
 OnOperation = Callable[[CapturedOperation, Sequence[Any], dict[str, Any]], Any]
+
+
+def ignore_head(x: Floats, apply_block: BlockFunction[Floats], spec: MtpSpec) -> None:
+    """Do nothing: MTP heads are not captured."""
 
 
 class GuidedBuilder(NumpyBuilder):
@@ -43,6 +47,7 @@ class GuidedBuilder(NumpyBuilder):
         self._expected = run.operations  # the captured operations that follow, within the one that is computed
         self._on_operation = on_operation
         self.experts.choose = self._choose  # type: ignore[method-assign]
+        self.output.add_mtp_head = ignore_head  # type: ignore[method-assign]
         intercept(self, self._wrap)
 
     def compute(

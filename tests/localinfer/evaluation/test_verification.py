@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import checkpoints
+import draft_head_models
 import numpy as np
 import pytest
 import reference_models
@@ -72,6 +73,12 @@ def test_every_architecture_is_computed_correctly(name: str, file: Callable[[str
     whole = [20, 3] if name in reference_models.BIDIRECTIONAL else [17, 1, 2]
     assert found.batches == ([10, 8, 1, 2] if name in reference_models.ENCODER_DECODERS else whole)
     assert {check.operation for check in found.checks} >= {"embedding", "norm", "product"}
+
+
+def test_models_with_an_mtp_head_are_verified_without_it(tmp_path: Path) -> None:
+    found = verify(draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "F32"), **EXACT)
+    assert not failures(found)
+    assert not [check.name for check in found.checks if "blk.3." in check.name]
 
 
 @pytest.mark.parametrize("precision", ["fast", "high"])
