@@ -26,6 +26,8 @@ class BranchOutput(NamedTuple, Generic[X]):
     matrix: str
 
 
+Branch = Callable[[Block, X], BranchOutput[X]]  # a function of a layer, and of its input after a norm
+
 # Replaces the attention of the layers for which it does not return None.
 Mixer = Callable[[Block, X], BranchOutput[X] | None]
 
@@ -166,9 +168,13 @@ def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> B
     return BranchOutput(g.norm(f, f"{blk}ffn_sub_norm") if spec.sub_norms else f, matrix)
 
 
-def expert_branch(
-    g: Builder[X], router: Router, activation: Sequence[str], others: Sequence[str]
-) -> Callable[[Block, X], BranchOutput[X]]:
+def apply_branches(g: Builder[X], attend: Branch[X], feed_forward: Branch[X], blk: Block, x: X) -> None:
+    """Apply one layer to the residual stream x: two branches, each after a norm."""
+    for name, branch in (("attn", attend), ("ffn", feed_forward)):
+        add_branch(g, x, branch(blk, g.norm(x, f"{blk}{name}_norm")), blk, point=f"{name}_out")
+
+
+def expert_branch(g: Builder[X], router: Router, activation: Sequence[str], others: Sequence[str]) -> Branch[X]:
     """Return the feed-forward branch of a layer, a mixture of experts if the layer has a router. Its experts have the
     `activation` of the layer; shared experts and networks without experts have one of the `others`."""
 

@@ -1,13 +1,9 @@
 """Hyper-connections, composed of a builder's operations: what a branch reads of several residual streams, and what it
 adds to them (`localinfer.graph.properties.hyper_connections`)."""
 
-from collections.abc import Callable
-
-from localinfer.graph.builder import Block, Builder, X
-from localinfer.graph.decoder import BranchOutput
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import Branch
 from localinfer.graph.properties.hyper_connections import HyperConnections
-
-Branch = Callable[[Block, X], BranchOutput[X]]  # a function of a layer, and of its input after a norm
 
 
 def apply_layers(g: Builder[X], shape: HyperConnections, attend: Branch[X], feed_forward: Branch[X]) -> X:

@@ -15,8 +15,8 @@ from reference_models import Floats
 from safetensors.numpy import load_file, save_file
 
 NAMES = [  # of reference models
-    "bailingmoe3", "cohere2moe", "deepseek3", "deepseek32", "glm-dsa", "glm-ocr", "glm4moe", "glm4moe-lite", "hy_v3",
-    "mimo2", "qwen35", "qwen35moe", "qwen3next", "step35",
+    "bailingmoe3", "cohere2moe", "deepseek3", "deepseek32", "glm-dsa", "glm-ocr", "glm4moe", "glm4moe-lite",
+    "glm5-next", "hy_v3", "mimo2", "qwen35", "qwen35moe", "qwen3next", "step35",
 ]  # fmt: skip
 QWEN = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm"}
 FINAL_NORM = {"shared_head.norm": "final_layernorm"}
@@ -31,6 +31,7 @@ IN_MODULE = {"mimo2": "model.mtp.layers."}  # in place of numbers after the othe
 OF_WHOLE_MODULE = {"qwen35": "mtp.", "qwen35moe": "mtp.", "qwen3next": "mtp."}
 SOURCE_LAYERS = {"mimo2": 0}  # with the weights of an MTP layer, if it is not the last one with attention
 COUNTS = {"mimo2": 3}  # MTP layers; llama.cpp requires 3 of this model
+ONE_STREAM = {"glm5-next"}  # whose MTP layer has no weights of residual streams
 WITHOUT_EMBEDDINGS = {"bailingmoe3"}  # whose head always uses the model's embedding
 OF_LAYERS = {"layer_types": "sliding_attention", "partial_rotary_factors": 1.0, "rope_theta": 10_000.0}  # of step35
 
@@ -70,6 +71,8 @@ def mtp_layer(name: str, tensors: Mapping[str, Floats], number: int, *, has_embe
     if name in OF_WHOLE_MODULE:
         prefix = f"mtp.layers.{number}."
     head = {each.replace(source, prefix): values for each, values in tensors.items() if each.startswith(source)}
+    if name in ONE_STREAM:
+        head = {each: values for each, values in head.items() if ".hc_" not in each}
     for each, shape in shapes.items():
         values = reference_models.values(f"{name}/{layers}{block}.{each}.weight", shape, reference["norm"])
         other = OTHER_NAMES.get(name, {}).get(each, each)

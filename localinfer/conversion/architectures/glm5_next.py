@@ -40,15 +40,14 @@ def read_hparams(config: JsonObject, hp: HParams) -> HParams:
 
 def layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
     """Return the sizes of heads of each layer, and which layers have no indexer, because they attend to the positions
-    that an earlier one chose."""
+    that an earlier one chose. MTP layers have one residual stream, and need no indexer."""
     kinds = config.get("indexer_types", list, ["full"] * hp.n_layer)
     if len(kinds) != hp.n_layer or not {"full", "shared"}.issuperset(map(str, kinds)):
         raise config.error("indexer_types", f"must be full or shared, {hp.n_layer} in all")
-    missing = {"full": frozenset[str](), "shared": frozenset([*INDEXER, *COMPRESSOR])}
-    return tuple(
-        replace(of_layer, missing_tensors=missing[kind])
-        for of_layer, kind in zip(kda_layers(config, hp), kinds, strict=True)
-    )
+    shared = frozenset([*INDEXER, *COMPRESSOR])
+    missing = [frozenset[str]() if kind == "full" else shared for kind in kinds]
+    missing += [shared.union(STREAMS)] * hp.n_mtp_layers
+    return tuple(map(LayerOverrides, (each.values for each in kda_layers(config, hp)), missing))
 
 
 def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
@@ -85,6 +84,8 @@ GLM5_NEXT = replace(
         **{name: f"{name}.weight" for name in STREAMS},
         **{f"self_attn.indexer.index_kpool_compress_{kind}": f"indexer_compressor_{kind}.weight" for kind in KINDS},
     },
+    ignores_mtp=False,
+    has_mtp=True,
     float_tensors=COMPRESSOR,
     key_aliases={"head_dim": "qk_nope_head_dim"},
     bool_keys={"norm_topk_prob": "expert_weights_norm"},

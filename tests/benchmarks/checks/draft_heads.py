@@ -35,7 +35,7 @@ from localinfer.gguf.reader import open_gguf  # noqa: E402
 Floats = NDArray[np.float32]
 UNKNOWN = {
     "eagle3-borrowing": "llama.cpp keeps no inputs of smollm3's layers",
-    "glm-ocr": "llama.cpp does not run its MTP layer",
+    **dict.fromkeys(("glm-ocr", "glm5-next"), "llama.cpp does not run its MTP layer"),
     "mimo2": "llama.cpp requires one matrix for queries, keys and values",
 }
 ENCODE, DECODE = 0, 1
