@@ -134,6 +134,28 @@ def glm_ocr() -> Any:
     )
 
 
+GLM5V = {**MEAN, "patch_size": 4, "merge_size": 2, "min_image_tokens": 4, "max_image_tokens": 100}
+
+
+def glm5v(**changes: Any) -> Any:
+    sizes = {
+        "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4, "image_size": 24,
+        "out_hidden_size": 64, "projection_intermediate_size": 96, "swiglu_limit": 0.25,
+    }  # fmt: skip
+    text = {
+        **TEXT, "num_key_value_heads": 2, "layer_types": ["full_attention"], "mlp_layer_types": ["dense"],
+        "n_routed_experts": 2, "head_dim": 0,
+    }  # fmt: skip
+    config = transformers.Glm5NextConfig(text_config=text, vision_config=sizes | changes)
+    return transformers.Glm5NextForConditionalGeneration(config)
+
+
+def glm5v_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return config.json with the keys of published ones."""
+    kda = {"head_dim": 32, "num_heads": 2, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0}
+    return config | {"text_config": config["text_config"] | {"linear_attn_config": kda}}
+
+
 def video_patches(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
     """Return the output rows of models that read patches of two equal frames in the order of squares, and the rows of
     DeepStack beside them."""
@@ -333,6 +355,14 @@ SPECS = {
     ),
     "glm4v": Spec(
         architecture="glm4", model=glm4v, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
+    ),
+    "glm5v": Spec(
+        architecture="glm5-next", model=glm5v, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=GLM5V,
+        written=glm5v_config,
+    ),
+    "glm5v-large": Spec(
+        architecture="glm5-next", encode=video_patches, grids=[(4, 6), (2, 8)], patch=4, preprocessor=GLM5V,
+        model=lambda: glm5v(hidden_size=96, num_heads=3, depth=3, swiglu_limit=0.5), written=glm5v_config,
     ),
     "glm-ocr": Spec(
         architecture="glm4", model=glm_ocr, encode=video_patches, grids=[(4, 6), (2, 8)], patch=4, preprocessor=MEAN

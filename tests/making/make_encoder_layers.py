@@ -1,13 +1,15 @@
 """Write tests/data/encoder_layers.npz: the residual stream after each layer of the encoders of images and sounds, as
 transformers computes it for the first reference input of each.
 
-    python tests/making/make_encoder_layers.py
+    python tests/making/make_encoder_layers.py               # of all encoders
+    python tests/making/make_encoder_layers.py gemma3 glm4v  # of these; the others remain
 
 Needs what `make_encoder_fixtures.py` needs, without the converter: the models are those of the fixtures, whose weights
 do not depend on the machine. `names` are NAME/LAYER, for example gemma3/v.blk.0; `values` have the first COLUMNS
 values of the first row of each, one in the middle and the last one.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,9 +88,10 @@ def squares(grid: tuple[int, int]) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    arrays = {}
+    wanted, stored = sys.argv[1:], np.load(DATA)
+    arrays = dict(zip(stored["names"].tolist(), stored["values"], strict=True)) if wanted else {}
     for specs, layers_of in ((images.SPECS, image_layers), (sounds.SPECS, sound_layers)):
-        for name in specs:
+        for name in (each for each in specs if not wanted or each in wanted):
             for prefix, layers in layers_of(name).items():
                 for number, values in enumerate(layers if prefix else ()):
                     rows = [0, len(values) // 2, len(values) - 1]

@@ -1,7 +1,8 @@
 """Write tests/data/preprocessing.json.xz and preprocessing.npz: what transformers' image processors make of made
 images.
 
-    python tests/making/make_preprocessing_fixtures.py
+    python tests/making/make_preprocessing_fixtures.py         # with all processors
+    python tests/making/make_preprocessing_fixtures.py gemma3  # with these; the others remain
 
 Needs torch, torchvision, transformers, Pillow and the packages of localinfer, with whose results the script compares
 them. Processors that use Pillow must give equal values, of which a digest is stored. Those that use torchvision may
@@ -23,6 +24,7 @@ from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+from transformers.models.glm5_next.image_processing_pil_glm5_next import Glm5NextImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.hunyuan_vl.image_processing_pil_hunyuan_vl import HunYuanVLImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
@@ -148,6 +150,7 @@ REFERENCES: dict[str, Callable[[Any], list[Values]]] = {
     "gemma3": pixel_values(Gemma3ImageProcessorPil(size=square(112))),
     "gemma4v": gemma4,
     "glm4v": qwen_like(Glm4vImageProcessorPil(size=edges(2 * 8 * 784, 2 * 4096 * 784)), 14, 2, 2),
+    "glm5v": qwen_like(Glm5NextImageProcessorPil(min_image_tokens=16, max_image_tokens=400), 14, 2, 2),
     "hunyuanvl": qwen_like(HunYuanVLImageProcessorPil(size=edges(65_536, 400_000)), 16, 1, 1),
     "idefics3": idefics3,
     "internvl": pixel_values(
@@ -174,10 +177,11 @@ REFERENCES: dict[str, Callable[[Any], list[Values]]] = {
 def main() -> None:
     """Run all processors, compare them with localinfer's and write the files."""
     torch.set_num_threads(1)
-    digests: dict[str, list[dict[str, Any]]] = {}
-    stored: dict[str, NDArray[np.uint8]] = {}
+    wanted = sys.argv[1:]
+    digests: dict[str, list[dict[str, Any]]] = recorded.read("preprocessing") if wanted else {}
+    stored: dict[str, NDArray[np.uint8]] = dict(np.load(DATA / "preprocessing.npz")) if wanted else {}
     with TemporaryDirectory() as folder:
-        for name in KEYS:
+        for name in wanted or KEYS:
             processor = make_image_processor(open_gguf(write_keys(Path(folder) / name, name)))
             mean, std = KEYS[name]["image_mean"], KEYS[name]["image_std"]
             equal, worst, most = 0, 0, 0.0
@@ -203,8 +207,8 @@ def main() -> None:
                 stored[name] = np.concatenate(samples)
     for name in TORCHVISION:
         for each in digests[name]:
-            del each["digest"]
-    recorded.write("preprocessing", digests)
+            each.pop("digest", None)
+    recorded.write("preprocessing", dict(sorted(digests.items())))
     np.savez_compressed(DATA / "preprocessing.npz", **stored)
 
 

@@ -170,6 +170,19 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         CLIP,
     ),
+    "glm5v": (
+        "Glm5NextConfig",
+        {
+            "text_config": {
+                **TEXT, "num_key_value_heads": TEXT["num_attention_heads"], "head_dim": 0, "pad_token_id": 1,
+            },
+            "vision_config": {
+                **VISION, "depth": 4, "num_heads": 2, "out_hidden_size": 64, "projection_intermediate_size": 96,
+                "swiglu_limit": 10.0,
+            },
+        },
+        {**CLIP, "patch_size": 14, "merge_size": 2, "min_image_tokens": 16, "max_image_tokens": 8000},
+    ),
     "qwen2audio": (
         "Qwen2AudioConfig",
         {

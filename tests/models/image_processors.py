@@ -20,6 +20,8 @@ KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gemma3": {"image_size": 112, "patch_size": 14, "image_mean": HALF, "image_std": HALF},
     "gemma4v": {"image_size": 224, "patch_size": 16, "image_mean": [0.0] * 3, "image_std": [1.0] * 3},
     "glm4v": {"image_size": 336, "patch_size": 14, "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
+    "glm5v": {"image_size": 336, "patch_size": 14, "image_min_pixels": 16 * 784, "image_max_pixels": 400 * 784,
+              "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
     "hunyuanvl": {"image_size": 2048, "patch_size": 16, "image_min_pixels": 65_536, "image_max_pixels": 400_000,
                   "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
     "idefics3": {"image_size": 96, "patch_size": 16, "projector.scale_factor": 3, "preproc_image_size": 384,

@@ -21,6 +21,11 @@ VIDEO = VideoFamily(
 
 def build(g: EncoderBuilder) -> Buffer:
     """A transformer with RMSNorm; a convolution, a matrix with LayerNorm, and a gated network."""
+    return build_squares(g, activation(g))
+
+
+def build_squares(g: EncoderBuilder, act: str) -> Buffer:
+    """Build the encoder with an activation of its gated networks."""
     size = g.merge_size("spatial_merge_size", 2)
     squares, n = row_order.blocks(g.grid, size), g.embedding_length
     x = g.embed_patches(order=squares, convolutions=FRAMES)
@@ -30,7 +35,6 @@ def build(g: EncoderBuilder) -> Buffer:
         learned = g.resample(learned_positions.of_square_grid(g), "cubic")
         g.add(x, g.constants.rows(learned[squares.reshape(-1)]))
     angles = positions.half_and_half_angles(g.grid, g.heads.key)[squares.reshape(-1)]
-    act = activation(g)
     transform(g, x, act, AttentionSpec(g.attention.rotation("halves", angles)))
     x = g.gather(g.norm(x, "v.post_ln"), row_order.consecutive(squares.shape))
     n_out = n_rows_of(g, "mm.patch_merger")

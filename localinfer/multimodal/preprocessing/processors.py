@@ -17,6 +17,7 @@ from localinfer.multimodal.preprocessing.encoder_input import EncoderInput
 from localinfer.multimodal.preprocessing.fixed_size import FixedSize
 from localinfer.multimodal.preprocessing.gemma3n import StemSquares
 from localinfer.multimodal.preprocessing.gemma4 import MostTokens
+from localinfer.multimodal.preprocessing.glm5v import AlignedCanvas
 from localinfer.multimodal.preprocessing.idefics3 import Idefics3Tiles
 from localinfer.multimodal.preprocessing.image_parameters import (
     MAX_IMAGE_SIZE,
@@ -95,6 +96,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "glm4v": ProcessorKind(
         lambda parameters: SmartResize(parameters, enlarge_to_token), 2, SPATIAL_MERGE, tokens=(8, 4096)
     ),
+    "glm5v": ProcessorKind(AlignedCanvas, 2, SPATIAL_MERGE, tokens=None),
     "hunyuanvl": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=(256, 16384)),
     "idefics3": ProcessorKind(Idefics3Tiles, 1, SCALE_FACTOR, "lanczos"),
     "internvl": ProcessorKind(NearestGrid, 1, SCALE_FACTOR, tiles=(1, 12)),
