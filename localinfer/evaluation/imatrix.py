@@ -3,9 +3,9 @@
 For every matrix, the squares of its inputs are summed per column over all tokens of all chunks, as llama-imatrix does:
 an error in a column with large inputs costs more. With covariance, all products of pairs of inputs, X^T X, are summed,
 which quantization with error feedback needs (Frantar et al., 2022). The principal components of the inputs are always
-computed. Matrices with the same inputs share them. The inputs of values are averages, as attention makes them
-(`localinfer.runtime.value_inputs`). Each expert has separate sums, over the tokens routed to it, and
-no components or covariance.
+computed. Matrices with the same inputs share them. The inputs of values are averages, as attention makes them, and
+those of queries and keys are weighted by their effect (`localinfer.runtime.value_inputs`). Each expert has separate
+sums, over the tokens routed to it, and no components or covariance.
 """
 
 import math
@@ -82,7 +82,8 @@ class Collector:
     def _require_memory(self) -> None:
         graph = self._engine.graph
         sizes = {product.first_op: 4 * product.x.n**2 for product in graph.products if product.runs is None}
-        values = (4 * self._engine.file.tensors[name].shape[1] ** 2 for name in value_rows(self._engine))
+        used = {name: each.covariance_count for name, each in value_rows(self._engine, max_parts=1).items()}
+        values = (4 * count * self._engine.file.tensors[name].shape[1] ** 2 for name, count in used.items())
         needed, available = sum(sizes.values()) + sum(values), resources.available_memory()
         if needed > available:
             what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"

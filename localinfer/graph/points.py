@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from localinfer.errors import UsageError
 
-ATTENTION_WEIGHTS, QUERIES, KEYS = "attn_weights", "attn_q_rope", "attn_k_rope"
+ATTENTION_WEIGHTS, QUERIES, KEYS, VALUES = "attn_weights", "attn_q_rope", "attn_k_rope", "attn_v"
 
 POINTS: Mapping[str, str] = {
     "token_embd": "token embeddings, with the model's scale, before positions and token types are added",
@@ -22,7 +22,7 @@ POINTS: Mapping[str, str] = {
     "attn_norm_2": "second norm of the residual stream: of the feed-forward network, or of a parallel branch",
     "attn_q": "queries before norm and RoPE, head after head; with gated attention, each head and its gates",
     "attn_k": "keys before norm and RoPE, head after head",
-    "attn_v": "values, head after head",
+    VALUES: "values, head after head",
     "attn_q_norm": "queries after a norm of whole rows, before RoPE",
     "attn_k_norm": "keys after a norm of whole rows, before RoPE",
     QUERIES: "queries after norm and RoPE, as they are compared with keys",

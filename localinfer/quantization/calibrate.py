@@ -143,8 +143,9 @@ def require_memory(engine: Engine, chunks: Chunks) -> None:
     products = [each for each in engine.graph.products if each.weight.name not in (OUTPUT, TABLE) and each.runs is None]
     widths = {(product.first_op, product.x.n) for product in products}
     model_graph = engine.compiled_graph.model_graph
-    values = [len(rows.parts) * engine.file.tensors[name].shape[1] ** 2 for name, rows in value_rows(engine).items()]
-    squares = (sum(n * n for _, n in widths) + sum(values)) // model_graph.block_count
+    counts = {name: rows.covariance_count for name, rows in value_rows(engine).items()}
+    used = [count * engine.file.tensors[name].shape[1] ** 2 for name, count in counts.items()]
+    squares = (sum(n * n for _, n in widths) + sum(used)) // model_graph.block_count
     needed = 4 * (chunks.size * model_graph.embedding_length + squares)
     available = resources.available_memory()
     if needed > available:
@@ -361,8 +362,8 @@ class _CalibrationRun:
         """Return the cost of one chunk: the products of the source model, and those of its inputs with each other."""
         matrices = [tensor for tensor in self._tensors_of(number) if len(tensor.shape) == 2]
         squares = sum(n * n for n in {tensor.shape[-1] for tensor in matrices})
-        values = self._attention.values
-        squares += sum(len(values[each.name].parts) * each.shape[-1] ** 2 for each in matrices if each.name in values)
+        counts = {name: rows.covariance_count for name, rows in self._attention.values.items()}
+        squares += sum(counts.get(each.name, 0) * each.shape[-1] ** 2 for each in matrices)
         products = 0 if number is None else sum(tensor.n_elements for tensor in matrices)
         return float(self._chunks.shape[1] * (products + squares))
 

@@ -1,4 +1,4 @@
-"""The inputs of the matrices that make values (`attn_v`), as attention averages them.
+"""The inputs of the matrices that make values, queries and keys, as attention uses them.
 
     observer = AttentionObserver(engine)                    # from now on, the engine records queries and keys
     ActivationProbe(engine, observer).block_inputs(...)     # yields the inputs of values for each part of the key heads
@@ -6,6 +6,10 @@
 The values of a key head are V = X W^T, and a head whose weights are A returns A V. So an error E of the matrix changes
 the output of attention by (A X) E^T, and costs as much as with the inputs A X. Tokens that no other attends to have no
 effect. An attention sink has as large an effect as all tokens that attend to it.
+
+The inputs of the matrices of queries and keys (`attn_q`, `attn_k`) are multiplied by the root of how strongly the
+outputs of the heads depend on the query or key of the token, the sum over the heads
+(`localinfer.runtime.activations.score_sensitivity`). In a fused matrix they are not.
 """
 
 from collections import Counter
@@ -17,10 +21,11 @@ import numpy as np
 
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.cache.ring_buffer import VisiblePositions
-from localinfer.graph.points import KEYS, QUERIES
+from localinfer.graph.points import KEYS, QUERIES, VALUES
 from localinfer.graph.recording.attention import LayerAttention
 from localinfer.runtime.activations.attention_weights import group_weights
 from localinfer.runtime.activations.hooks import Floats, HookGroup, RowInfo, SequenceHooks
+from localinfer.runtime.activations.score_sensitivity import ScoreSensitivity
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import WeightInputs
 from quant.jit.loader import Progress
@@ -31,13 +36,15 @@ SINGULAR = 1e-7  # added to the diagonal, relative to its mean: rows to which no
 
 class ValueRows(NamedTuple):
     """The rows of a matrix that make the values of a layer: `n_rows` from row `first` on, those of each key head
-    together. They are divided into at most `max_parts` parts of adjacent key heads."""
+    together. They are divided into at most `max_parts` parts of adjacent key heads. `scores` are the matrices of
+    queries and keys with the same inputs, if each makes whole heads and nothing else."""
 
     layer: LayerAttention
     visible: VisiblePositions
     first: int
     n_rows: int
     max_parts: int
+    scores: tuple[str, ...]
 
     @property
     def heads_per_part(self) -> int:
@@ -50,9 +57,20 @@ class ValueRows(NamedTuple):
         end, step = self.first + self.n_rows, self.heads_per_part * self.layer.heads.value
         return [range(first, min(first + step, end)) for first in range(self.first, end, step)]
 
+    @property
+    def points(self) -> set[str]:
+        """The names of the points that are recorded: the layer's queries and keys, and values."""
+        return {f"{self.layer.name}{kind}" for kind in (QUERIES, KEYS, *([VALUES] if self.scores else []))}
+
+    @property
+    def covariance_count(self) -> int:
+        """The number of covariances that the inputs of the layer have, as attention uses them."""
+        return len(self.parts) + len(self.scores)
+
 
 class AttentionObserver:
-    """Records the queries and keys of an engine's batches, for matrices whose products are the values of a layer.
+    """Records the queries, keys and values of an engine's batches, for matrices whose products are the values of a
+    layer.
 
     It replaces the sequence of the engine, and its hooks. `values` has the rows of each such matrix, in at most
     `max_parts` parts.
@@ -60,7 +78,7 @@ class AttentionObserver:
 
     def __init__(self, engine: Engine, progress: Progress | None = None, *, max_parts: int = MAX_PARTS) -> None:
         self.engine, self.values = engine, value_rows(engine, max_parts)
-        names = [name for rows in self.values.values() for name in points_of(rows)]
+        names = [name for rows in self.values.values() for name in rows.points]
         self._recorded: dict[str, list[Floats]] = {}
         self._inputs: dict[str, list[Floats]] = {}  # by the name of the matrix
         self._earlier_hooks = engine.sequence.modifiers.hooks
@@ -69,7 +87,8 @@ class AttentionObserver:
             engine.set_hooks(hooks, progress)
         # With a ring buffer, or keys that are stored without their bias, layers have no such points.
         points = engine.runner.graph_with(hooks).model_graph.points.points
-        self.values = {name: rows for name, rows in self.values.items() if points_of(rows) <= points.keys()}
+        self.values = {name: rows for name, rows in self.values.items() if rows.points <= points.keys()}
+        self._scores = {matrix for rows in self.values.values() for matrix in rows.scores}
 
     def close(self) -> None:
         """Give the engine the hooks back that it had."""
@@ -85,7 +104,8 @@ class AttentionObserver:
         self._inputs.clear()
 
     def replace_values(self, given: Iterable[WeightInputs], n_tokens: int) -> Iterator[WeightInputs]:
-        """Yield inputs, but for values averages, once the layer has the queries and keys of all tokens of a text.
+        """Yield inputs, but for values averages, and for queries and keys scaled ones, once the layer has the queries
+        and keys of all tokens of a text.
 
         The text has `n_tokens` tokens, in one batch or in several. The averages of each part of the rows, (n_tokens,
         n), have the mean covariance of the averages that its query heads make.
@@ -95,27 +115,34 @@ class AttentionObserver:
             for weight in each.weights:
                 if weight.name in self.values:
                     self._inputs.setdefault(weight.name, []).append(each.x.copy())
-            others = [weight for weight in each.weights if not self._has_all_rows(weight)]
+            others = [weight for weight in each.weights if not self._is_replaced(weight)]
             if others:
                 yield each._replace(weights=others)
         yield from self._complete_averages(n_tokens)
 
-    def _has_all_rows(self, weight: Tensor) -> bool:
-        """Return whether all rows of a matrix make values; a fused matrix also makes queries and keys."""
-        return weight.name in self.values and self.values[weight.name].n_rows == weight.shape[0]
+    def _is_replaced(self, weight: Tensor) -> bool:
+        """Return whether all rows of a matrix have other inputs; a fused matrix also makes queries and keys."""
+        is_whole = weight.name in self.values and self.values[weight.name].n_rows == weight.shape[0]
+        return is_whole or weight.name in self._scores
 
     def _complete_averages(self, n_tokens: int) -> Iterator[WeightInputs]:
         for name in list(self._inputs):
-            rows = self.values[name]
-            queries, keys = (f"{rows.layer.name}{kind}" for kind in (QUERIES, KEYS))
+            rows, tensors = self.values[name], self.engine.file.tensors
+            queries, keys, values = (f"{rows.layer.name}{kind}" for kind in (QUERIES, KEYS, VALUES))
             if sum(map(len, self._recorded.get(keys, ()))) < n_tokens:
                 continue
             parts = self._recorded.pop(queries), self._recorded.pop(keys), self._inputs.pop(name)
             q, k, x = map(np.concatenate, parts)
             groups = group_weights(rows.layer, rows.visible, q, k, np.arange(n_tokens))
+            if rows.scores:
+                sensitivity = ScoreSensitivity(q, k, np.concatenate(self._recorded.pop(values)))
+                groups = sensitivity.observe(groups, rows.layer.heads.count_kv)
             for part in rows.parts:
                 averages = common_weights(islice(groups, rows.heads_per_part)) @ x
-                yield WeightInputs([self.engine.file.tensors[name]], averages, rows=part)
+                yield WeightInputs([tensors[name]], averages, rows=part)
+            if rows.scores:
+                for matrix, scaled in zip(rows.scores, sensitivity.scaled(x), strict=True):
+                    yield WeightInputs([tensors[matrix]], scaled)
 
 
 def value_rows(engine: Engine, max_parts: int = MAX_PARTS) -> dict[str, ValueRows]:
@@ -127,13 +154,21 @@ def value_rows(engine: Engine, max_parts: int = MAX_PARTS) -> dict[str, ValueRow
         if (weight := layer.v_weight) and uses[weight.name] == 1:
             whole = engine.file.tensors[weight.name]
             first = (weight.offset - whole.offset) // (whole.nbytes // whole.shape[0])
-            found[weight.name] = ValueRows(layer, visible, first, weight.shape[0], max_parts)
+            scores = score_matrices(engine, layer)
+            found[weight.name] = ValueRows(layer, visible, first, weight.shape[0], max_parts, scores)
     return found
 
 
-def points_of(rows: ValueRows) -> set[str]:
-    """Return the names of the points of a layer's queries and keys."""
-    return {f"{rows.layer.name}{kind}" for kind in (QUERIES, KEYS)}
+def score_matrices(engine: Engine, layer: LayerAttention) -> tuple[str, ...]:
+    """Return the names of the matrices of queries and keys of a layer, or none if not each makes whole heads, or if
+    they and the matrix of values have different inputs."""
+    heads, tensors = layer.heads, engine.file.tensors
+    q, k, v = (f"{layer.name}attn_{each}.weight" for each in "qkv")
+    rows = {q: heads.count * heads.key, k: heads.count_kv * heads.key, v: heads.count_kv * heads.value}
+    if any(name not in tensors or tensors[name].shape[0] != n for name, n in rows.items()):
+        return ()
+    inputs = {(each.first_op, each.x) for each in engine.graph.products if each.weight.name in rows}
+    return (q, k) if len(inputs) == 1 else ()
 
 
 def common_weights(groups: Iterable[Floats]) -> Floats:

@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from locations import DATA
+from score_sensitivity import weighted_inputs
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from cli import __main__
@@ -30,7 +32,8 @@ QUERY, DOWN = "blk.0.attn_q.weight", "blk.1.ffn_down.weight"
 
 
 class RecordingModel(naive.Model):
-    """The oracle, which sums X^T X of all inputs; of values, those that attention averages, the mean over all heads."""
+    """The oracle, which sums X^T X of all inputs; of values, those that attention averages, the mean over all heads; of
+    queries and keys, inputs weighted by their effect."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(open_gguf(path))
@@ -42,17 +45,17 @@ class RecordingModel(naive.Model):
 
     def observe(self, tokens: list[int]) -> None:
         """Evaluate a text."""
-        before = {name: self.products.get(name, 0.0) for name in self.matrices_of_values()}
+        layers = [name.removesuffix("attn_v.weight") for name in self.file.tensors if name.endswith("attn_v.weight")]
+        names = [f"{layer}attn_{each}" for layer in layers for each in "qkv"]
+        before = {name: self.products.get(name, 0.0) for name in names}
         builder = naive.run_builder(self, tokens)
         builder.output.compute_logits()
-        for name, product in before.items():
-            layer = name.removesuffix("attn_v")
+        for layer in layers:
             averages = builder.points[f"{layer}attn_weights"] @ builder.points[f"{layer}attn_norm"]
-            self.products[name] = product + np.einsum("htn,htm->nm", averages, averages) / len(averages)
-
-    def matrices_of_values(self) -> list[str]:
-        """Return the names of the matrices of values."""
-        return [name.removesuffix(".weight") for name in self.file.tensors if name.endswith("attn_v.weight")]
+            q, k = weighted_inputs(builder.points, layer)
+            for each, inputs in (("q", q[None]), ("k", k[None]), ("v", averages)):
+                product = np.einsum("htn,htm->nm", inputs, inputs) / len(inputs)
+                self.products[f"{layer}attn_{each}"] = before[f"{layer}attn_{each}"] + product
 
     def expert(self, name: str, number: int, x: naive.Floats) -> naive.Floats:
         self.products[f"{name} {number}"] = self.products.get(f"{name} {number}", 0.0) + x.T @ x
@@ -148,10 +151,9 @@ def test_unused_experts_are_named(tmp_path: Path) -> None:
 def test_matrices_with_the_same_inputs_share_a_covariance(engine: Engine) -> None:
     entries = collected(engine, covariance=True).entries
     q, k, gate, up = (entries[f"blk.0.{name}.weight"] for name in ("attn_q", "attn_k", "ffn_gate", "ffn_up"))
-    assert q.covariance is k.covariance
-    assert q.components is k.components
     assert gate.covariance is up.covariance
-    assert q.covariance is not gate.covariance
+    assert gate.components is up.components
+    assert gate.covariance is not q.covariance is not k.covariance
 
 
 def test_output_layer_and_covariance_are_optional(engine: Engine) -> None:
@@ -190,8 +192,9 @@ def test_sums_match_llama_cpp(smollm2: Path) -> None:
     engine = Engine.load(open_gguf(smollm2), Options(ctx_size=recorded["n_ctx"], precision="high"))
     actual = collected(engine, process_output=True)
     engine.close()
-    totals = {name: float(entry.sums.sum()) for name, entry in actual.entries.items() if "attn_v" not in name}
-    expected = {name: value for name, value in recorded["imatrix"].items() if "attn_v" not in name}  # not averages
+    weighted = re.compile(r"attn_[qkv]\.")  # as attention uses them
+    totals = {name: float(entry.sums.sum()) for name, entry in actual.entries.items() if not weighted.search(name)}
+    expected = {name: value for name, value in recorded["imatrix"].items() if not weighted.search(name)}
     assert totals == pytest.approx(expected, rel=0.03)
     assert np.mean([abs(totals[name] / value - 1) for name, value in expected.items()]) < 0.002
 
@@ -201,7 +204,7 @@ def test_inputs_that_are_not_finite(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf", **{"blk.1.attn_norm.weight": nan})
     engine = Engine.load(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
     with pytest.raises(
-        LocalInferError, match=r"m\.gguf: tensor blk\.1\.attn_q\.weight: has inputs that are not finite"
+        LocalInferError, match=r"m\.gguf: tensor blk\.1\.attn_v\.weight: has inputs that are not finite"
     ):
         collected(engine)
     engine.close()

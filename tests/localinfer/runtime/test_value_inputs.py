@@ -1,4 +1,4 @@
-"""Averages of the inputs of values, compared with the attention weights of the naive forward pass in float64."""
+"""Inputs of values, queries and keys as attention uses them, compared with the naive forward pass in float64."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from score_sensitivity import weighted_inputs
 
 from localinfer import naive
 from localinfer.gguf.reader import open_gguf
@@ -84,3 +85,22 @@ def test_averages_have_the_covariance_of_the_naive_forward_pass(
             averages = group @ inputs
             expected = np.einsum("htn,htm->nm", averages, averages) / len(group)
             np.testing.assert_allclose(each.x.T @ each.x, expected, rtol=0.02, atol=0.01 * expected.max())
+
+
+@pytest.mark.parametrize(("name", "makes_scores"), [("smollm2", True), ("gemma3", True), ("phi3-long", False)])
+def test_queries_and_keys_have_inputs_weighted_by_their_effect(
+    name: str, makes_scores: bool, reference_file: ReferenceFile
+) -> None:
+    """A fused matrix has the inputs as they are."""
+    path = reference_file(name)
+    points = naive.run_builder(naive.Model(open_gguf(path)), TOKENS.tolist()).points
+    options = Options(threads=1, ctx_size=64, batch_size=64, precision="high")
+    with closing(Engine.load(open_gguf(path), options)) as engine:
+        probe = ActivationProbe(engine, AttentionObserver(engine))
+        found = {each.names: each.x.copy() for each in probe.block_inputs(0, probe.embed(TOKENS))}
+    names = ("blk.0.attn_q.weight",), ("blk.0.attn_k.weight",)
+    assert [each in found for each in names] == [makes_scores] * 2
+    if not makes_scores:
+        return
+    for each, expected in zip(names, weighted_inputs(points, "blk.0."), strict=True):
+        np.testing.assert_allclose(found[each], expected, rtol=0.05, atol=0.01 * abs(expected).max())
