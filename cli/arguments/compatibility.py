@@ -396,7 +396,6 @@ VALUE_EQUIVALENTS = {  # option that exists here: {value: (equivalent value, war
     "--top-k": {"-1": ("0", "")},
     "--json-schema": {"json": ('{"type": "object"}', "")},
     "--keep": {"-1": ("4", "keeping the first 4 tokens, not the whole prompt")},
-    "--spec-type": {"draft-dspark": ("ngram", "these draft heads are not supported; using n-gram lookup")},
     "--reasoning-format": {"deepseek-legacy": ("deepseek", "using deepseek; none leaves reasoning in the text")},
     "--reasoning-effort": {"default": ("", "")},
     "--think": {

@@ -28,6 +28,7 @@ from localinfer.architectures import DFLASH, EAGLE3
 from localinfer.conversion import (
     config_hyperparameters,
     dflash,
+    dspark,
     eagle3,
     general_metadata,
     layer_numbers,
@@ -52,8 +53,8 @@ __all__ = ["open_checkpoint"]
 def open_checkpoint(path: str | Path, target: str | Path | None = None, conversion: str | Path | None = None) -> Source:
     """Read everything in the directory except tensor bytes, which are loaded on demand.
 
-    `target` is the checkpoint of the target model; an EAGLE-3 or DFlash draft head needs it. `conversion` is a Python
-    file with BY_CLASS, as the modules in architectures/ have it, for classes of the user's own.
+    `target` is the checkpoint of the target model; an EAGLE-3, DFlash or DSpark draft head needs it. `conversion` is a
+    Python file with BY_CLASS, as the modules in architectures/ have it, for classes of the user's own.
 
     Raises LocalInferError with `<file>: <key or tensor>: <what is wrong>`, UnsupportedError naming what is not
     supported, ModelNotFoundError if there is no such directory, UsageError for a draft head without its target.
@@ -67,13 +68,13 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
     if architecture.is_draft_head:
         read_target = eagle3.read_target if architecture.name == EAGLE3 else dflash.read_target
         tokenizer_folder, config = read_target(config, Path(target) if target else None)
+        config = dspark.describe_tensors(config, stored)
     numbers = config_hyperparameters.read_hparams(architecture, config)
     of_layers: dict[str, Field] = {}
-    if architecture.name == DFLASH:
-        converted = tensors.convert(folder, architecture, numbers, dflash.model_tensors(stored))
-    elif architecture.is_draft_head:
-        draft_vocabulary = eagle3.draft_vocabulary(stored, config, numbers)
-        converted = tensors.convert(folder, architecture, numbers, eagle3.model_tensors(stored)) | draft_vocabulary
+    if architecture.is_draft_head:
+        model_tensors = eagle3.model_tensors if architecture.name == EAGLE3 else dflash.model_tensors
+        converted = tensors.convert(folder, architecture, numbers, model_tensors(config, numbers, stored))
+        converted |= eagle3.draft_vocabulary(stored, config, numbers)
     else:
         stored = mtp.rename_mtp_layers(architecture, numbers.n_layer, stored)
         numbers = mtp.count_mtp_layers(architecture, config, numbers, stored)

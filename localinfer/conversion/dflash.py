@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
-from localinfer.conversion.eagle3 import open_target
+from localinfer.conversion.eagle3 import DRAFT, open_target
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.errors import UnsupportedError
@@ -22,10 +22,14 @@ from localinfer.graph.properties.hyperparameters import MAXIMA
 OWN, LAYERS, BLOCK, MASK, SCALE = (
     "dflash_config", "target_layer_ids", "block_size", "mask_token_id", "input_embedding_scale",
 )  # fmt: skip
+VALUE_SCALE = "attention_value_scale"  # of the output of attention
+MARKOV, OUTPUT, EMBEDDING = "markov_head.markov_w1.weight", "lm_head.weight", "embed_tokens.weight"
 MAX_BLOCK, DEFAULT_BLOCK = 256, 16  # tokens
 M_ROPE = "target_has_mrope"  # the positions of the target's tokens have several coordinates
-# of DFlash 2 and of heads for other models
-UNSUPPORTED = ("conv_kernel_size", "selector_rank", "attention_value_scale", "output_multiplier", "causal")
+# of DFlash 2, of Markov heads of another kind, and of heads whose logits are scaled
+UNSUPPORTED = {
+    "conv_kernel_size": None, "selector_rank": None, "output_multiplier": None, "markov_head_type": "vanilla",
+}  # fmt: skip
 
 
 def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFolder, JsonObject]:
@@ -36,10 +40,10 @@ def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFold
     """
     folder, model = open_target(config, target, "a DFlash")
     own = config.child(OWN)
-    for key in UNSUPPORTED:
-        if own.values.get(key):
-            raise own.error(key, f"{printable(repr(own.values[key]), 40)} is not supported", UnsupportedError)
     values = {**config.values, **{key: value for key, value in own.values.items() if value is not None}}
+    for key, usual in UNSUPPORTED.items():
+        if values.get(key) and values[key] != usual:
+            raise config.error(key, f"{printable(repr(values[key]), 40)} is not supported", UnsupportedError)
     n = model.positive_int("hidden_size", MAXIMA["embedding_length"])
     if config.positive_int("hidden_size", MAXIMA["embedding_length"]) != n:
         what = f"is {config.values['hidden_size']}; it must be {n}, that of its target model"
@@ -57,8 +61,9 @@ def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFold
 
 
 def add_sizes(config: JsonObject, hp: HParams) -> HParams:
-    """Return the hyperparameters with the size of the head's input features."""
-    return replace(hp, sizes={**hp.sizes, "n_features": len(config.get(LAYERS, list)) * hp.n_embd})
+    """Return the hyperparameters with the sizes of the head's input features and output layer."""
+    features, draft = len(config.get(LAYERS, list)) * hp.n_embd, config.positive_int(DRAFT, hp.n_vocab, hp.n_vocab)
+    return replace(hp, sizes={**hp.sizes, "n_features": features, "n_draft": draft})
 
 
 def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
@@ -69,6 +74,11 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
     }
     if config.values.get(SCALE):
         fields["embedding_scale"] = Field.float32(config.positive_float(SCALE))
+    if config.values.get(VALUE_SCALE):
+        fields["attention.value_scale"] = Field.float32(config.positive_float(VALUE_SCALE))
+    for key in ("causal", "is_causal"):  # the second one takes precedence
+        if config.values.get(key) is not None:
+            fields["attention.causal"] = Field.flag(config.get(key, bool))
     if config.get(M_ROPE, bool):  # all pairs rotate by the first coordinate
         fields["rope.dimension_sections"] = Field.numbers(np.array([hp.head_dim // 2, 0, 0, 0], np.int32))
     return fields
@@ -82,6 +92,28 @@ def token_fields(config: JsonObject, n_vocab: int) -> dict[str, Field]:
     return {"tokenizer.ggml.mask_token_id": Field.uint32(id)}
 
 
-def model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Return the head's tensors, whose layers are named like a model's."""
-    return {f"model.{name}" if name.startswith("layers.") else name: tensor for name, tensor in stored.items()}
+def model_tensors(config: JsonObject, hp: HParams, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the head's tensors except the vocabulary maps. Layers are named like a model's, other tensors without a
+    prefix.
+
+    A DSpark head's output layer of the whole vocabulary is the model's, and left out. But readers take an embedding in
+    the head's file for its output layer, so a head with its own embedding keeps both.
+    """
+    tensors = {name_in_head(name): tensor for name, tensor in stored.items()}
+    if hp.sizes["n_draft"] < hp.n_vocab and "d2t" not in tensors:
+        what = f"is {hp.sizes['n_draft']} of {hp.n_vocab} tokens; there is no tensor d2t that maps them"
+        raise config.error(DRAFT, what)
+    is_the_models = hp.sizes["n_draft"] == hp.n_vocab and EMBEDDING not in tensors and MARKOV in tensors
+    left_out = ("d2t", "t2d", OUTPUT) if is_the_models else ("d2t", "t2d")
+    return {name: tensor for name, tensor in tensors.items() if name not in left_out}
+
+
+def name_in_head(name: str) -> str:
+    """Return the name of a tensor: of layers with "model.", of others without."""
+    name = name.removeprefix("model.")
+    return f"model.{name}" if name.startswith("layers.") else name
+
+
+def find_markov(stored: Mapping[str, StoredTensor]) -> StoredTensor | None:
+    """Return the first matrix of a Markov head, if there is one."""
+    return next((tensor for name, tensor in stored.items() if name_in_head(name) == MARKOV), None)

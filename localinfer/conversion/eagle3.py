@@ -28,8 +28,10 @@ I64 = ggml.TYPE_NUMBERS["I64"]
 
 
 def is_eagle3(config: JsonObject) -> bool:
-    """Return whether config.json describes an EAGLE-3 head, whatever its class name is."""
-    return DRAFT in config.values and "dflash_config" not in config.values
+    """Return whether config.json describes an EAGLE-3 head, whatever its class name is. DSpark heads may have the same
+    keys, but their classes are named after them."""
+    values = config.values
+    return DRAFT in values and "dflash_config" not in values and "DSpark" not in str(values.get("architectures"))
 
 
 def flatten_config(config: JsonObject) -> JsonObject:
@@ -88,7 +90,7 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:  # noqa: ARG0
     }
 
 
-def model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def model_tensors(config: JsonObject, hp: HParams, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:  # noqa: ARG001
     """Return the head's tensors except the vocabulary maps, named like a model's first layer."""
     tensors = {}
     for name, tensor in stored.items():

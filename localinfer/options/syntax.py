@@ -24,7 +24,7 @@ SPECULATION_TYPES = {  # values of --spec-type, as in llama.cpp -> the draft met
     "none": "", "ngram": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
     "ngram-mod": "ngram", "ngram-cache": "ngram",
     "draft-simple": "draft", "draft-eagle3": "head", "draft-mtp": "head", "draft-dflash": "head",
-    "draft-dspark": "",
+    "draft-dspark": "head",
 }  # fmt: skip
 
 BYTE_UNITS = {"": 1, "b": 1} | {

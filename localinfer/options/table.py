@@ -318,11 +318,12 @@ class Options:
         "--no-close-at-limit cuts it off there.")
 
     spec_type: str = option(
-        "ngram,draft-simple,draft-mtp,draft-eagle3,draft-dflash", "--spec-type", section="speculative",
+        "ngram,draft-simple,draft-mtp,draft-eagle3,draft-dflash,draft-dspark", "--spec-type", section="speculative",
         validate=parse_speculation_types,
         help="Types of speculative decoding, comma-separated; the output stays the same: n-gram lookup in the "
         "context (ngram), a draft model (draft-simple), the model's own MTP head or an assistant of Gemma 4 "
-        "(draft-mtp), an EAGLE-3 head (draft-eagle3), a DFlash head (draft-dflash), or none.")
+        "(draft-mtp), an EAGLE-3 head (draft-eagle3), a DFlash or DSpark head (draft-dflash, "
+        "draft-dspark), or none.")
     spec_draft_n_max: int = option(
         48, "--spec-draft-n-max", section="speculative", minimum=0, maximum=1024,
         help="Maximum number of draft tokens per step; fewer are used where that is faster.")
@@ -332,12 +333,12 @@ class Options:
 
     spec_draft_p_min: float = option(
         0.0, "--draft-p-min", "--spec-draft-p-min", section="speculative", minimum=0, maximum=1,
-        help="Minimum probability of a draft token of the draft model.")
+        help="Minimum probability of a draft token of the draft model, or of a DSpark head's confidence in it.")
 
     spec_draft_model: str = option(
         "", "-md", "--model-draft", "--spec-draft-model", section="draft",
-        help="Draft model with the same vocabulary, or draft head of the model (EAGLE-3, DFlash, assistant of Gemma "
-        "4): a path or a name.")
+        help="Draft model with the same vocabulary, or draft head of the model (EAGLE-3, DFlash, DSpark, assistant "
+        "of Gemma 4): a path or a name.")
     ctx_size_draft: int = option(
         0, "-cd", "--ctx-size-draft", section="draft", minimum=0, maximum=INT32_MAX,
         help="Size of the draft model's context in tokens; it drafts nothing beyond it (0: same as the model).")

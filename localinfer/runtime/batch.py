@@ -46,6 +46,14 @@ class DraftHeadInput:
         return self.sequence.hidden_state(self.position - 1) if self.previous_state is None else self.previous_state
 
 
+class DraftBlockOutput(NamedTuple):
+    """What a draft head computes for a block of tokens: for each draft token its logits, before a Markov head changes
+    them, (n, rows of the output layer), and the states that they come from, (n, n_embd)."""
+
+    logits: Logits
+    states: Floats
+
+
 def token_ids(tokens: Tokens, n_vocab: int, *, lowest: int = 0) -> Ids:
     """Return token ids as an int32 array.
 

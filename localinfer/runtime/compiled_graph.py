@@ -26,7 +26,6 @@ from localinfer.graph.properties.model_properties import has_decoder, trained_co
 from localinfer.graph.properties.published_windows import missing_window_warnings
 from localinfer.graph.properties.repeated_layers import with_repeated_layers
 from localinfer.graph.recording.context import Context
-from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.media_input import MediaRows
 from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
@@ -272,35 +271,6 @@ class CompiledGraph:
         self.graph.output_rows.set(len(rows))
         self.model_graph.output_indices.view(np.int32)[: len(rows)] = rows
         return float_rows(self.model_graph.logits_buffer, len(rows))
-
-    def run_draft_head(self, previous_states: Sequence[Floats | float]) -> tuple[Floats, Floats]:
-        """Run the draft head for a batch in which each token belongs to a different sequence.
-
-        `previous_states` are the hidden states of the previous tokens. Return logits (tokens, n_vocab) and the draft
-        head's hidden states (tokens, n), valid until the next call.
-        """
-        head, count = self.model_graph.draft_head, len(previous_states)
-        assert isinstance(head, DraftHead)
-        for row, state in zip(float_rows(head.previous, count), previous_states, strict=True):
-            row[:] = state
-        head.n_drafts.set(count)
-        head.draft_rows.view(np.int32)[:count] = np.arange(count)
-        self.run(head.embed_op, len(self.graph.ops), count)
-        logits = float_rows(head.logits, count)
-        if head.token_ids is not None:
-            reduced, logits = logits, np.full((count, self.n_vocab), -np.inf, np.float32)
-            logits[:, head.token_ids] = reduced
-        return logits, float_rows(head.state, count)
-
-    def run_draft_block(self, count: int) -> Floats:
-        """Run the draft head for a block of `count` tokens of a sequence. Return the logits of all but the first one,
-        (count - 1, n_vocab), valid until the next call."""
-        head = self.model_graph.draft_head
-        assert isinstance(head, DraftBlockHead)
-        head.n_drafts.set(count - 1)
-        head.draft_rows.view(np.int32)[: count - 1] = np.arange(1, count)
-        self.run(head.embed_op, len(self.graph.ops), count)
-        return float_rows(head.logits, count - 1)
 
     def residual_stream(self, tokens: int) -> Floats:
         """Return the residual stream of a batch of `tokens` tokens, a view of shape (tokens, n)."""

@@ -84,12 +84,12 @@ class Sequence:
         for cache in self.caches:
             cache.set_query_inputs(position, row)
 
-    def set_block_inputs(self, first: int, count: int) -> None:
+    def set_block_inputs(self, first: int, count: int, *, causal: bool) -> None:
         """Point the kernels to this sequence's cache for a draft head that evaluates a block of tokens at uncommitted
-        positions, which attend to each other. Raises OutOfPagesError.
+        positions, which attend to each other, or if `causal` to those before them. Raises OutOfPagesError.
         """
         for cache in self.caches:
-            cache.set_block_inputs(first, count, 0)
+            cache.set_block_inputs(first, count, 0, causal=causal)
 
     def hidden_state(self, position: int) -> NDArray[np.float32] | float:
         """Return the hidden state after all layers of the token at a position, or 0 where it is not stored."""

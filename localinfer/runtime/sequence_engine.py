@@ -8,7 +8,7 @@ import numpy as np
 
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.runtime.activations.hooks import SequenceHooks
-from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
+from localinfer.runtime.batch import NO_ROWS, DraftBlockOutput, Ids, Logits, Tokens, token_ids
 from localinfer.runtime.batch_division import batch_end
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
@@ -154,13 +154,15 @@ class SequenceEngine(ABC):
         as `previous_state` to draft one token further. The sequence does not change.
         """
 
-    def evaluate_draft_block(self, id: int, position: int) -> Logits:
+    def evaluate_draft_block(self, id: int, position: int) -> DraftBlockOutput:
         """Evaluate a draft head that drafts several tokens at once, for a token at a position that the model has not
-        evaluated yet.
-
-        Return the logits of the tokens after it, float32 (n, n_vocab). The sequence does not change.
-        """
+        evaluated yet. The sequence does not change."""
         return self.runner.evaluate_draft_block(self.sequence, id, position)
+
+    def draft_token_logits(self, block: DraftBlockOutput, row: int, previous: int) -> tuple[Logits, float | None]:
+        """Return the logits of a draft token of a block, given the token before it, float32 (n_vocab,), and the
+        probability that it is accepted: None if the head does not estimate it."""
+        return self.runner.draft_token_logits(block, row, previous)
 
     @abstractmethod
     def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:

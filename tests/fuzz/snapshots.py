@@ -19,6 +19,7 @@ from fuzz.mutable_gguf import MutableGGUF
 from fuzz.mutations import change_bytes, mutate
 from fuzz.target import allocate_guarded, guard_tensors
 from guard_pages import is_intact
+from speculative_helpers import draft_of_block
 from tiny import tiny_gemma3, tiny_llama
 
 from localinfer.errors import LocalInferError
@@ -142,7 +143,7 @@ class SnapshotFile(Target):
 class DraftHeads(Target):
     """Heads in separate files, and MTP heads within models."""
 
-    NAMES = "eagle3", "eagle3-borrowing", "eagle3-normed", "gemma4-assistant", "dflash"
+    NAMES = "eagle3", "eagle3-borrowing", "eagle3-normed", "gemma4-assistant", "dflash", "dspark"
 
     def make(self) -> Sequence[bytes]:
         Region.allocate = allocate_guarded  # type: ignore[method-assign]
@@ -184,9 +185,9 @@ class DraftHeads(Target):
                 return
             engine.evaluate(IDS[:20])
             state = None
-            is_block = engine.compiled_graph.model_graph.draft_block_size > 0
+            is_block = engine.compiled_graph.model_graph.draft_block is not None
             if is_block:
-                assert engine.evaluate_draft_block(choose.randrange(engine.n_vocab), 20).shape[1] == engine.n_vocab
+                assert draft_of_block(engine, choose.randrange(engine.n_vocab), 20)[0].shape[1] == engine.n_vocab
             for step in range(0 if is_block else 4):
                 logits, state = engine.evaluate_draft_head(choose.randrange(engine.n_vocab), 20 + step, state)
                 assert len(logits) == engine.n_vocab

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer import GenerationResult, Model
 from localinfer.generation.speculative.draft_length import DraftLengthModel, PassCost
-from localinfer.runtime.batch import Segment
+from localinfer.runtime.batch import Logits, Segment
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.sequence_engine import SequenceEngine
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
 HIGH_TEMPERATURE: dict[str, Any] = {"temp": 1.5, "top_k": 0, "min_p": 0.0, "seed": 7}
@@ -56,3 +58,15 @@ def check_draft_head_isolation(engine: Engine, ids: Sequence[int]) -> None:
         engine.sequence = sequence.fork()
         np.testing.assert_array_equal(engine.evaluate_draft_head(ids[50], 30)[0], expected)
         engine.sequence.reset()
+
+
+def draft_of_block(engine: SequenceEngine, id: int, position: int) -> tuple[Logits, NDArray[np.float32]]:
+    """Return the logits of the tokens that a head drafts at once after a token, (n, n_vocab), each given the most
+    probable token before it, and the probabilities that they are accepted: none without a confidence head."""
+    block, rows, confidences = engine.evaluate_draft_block(id, position), [], []
+    for row in range(len(block.logits)):
+        logits, confidence = engine.draft_token_logits(block, row, id)
+        rows.append(logits)
+        confidences += [] if confidence is None else [confidence]
+        id = int(logits.argmax())
+    return np.array(rows), np.array(confidences, np.float32)

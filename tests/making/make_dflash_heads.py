@@ -1,8 +1,9 @@
-"""Write the DFlash heads in tests/data/heads: their config.json, and what torch computes with them.
+"""Write the DFlash and DSpark heads in tests/data/heads: their config.json, and what torch computes with them.
 
-    python tests/making/make_dflash_heads.py
+    python tests/making/make_dflash_heads.py            # all of them
+    python tests/making/make_dflash_heads.py dspark     # these
 
-Needs torch and transformers. Everything is computed in float32.
+Needs torch and transformers. The heads are computed in float64, from states of the model in float32.
 """
 
 import json
@@ -45,35 +46,79 @@ HEADS: dict[str, tuple[str, list[int], dict[str, Any]]] = {  # the model, positi
             "dflash_config": {"mask_token_id": 3, "target_layer_ids": [0]},
         },
     ),
+    "dspark": (
+        "qwen3", [6, 41],
+        {
+            "architectures": ["Qwen3DSparkModel"], "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 160, "block_size": 4, "mask_token_id": 201,
+            "target_layer_ids": [0], "markov_rank": 32, "markov_head_type": "vanilla",
+        },
+    ),
+    "dspark-reduced": (  # in the form of an EAGLE-3 head
+        "qwen35", [50],
+        {
+            "architectures": ["DSparkSpeculator"], "model_type": "dspark", "block_size": 5, "mask_token_id": 7,
+            "draft_vocab_size": 160, "aux_hidden_state_layer_ids": [1, 3], "markov_rank": 64, "is_causal": True,
+            "transformer_layer_config": {
+                **COMMON, "num_hidden_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 1, "head_dim": 16,
+                "intermediate_size": 128,
+            },
+        },
+    ),
 }  # fmt: skip
+HAS_CONFIDENCE, HAS_SINKS = ("dspark",), ("dspark-reduced",)
 
 
 def main() -> None:
     transformers.utils.logging.disable_progress_bar()
-    for name, (target, positions, values) in HEADS.items():
-        make(name, target, positions, COMMON | values)
+    for name in sys.argv[1:] or HEADS:
+        target, positions, values = HEADS[name]
+        make(name, target, positions, values if "transformer_layer_config" in values else COMMON | values)
 
 
 def make(name: str, target: str, positions: list[int], values: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = reference_models.checkpoint(target, Path(folder))
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    head = Head(transformers.Qwen3Config(**values)).eval()
+    config = config_of(name, values)
+    own, head = config.dflash_config, Head(config).eval()
     shapes = {each: list(tensor.shape) for each, tensor in head.state_dict().items()}
     written = {"model": target, "config": values, "tensors": shapes}
     (separate_heads.DATA / f"{name}.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
     head.load_state_dict({each: torch.from_numpy(value) for each, value in separate_heads.weights(name).items()})
-    ids, own = torch.tensor(reference_models.expected(target).ids), values["dflash_config"]
+    ids, head = torch.tensor(reference_models.expected(target).ids), head.double()
     with torch.no_grad():
-        captured = inputs(model, ids)
-        features = torch.cat([captured[layer + 1] for layer in own["target_layer_ids"]], 1)
-        blocks = []
+        captured, model = inputs(model, ids), model.double()
+        output = getattr(head, "lm_head", model.get_output_embeddings())
+        features = torch.cat([captured[layer + 1] for layer in own["target_layer_ids"]], 1).double()
+        blocks, confidences = [], []
         for at in positions:
             block = torch.tensor([int(ids[at]), *[own["mask_token_id"]] * (values["block_size"] - 1)])
-            states = head(model.get_input_embeddings()(block), features[:at])
-            blocks.append(model.get_output_embeddings()(states[1:]).numpy())
-    np.savez_compressed(separate_heads.DATA / f"{name}.npz", positions=positions, logits=np.stack(blocks))
-    print(f"{name:20} standard deviation of logits {np.stack(blocks).std():.2f}")
+            states = head(model.get_input_embeddings()(block), features[:at])[config.first_row :]
+            logits, confidence = output(states), torch.zeros(0)
+            if config.markov_rank:
+                tokens = separate_heads.draft_tokens(name).tolist()
+                logits, confidence = head.chain(states, logits, int(ids[at]), tokens)
+            blocks.append(logits.float().numpy())
+            confidences.append(confidence.float().numpy())
+    np.savez_compressed(
+        separate_heads.DATA / f"{name}.npz", positions=positions, logits=np.stack(blocks),
+        confidences=np.stack(confidences),
+    )  # fmt: skip
+    print(f"{name:20} standard deviation of logits {np.stack(blocks).std():.2f}, confidences {np.stack(confidences)}")
+
+
+def config_of(name: str, values: dict[str, Any]) -> Any:
+    """Return the configuration of a head in DFlash's form, with what follows from its form."""
+    nested = {**values, **values.get("transformer_layer_config", {})}
+    layers = values.get("target_layer_ids") or [each - 1 for each in values.get("aux_hidden_state_layer_ids", [])]
+    own = {"mask_token_id": values.get("mask_token_id"), "target_layer_ids": layers}
+    further = {
+        "dflash_config": own, "draft_vocab_size": None, "markov_rank": 0, "has_sinks": name in HAS_SINKS,
+        "has_confidence": name in HAS_CONFIDENCE, "confidence_bias": True,
+        "first_row": int("markov_rank" not in values or "transformer_layer_config" in values),
+    }  # fmt: skip
+    return transformers.Qwen3Config(**further | nested)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ DATA = Path(__file__).parents[1] / "data" / "heads"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
 EAGLE3 = [name for name in NAMES if name.startswith("eagle3")]
 ASSISTANTS = [name for name in NAMES if name.startswith("gemma4")]
-DFLASH = [name for name in NAMES if name.startswith("dflash")]  # which draft several tokens at once
+DFLASH = [name for name in NAMES if name.startswith(("dflash", "dspark"))]  # which draft several tokens at once
 Floats = NDArray[np.float32]
 
 
@@ -52,10 +52,26 @@ def expected(name: str) -> Expected:
         return Expected(**actual)
 
 
-def expected_blocks(name: str) -> tuple[NDArray[np.int64], Floats]:
-    """Return positions, and the logits of the tokens after each of them, (positions, block - 1, n_vocab)."""
+@dataclass(frozen=True, eq=False)
+class ExpectedBlocks:
+    """What a block after each of `positions` drafts: `logits` (positions, drafts, rows of the output layer), each given
+    the most probable token before it, and with a confidence head the probability that each is accepted."""
+
+    positions: NDArray[np.intp]
+    logits: Floats
+    confidences: Floats  # (positions, drafts), or (positions, 0)
+
+
+def expected_blocks(name: str) -> ExpectedBlocks:
     with np.load(DATA / f"{name}.npz") as actual:
-        return actual["positions"], actual["logits"]
+        return ExpectedBlocks(**actual)
+
+
+def block_input(name: str, id: int) -> list[int]:
+    """Return the tokens of a block after the token `id`: it, and mask tokens."""
+    config = read_description(name)["config"]
+    mask = config.get("dflash_config", config)["mask_token_id"]
+    return [id, *[mask] * (config["block_size"] - 1)]
 
 
 def draft_tokens(name: str) -> NDArray[np.int64]:

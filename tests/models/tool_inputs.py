@@ -31,6 +31,7 @@ OUTPUT_FLAGS = ("-o", "--output", "--outfile")
 MODEL, DRAFT = ("-m", "--model"), ("-md", "--model-draft", "--spec-draft-model")
 HEADS = {  # in a command line: its model and its draft head
     "eagle3": ("eagle3-target.gguf", "eagle3-model.gguf"), "dflash": ("qwen3.5.gguf", "qwen3.5-dflash.gguf"),
+    "dspark": ("qwen3.gguf", "qwen3-dspark.gguf"),
 }  # fmt: skip
 FILES = {  # flag: what its value names
     "--chat-template-file": "template.jinja", "--grammar-file": "list.gbnf", "--models-preset": "models.ini",

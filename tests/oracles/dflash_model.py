@@ -1,11 +1,12 @@
-"""DFlash's head in torch, for make_dflash_heads.py, because transformers has no class for it. Written from the facts of
-the paper (Chen et al., 2026), with the tensor names of checkpoints."""
+"""The heads of DFlash and DSpark in torch, for make_dflash_heads.py, because transformers has no classes for them.
+Written from the facts of the papers (Chen et al., 2026; DeepSeek, 2026) and of llama.cpp, with the tensor names of
+checkpoints."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm, Qwen3RotaryEmbedding, rotate_half
 
 
@@ -19,7 +20,9 @@ class Attention(nn.Module):
         self.q_proj, self.k_proj = nn.Linear(n, queries, bias=False), nn.Linear(n, keys, bias=False)
         self.v_proj, self.o_proj = nn.Linear(n, keys, bias=False), nn.Linear(queries, n, bias=False)
         self.q_norm, self.k_norm = (Qwen3RMSNorm(self.head, config.rms_norm_eps) for _ in "qk")
-        self.rotary = Qwen3RotaryEmbedding(config)
+        self.rotary, self.causal = Qwen3RotaryEmbedding(config), getattr(config, "is_causal", False)
+        self.value_scale = config.dflash_config.get("attention_value_scale", 1.0)
+        self.sinks = nn.Parameter(torch.zeros(config.num_attention_heads)) if config.has_sinks else None
 
     def forward(self, x: Tensor, states: Tensor) -> Tensor:
         both = torch.cat([states, x])
@@ -31,8 +34,14 @@ class Attention(nn.Module):
         own = positions[len(states) :]
         q, k = q * cos[own] + rotate_half(q) * sin[own], k * cos + rotate_half(k) * sin
         seen = own[:, None] - positions < (self.window or len(both))
-        observed = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=seen, enable_gqa=True)
-        return self.o_proj(observed[0].transpose(0, 1).flatten(1))
+        if self.causal:
+            seen = seen & (positions <= own[:, None])
+        k, v = (each.repeat_interleave(len(q) // len(k), 0) for each in (k, v))
+        scores = (q @ k.transpose(1, 2) * self.head**-0.5).masked_fill(~seen, -torch.inf)
+        if self.sinks is not None:
+            scores = torch.cat([scores, self.sinks[:, None, None].expand(-1, len(x), 1)], 2)
+        observed = scores.softmax(2)[..., : len(both)] @ v * self.value_scale
+        return self.o_proj(observed.transpose(0, 1).flatten(1))
 
 
 class Layer(nn.Module):
@@ -47,8 +56,25 @@ class Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+class MarkovHead(nn.Module):
+    """Adds to the logits of a token what follows from the token before it."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.markov_w1 = nn.Embedding(config.vocab_size, config.markov_rank)
+        self.markov_w2 = nn.Linear(config.markov_rank, config.draft_vocab_size or config.vocab_size, bias=False)
+
+
+class ConfidenceHead(nn.Module):
+    """Estimates the probability that a draft token is accepted."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.proj = nn.Linear(config.hidden_size + config.markov_rank, 1, bias=config.confidence_bias)
+
+
 class Head(nn.Module):
-    """The draft head, without embedding and output layer, which are the model's."""
+    """The draft head, without embedding, which is the model's. The output layer is its own in a reduced vocabulary."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -58,6 +84,12 @@ class Head(nn.Module):
         self.layers = nn.ModuleList(Layer(config, window) for window in windows)
         self.fc = nn.Linear(len(config.dflash_config["target_layer_ids"]) * n, n, bias=False)
         self.hidden_norm, self.norm = Qwen3RMSNorm(n, eps), Qwen3RMSNorm(n, eps)
+        if config.markov_rank:
+            self.markov_head = MarkovHead(config)
+        if config.has_confidence:
+            self.confidence_head = ConfidenceHead(config)
+        if config.draft_vocab_size:
+            self.lm_head = nn.Linear(n, config.draft_vocab_size, bias=False)
 
     def forward(self, embedded: Tensor, features: Tensor) -> Tensor:
         """Return the states of a block, whose embeddings follow tokens with these features."""
@@ -65,3 +97,15 @@ class Head(nn.Module):
         for layer in self.layers:
             x = layer(x, states)
         return self.norm(x)
+
+    def chain(self, states: Tensor, logits: Tensor, id: int, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the logits of draft tokens, each of which follows the most probable one before it, the first one the
+        token `id`, and the probabilities that they are accepted. `tokens` are those of the rows of logits."""
+        rows, confidences = [], []
+        for state, row in zip(states, logits, strict=True):
+            m = self.markov_head.markov_w1.weight[id]
+            rows.append(row + self.markov_head.markov_w2(m))
+            id = tokens[int(rows[-1].argmax())]
+            if hasattr(self, "confidence_head"):
+                confidences.append(self.confidence_head.proj(torch.cat([state, m])).sigmoid())
+        return torch.stack(rows), torch.cat(confidences) if confidences else torch.zeros(0)

@@ -1,6 +1,8 @@
-"""EAGLE-3 and DFlash draft heads for speculative decoding."""
+"""EAGLE-3, DFlash and DSpark draft heads for speculative decoding."""
 
-from localinfer.conversion import dflash, eagle3
+from dataclasses import replace
+
+from localinfer.conversion import dflash, dspark, eagle3
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import GATED_FFN, HEAD_NORMS, INTERLEAVED_ROPE, PRE_NORMS, SEPARATE_QKV
 
@@ -36,20 +38,50 @@ DFLASH = Architecture(
     is_draft_head=True,
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *GATED_FFN),
     model_tensors=("fc", "enc.output_norm"),
+    optional_layer_tensors=("attn_sinks",),
     optional_model_tensors=("token_embd", "output"),
-    shapes={"fc": ("n_embd", "n_features")},
+    shapes={"fc": ("n_embd", "n_features"), "output": ("n_draft", "n_embd")},
     tensor_names={
         "fc.weight": "fc.weight",
         "hidden_norm.weight": "enc.output_norm.weight",
         "norm.weight": "output_norm.weight",
         "embed_tokens.weight": "token_embd.weight",
+        "self_attn.sinks": "attn_sinks",
     },
     has_partial_rope=True,
     may_have_window=True,
     writes_window_flags=True,
     read_hparams=dflash.add_sizes,
     metadata=dflash.metadata,
-    required_values={"rope_is_neox_style": True, "is_causal": False},
+    required_values={"rope_is_neox_style": True},
     defaults={"use_sliding_window": False},
 )
-BY_CLASS = {"DFlashDraftModel": DFLASH}
+DSPARK = replace(
+    DFLASH,
+    model_tensors=(*DFLASH.model_tensors, "markov_w1", "markov_w2"),
+    optional_model_tensors=(*DFLASH.optional_model_tensors, "conf_proj", "conf_proj.bias"),
+    shapes={
+        **DFLASH.shapes,
+        "markov_w1": ("n_vocab", "n_rank"),
+        "markov_w2": ("n_draft", "n_rank"),
+        "conf_proj": ("one", "n_with_rank"),
+    },
+    tensor_names={
+        **DFLASH.tensor_names,
+        "markov_head.markov_w1.weight": "markov_w1.weight",
+        "markov_head.markov_w2.weight": "markov_w2.weight",
+        "confidence_head.proj.weight": "conf_proj.weight",
+        "confidence_head.proj.bias": "conf_proj.bias",
+    },
+    adapted_keys=dspark.adapted_keys,
+    read_hparams=dspark.add_sizes,
+    metadata=dspark.metadata,
+)
+BY_CLASS = {
+    "DFlashDraftModel": DFLASH,
+    "Qwen3DSparkModel": DSPARK,
+    "DSparkDraftModel": DSPARK,
+    "DSparkSpeculator": DSPARK,
+    "Lfm2DSparkDraftModel": DSPARK,
+    "LingDSparkModel": DSPARK,
+}

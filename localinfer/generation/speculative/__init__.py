@@ -7,6 +7,6 @@ differs.
     speculative_decoder    the draft tokens of one run: picks a drafter, verifies, counts
     prompt_lookup          n-gram drafts from earlier text
     draft_model            drafts by a smaller model
-    draft_head             drafts by a head of the model: MTP, EAGLE-3, DFlash, an assistant of Gemma 4
+    draft_head             drafts by a head of the model: MTP, EAGLE-3, DFlash, DSpark, an assistant of Gemma 4
     draft_length           the best draft length, by measured costs and acceptance rates
 """

@@ -7,6 +7,7 @@ from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.graph.properties.model_properties import has_decoder
+from localinfer.graph.recording.dspark import MARKOV
 from localinfer.options import Options, parse_speculation_types
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer.segmenters import MODEL
@@ -50,7 +51,7 @@ def require_same_vocabulary(draft: GGUF, target: GGUF) -> None:
 
 def require_spec_type(draft: GGUF, spec_type: str) -> None:
     """Raise UsageError if `--spec-type` only names the other kind of drafter: draft models or draft heads."""
-    flag = DRAFT_HEADS.get(draft.architecture, "draft-simple")
+    flag = "draft-dspark" if MARKOV in draft.tensors else DRAFT_HEADS.get(draft.architecture, "draft-simple")
     kind, expected_type, other_type = DRAFT_HEAD if draft.architecture in DRAFT_HEADS else DRAFT_MODEL
     names = parse_speculation_types(spec_type)
     if expected_type not in names and other_type in names:

@@ -8,11 +8,11 @@ from time import perf_counter
 
 from localinfer.generation.speculative.draft_length import DraftLengthModel
 from localinfer.generation.speculative.draft_model import DraftModel
-from localinfer.runtime.batch import Logits
+from localinfer.runtime.batch import DraftBlockOutput, Logits
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.sequence_engine import SequenceEngine
 
-EMBEDDING = "token_embd.weight"
+LOOKED_UP = ("token_embd.weight", "markov_w1.weight")  # one row for each token
 
 
 class DraftHead(DraftModel):
@@ -45,26 +45,36 @@ class DraftHead(DraftModel):
 
 
 class DraftBlock(DraftHead):
-    """A drafter with a head that drafts several tokens at once."""
+    """A drafter with a head that drafts several tokens at once. Its confidence head, if it has one, estimates how
+    probable it is that a draft token is accepted."""
 
-    _rows: Logits
+    _block: DraftBlockOutput
+    _confidence: float | None = None
 
     def choose_length(self, min_tokens: int, max_tokens: int) -> float:
-        most = self._engine.compiled_graph.model_graph.draft_block_size - 1
-        return super().choose_length(min_tokens, min(max_tokens, most))
+        return super().choose_length(min_tokens, min(max_tokens, max_drafts(self._engine)))
 
     def _first_logits(self) -> Logits:
         start = perf_counter()
-        self._rows, self._position = self._engine.evaluate_draft_block(self._ids[-1], len(self._ids) - 1), 0
-        self._pass_seconds.update((perf_counter() - start) / len(self._rows))
-        self._max_tokens = min(self._max_tokens, len(self._rows))
-        first: Logits = self._rows[0]
-        return first
+        self._block, self._position = self._engine.evaluate_draft_block(self._ids[-1], len(self._ids) - 1), 0
+        count = len(self._block.logits)
+        self._block_seconds = (perf_counter() - start) / count  # for each draft token
+        self._max_tokens = min(self._max_tokens, count)
+        return self._logits_after(self._ids[-1])
 
-    def _next_logits(self, id: int) -> Logits:  # noqa: ARG002 (the other logits do not depend on it)
+    def _next_logits(self, id: int) -> Logits:
         self._position += 1
-        following: Logits = self._rows[self._position]
-        return following
+        return self._logits_after(id)
+
+    def _logits_after(self, id: int) -> Logits:
+        """Return the logits of the next draft token of the block, given the token before it."""
+        start = perf_counter()
+        logits, self._confidence = self._engine.draft_token_logits(self._block, self._position, id)
+        self._pass_seconds.update(self._block_seconds + perf_counter() - start)
+        return logits
+
+    def _probability(self, logits: Logits, id: int) -> float:
+        return super()._probability(logits, id) if self._confidence is None else self._confidence
 
 
 def open_draft_head(engine: SequenceEngine, length_model: DraftLengthModel) -> DraftHead | None:
@@ -72,7 +82,13 @@ def open_draft_head(engine: SequenceEngine, length_model: DraftLengthModel) -> D
     graph = engine.compiled_graph
     if not graph.has_draft_head:
         return None
-    return (DraftBlock if graph.model_graph.draft_block_size else DraftHead)(engine, length_model)
+    return (DraftBlock if graph.model_graph.draft_block else DraftHead)(engine, length_model)
+
+
+def max_drafts(engine: SequenceEngine) -> int:
+    """Return the number of tokens that the engine's draft head drafts at once."""
+    block = engine.compiled_graph.model_graph.draft_block
+    return block.max_drafts if block else 1
 
 
 def relative_head_cost(engine: SequenceEngine) -> float:
@@ -83,7 +99,6 @@ def relative_head_cost(engine: SequenceEngine) -> float:
     mtp_sizes = {name: size for name, size in sizes.items() if name.startswith(f"blk.{model_graph.block_count}.")}
     logits = model_graph.draft_head.logits
     output = next(product.weight for product in reversed(model_graph.graph.products) if product.y is logits)
-    tokens = max(1, engine.compiled_graph.model_graph.draft_block_size - 1)  # that are drafted at once
     own = {**(head_sizes[0] if head_sizes else mtp_sizes), output.name: output.nbytes}
-    looked_up = own.get(EMBEDDING, 0) if output.name != EMBEDDING else 0
-    return (sum(own.values()) - looked_up) / tokens / (sum(sizes.values()) - sum(mtp_sizes.values()))
+    looked_up = sum(own.get(name, 0) for name in LOOKED_UP if name != output.name)
+    return (sum(own.values()) - looked_up) / max_drafts(engine) / (sum(sizes.values()) - sum(mtp_sizes.values()))

@@ -110,7 +110,7 @@ class DraftModel:
         self._pending = []
         while True:
             id = int(logits.argmax())
-            probability = 1 / float(np.exp(logits - logits[id]).sum()) if np.isfinite(logits[id]) else 0.0
+            probability = self._probability(logits, id) if np.isfinite(logits[id]) else 0.0
             if not probability > 0:  # the draft model is bad: a logit is NaN or infinite, or all are -inf
                 self._acceptance.update(is_accepted=False)
                 break
@@ -153,6 +153,10 @@ class DraftModel:
     def _next_logits(self, id: int) -> Logits:
         """Return the logits after one more draft token."""
         return self._logits([id])
+
+    def _probability(self, logits: Logits, id: int) -> float:
+        """Return the probability of a draft token."""
+        return 1 / float(np.exp(logits - logits[id]).sum())
 
     def _pause(self) -> None:
         """Announce that no more draft tokens are needed for now."""

@@ -66,9 +66,10 @@ class KVCache(SequenceCache):
         self._end = max(self._end, position + 1)
         self._set_visible_to_one(position, position, row)
 
-    def set_block_inputs(self, first: int, count: int, row: int) -> None:
+    def set_block_inputs(self, first: int, count: int, row: int, *, causal: bool) -> None:
         self.set_inputs(first, count, row)
-        self._ring.newest.view(np.int32)[row : row + count] = first + count - 1
+        if not causal:
+            self._ring.newest.view(np.int32)[row : row + count] = first + count - 1
 
     def set_query_inputs(self, position: int, row: int) -> None:
         self._set_visible_to_one(position, position - 1, row)

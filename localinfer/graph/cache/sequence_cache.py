@@ -60,9 +60,11 @@ class SequenceCache(ABC):
         """Let the token `row` of the next batch, which has this position, attend to what precedes it. It has no keys
         and values of its own."""
 
-    def set_block_inputs(self, first: int, count: int, row: int) -> None:  # noqa: B027 (only KV caches implement it)
-        """Map uncommitted positions to the tokens from `row` on of the next batch, which attend to each other. Raises
-        OutOfPagesError."""
+    def set_block_inputs(  # noqa: B027 (only KV caches implement it)
+        self, first: int, count: int, row: int, *, causal: bool
+    ) -> None:
+        """Map uncommitted positions to the tokens from `row` on of the next batch, which attend to each other, or if
+        `causal` to those before them. Raises OutOfPagesError."""
 
     def hidden_state(self, position: int) -> NDArray[np.float32] | None:  # noqa: ARG002 (only one cache implements it)
         """Return the final hidden state of the token at a position, or None if it is not stored."""

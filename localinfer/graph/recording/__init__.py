@@ -8,5 +8,5 @@ embeddings, heads, recurrent, experts, altup
 matrix_products    products with weights
 model_graph        the result: a compute graph with its inputs, outputs and caches, for a given context
 draft_head         draft heads: MTP (mtp); in files of their own (separate_heads): EAGLE-3 (eagle3), DFlash (dflash),
-                   assistants of Gemma 4 (gemma4_assistant)
+                   DSpark (dflash, dspark), assistants of Gemma 4 (gemma4_assistant)
 """

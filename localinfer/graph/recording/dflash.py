@@ -6,12 +6,17 @@
     layers like those of Qwen3, with keys and values of the block and, of the tokens before it, of g
     logits of each mask token from norm(x)
 
-The tokens of a block attend to all tokens before it and to each other. When the model evaluates tokens, the head
-computes g, and with it the keys and values of all its layers. A token of the text replaces what a block wrote to its
-position.
+The tokens of a block attend to all tokens before it and to each other, or with causal attention to those before them.
+When the model evaluates tokens, the head computes g, and with it the keys and values of all its layers. A token of the
+text replaces what a block wrote to its position.
+
+DSpark (DeepSeek, 2026) adds a Markov head (`localinfer.graph.recording.dspark`). In most of its heads, each token of a
+block predicts the next one, so that the token of the text counts as well. Its output layer may have a reduced
+vocabulary, as that of an EAGLE-3 head.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +28,8 @@ from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.recording.attention import HeadNorms, LayerAttention
 from localinfer.graph.recording.draft_head import DraftBlockHead, select_draft_rows
-from localinfer.graph.recording.eagle3 import embed, target_layers
+from localinfer.graph.recording.dspark import MARKOV, build_markov_head
+from localinfer.graph.recording.eagle3 import embed, read_token_ids, target_layers
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
 
@@ -60,28 +66,46 @@ def build_dflash_head(head: GraphBuilder, target: GraphBuilder) -> DraftBlockHea
         states = head.norm(head.matmul(features, "fc", head.embedding_length), "enc.output_norm")
         for layer, blk in zip(layers, head.blocks(), strict=True):
             own.attention.store(layer, *keys_and_values(head, states, blk))
-    embed_op = len(graph.ops)
+    embed_op, value_scale = len(graph.ops), head.hparams.positive("attention.value_scale", 1.0)
     y = embed(own, model, head.hparams.positive("embedding_scale", 1.0))
     for layer, blk in zip(layers, head.blocks(), strict=True):
         h = head.norm(y, f"{blk}attn_norm")
         q = head.matmul(h, f"{blk}attn_q", blk.heads.count * blk.heads.key)
         a = own.attention.attend(layer, q, *keys_and_values(head, h, blk))
+        if value_scale != 1:
+            head.scale(a, value_scale)
         add_branch(head, y, BranchOutput(a, "attn_output"), blk)
         f = feed_forward(head, head.norm(y, f"{blk}ffn_norm"), blk, "silu")
         add_branch(head, y, BranchOutput(f, "ffn_down"), blk)
     block_size = min(head.hparams.count("block_size", minimum=2, maximum=MAX_BLOCK), graph.batch)
     draft_rows, drafts = select_draft_rows(graph, y, block_size)
     owner = head if own.tensors.has(f"{own.output_matrix}.weight") else target
-    logits = owner.matmul(head.norm(drafts, "output_norm"), owner.model.output_matrix, model.n_vocab)
-    mask_token = read_mask_token(head, model.n_vocab)
+    states, token_ids = head.norm(drafts, "output_norm"), read_token_ids(own, model.n_vocab)
+    logits = owner.matmul(states, owner.model.output_matrix, model.n_vocab if token_ids is None else len(token_ids))
+    end_op, mask_token = len(graph.ops), read_mask_token(head, model.n_vocab)
+    is_causal = head.hparams.flag("attention.causal", default=False)
+    first_row = 0 if own.tensors.has(MARKOV) and head.hparams.flag("sample_from_anchor", default=True) else 1
+    markov = build_markov_head(head, states, model.n_vocab, logits.n)
     own.reject_unused()
-    return DraftBlockHead(start_op, embed_op, draft_rows, logits, drafts.rows, block_size, mask_token)
+    return DraftBlockHead(
+        start_op,
+        embed_op,
+        end_op,
+        draft_rows,
+        states,
+        logits,
+        drafts.rows,
+        block_size,
+        first_row,
+        mask_token,
+        token_ids,
+        markov,
+        is_causal,
+    )
 
 
 def read_layers(head: GraphBuilder) -> list[LayerAttention]:
-    """Return the attention of each layer. Raises UnsupportedError for a head whose blocks have causal attention."""
-    if head.hparams.flag("attention.causal", default=False):
-        raise head.hparams.unsupported("attention.causal", True)
+    """Return the attention of each layer."""
     specs, layers = with_window(head, AttentionSpec(rope_of_file(head, "halves"), head_norm="before_rope")), []
     for number, (heads, spec) in enumerate(zip(head.model.attention_heads, specs, strict=True)):
         blk = Block(number, heads)
@@ -89,7 +113,10 @@ def read_layers(head: GraphBuilder) -> list[LayerAttention]:
         if spec.rope and spec.rope.n_rot > heads.key:
             what = f"is {spec.rope.n_rot}; heads have {heads.key} values"
             raise head.hparams.error("rope.dimension_count", what)
-        layers.append(LayerAttention(f"{NAME}{blk}", heads, spec, HeadNorms("before_rope", *norms)))
+        sinks = f"{blk}attn_sinks.weight"
+        scores = head.tensors.vector(sinks, heads.count) if head.tensors.has(sinks) else None
+        spec = replace(spec, sinks=scores is not None)
+        layers.append(LayerAttention(f"{NAME}{blk}", heads, spec, HeadNorms("before_rope", *norms), sink_scores=scores))
     return layers
 
 

@@ -1,7 +1,7 @@
 """The draft head of a model: its ops and buffers, and the hidden states that a sequence keeps for it. It is an MTP head
 (`localinfer.graph.recording.mtp`), or has a file of its own: an EAGLE-3 head (`localinfer.graph.recording.eagle3`),
-an assistant of Gemma 4 (`localinfer.graph.recording.gemma4_assistant`), or a DFlash head, which drafts several tokens
-at once (`localinfer.graph.recording.dflash`).
+an assistant of Gemma 4 (`localinfer.graph.recording.gemma4_assistant`), or a DFlash or DSpark head, which drafts
+several tokens at once (`localinfer.graph.recording.dflash`).
 
 For draft tokens, whose hidden states are unknown, the head uses its own states instead. When the model evaluates
 tokens, the head only computes their keys and values, if it has any; the rest is computed when drafting.
@@ -50,20 +50,42 @@ class DraftHead(NamedTuple):
         return result
 
 
+class MarkovHead(NamedTuple):
+    """The ops and buffers of a Markov head: from `start_op` to the end of the graph, for one draft token of a block."""
+
+    start_op: int
+    row: Rows  # the number of these tokens
+    previous: Region  # int32 [1]: the token before it
+    state: Buffer  # the block's state that it is drafted from
+    bias: Buffer  # is added to its logits
+    confidence: Buffer | None  # the logit of the probability that it is accepted, if there is a confidence head
+
+
 class DraftBlockHead(NamedTuple):
     """The ops and buffers of a draft head that drafts a block of tokens at once: a token of the text, and mask tokens
     in the places of those that follow.
 
-    From `start_op` on, ops compute its keys and values of the text's tokens; from `embed_op` on, a draft.
+    From `start_op` on, ops compute its keys and values of the text's tokens; from `embed_op` to `end_op` - 1, a draft.
     """
 
     start_op: int
     embed_op: int
-    draft_rows: Region  # int32 [block_size]: the tokens of the block to draft for, all but the first
+    end_op: int
+    draft_rows: Region  # int32 [block_size]: the tokens of the block that drafts come from, from `first_row` on
+    states: Buffer  # of these tokens, after the last norm
     logits: Buffer  # of these tokens
     n_drafts: Rows  # the number of these tokens
     block_size: int
+    first_row: int  # 1: a mask token predicts the token in its own place; 0: each token predicts the next one
     mask_token: int
+    token_ids: NDArray[np.int64] | None  # the token of each logit; None: all tokens
+    markov: MarkovHead | None
+    is_causal: bool  # whether the tokens of a block attend to those before them only
+
+    @property
+    def max_drafts(self) -> int:
+        """The number of tokens that a block drafts."""
+        return self.block_size - self.first_row
 
     @property
     def attention_op(self) -> int:
@@ -82,7 +104,7 @@ def previous_states(graph: ComputeGraph, states: Buffer) -> tuple[Region, Buffer
 
 def concatenate(graph: ComputeGraph, a: Buffer, b: Buffer) -> Buffer:
     """Concatenate two buffers row by row."""
-    y = graph.buffer(a.n + b.n)
+    y = graph.buffer(a.n + b.n, a.rows)
     for first, x in ((0, a), (a.n, b)):
         graph.op(
             "draft_head.concatenate", COPY_SLICES, x.rows, chunks=(1, 8), x=x, x_first=0, x_step=x.n,

@@ -6,7 +6,7 @@ import numpy as np
 
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import Builder, EmbeddingOperations
-from localinfer.graph.ops.buffers import Buffer, Region
+from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.adapters import EMBEDDINGS
@@ -73,7 +73,8 @@ def look_up_tokens(model: ModelGraph, name: str, factor: float = 1.0) -> Buffer:
 def record_row_lookup(
     model: ModelGraph, name: str, shape: tuple[int, int], row_ids: Region, factor: float = 1.0
 ) -> Buffer:
-    """Record the lookup of the rows `row_ids` of a tensor, times a factor. Return the buffer of the result."""
+    """Record the lookup of a row of a tensor for each token, times a factor: the rows `row_ids`. Return the buffer of
+    the result."""
     x = look_up_rows(model.graph, model.tensors.tensor(name, *shape), row_ids, factor)
     change = model.low_rank(name) if name == EMBEDDINGS else None
     if change is not None:
@@ -82,10 +83,12 @@ def record_row_lookup(
     return x
 
 
-def look_up_rows(graph: ComputeGraph, weight: Tensor, row_ids: Region, factor: float) -> Buffer:
-    """Record the lookup of rows of a matrix, times a factor."""
+def look_up_rows(
+    graph: ComputeGraph, weight: Tensor, row_ids: Region, factor: float = 1.0, rows: Rows | None = None
+) -> Buffer:
+    """Record the lookup of rows of a matrix, times a factor: one for each of `rows` (default: all tokens)."""
     n_rows, n = weight.shape
-    fmt, x, row_bytes = FORMATS[weight.type], graph.buffer(n), weight.nbytes // n_rows
+    fmt, x, row_bytes = FORMATS[weight.type], graph.buffer(n, rows), weight.nbytes // n_rows
     graph.op(
         weight.name.removesuffix(".weight"),
         GET_ROWS.with_kernels(fmt.get_rows_kernel, fmt.get_rows_kernel),

@@ -128,9 +128,9 @@ class ModelGraph(ModelProperties):
         return isinstance(self.draft_head, DraftHead) and self.draft_head.shares_keys
 
     @property
-    def draft_block_size(self) -> int:
-        """The number of tokens of a block that the draft head evaluates at once; 0 if it drafts one token at a time."""
-        return self.draft_head.block_size if isinstance(self.draft_head, DraftBlockHead) else 0
+    def draft_block(self) -> DraftBlockHead | None:
+        """The draft head, if it drafts a block of tokens at once; None if it drafts one token at a time."""
+        return self.draft_head if isinstance(self.draft_head, DraftBlockHead) else None
 
     @property
     def n_vocab(self) -> int:

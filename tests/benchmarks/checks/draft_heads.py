@@ -2,7 +2,7 @@
 forward pass (MTP heads in the model's file).
 
     python tests/benchmarks/checks/draft_heads.py                 # all of them
-    python tests/benchmarks/checks/draft_heads.py hy_v3 step35    # MTP heads of these reference models
+    python tests/benchmarks/checks/draft_heads.py hy_v3 dspark    # the MTP head of a reference model, and another head
 
 Files and the KV cache are in F32. The table has the largest difference between two logits for each head. llama.cpp's C
 API does not export the functions for heads yet, so this program loads them by their mangled C++ names. Needs the
@@ -54,6 +54,7 @@ def mangled_function(name: str, result: Any, *arguments: Any) -> Any:
 
 INT, BOOL = ctypes.c_int32, ctypes.c_bool
 target_layers = mangled_function("_Z28llama_model_target_layer_idsPK11llama_model", ctypes.POINTER(INT), POINTER)
+count_target_layers = mangled_function("_Z30llama_model_target_layer_ids_nPK11llama_model", ctypes.c_uint32, POINTER)
 keep_inputs = mangled_function(
     "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, POINTER, ctypes.c_uint32, BOOL
 )
@@ -72,13 +73,14 @@ process = mangled_function("llama_process", INT, POINTER, ctypes.c_int, POINTER)
 def main() -> None:
     print("| head | model | largest difference |")
     print("|---|---|---|")
-    for name in sys.argv[1:] or sorted({*draft_head_models.NAMES} - {*UNKNOWN}):
+    names = {*sys.argv[1:]} or {*draft_head_models.NAMES, *separate_heads.NAMES} - {*UNKNOWN}
+    for name in sorted(names & {*draft_head_models.NAMES}):
         ids = reference_models.expected(name).ids
         with tempfile.TemporaryDirectory() as folder:
             path = draft_head_models.write_with_mtp_head(name, Path(folder), "F32")
             expected, actual = naive.mtp_logits(naive.Model(open_gguf(path)), ids), mtp_logits_of_llama_cpp(path, ids)
         print(f"| MTP | {name} | {np.abs(actual - expected).max():.1e} |")
-    for name in [] if sys.argv[1:] else sorted({*separate_heads.NAMES} - {*UNKNOWN}):
+    for name in sorted(names & {*separate_heads.NAMES}):
         model = separate_heads.read_description(name)["model"]
         with tempfile.TemporaryDirectory() as folder:
             pair = draft_head_models.write_model_and_head(name, Path(folder))
@@ -89,8 +91,8 @@ def main() -> None:
 def logits_of(name: str, pair: draft_head_models.Pair, ids: list[int]) -> tuple[Floats, Floats]:
     """Return logits of llama.cpp, and those of torch."""
     if name in separate_heads.DFLASH:
-        positions, blocks = separate_heads.expected_blocks(name)
-        return np.stack([by_block(name, pair, ids[: at + 1]) for at in positions]), blocks
+        blocks = separate_heads.expected_blocks(name)
+        return np.stack([by_block(name, pair, ids[: at + 1]) for at in blocks.positions]), with_confidences(blocks)
     expected = separate_heads.expected(name)
     if name in separate_heads.ASSISTANTS:
         return np.stack([by_assistant(pair, ids[: at + 1]) for at in expected.positions]), expected.logits
@@ -111,30 +113,41 @@ def by_assistant(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
 
 def by_eagle3(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
     """Return the head's logits for each token but the first, given the tokens before it."""
-    head, context, features = read_features(pair, ids, 3)
+    head, context, features = read_features(pair, ids)
     run(context, ENCODE, None, features)
     run(context, DECODE, ids[1:], copied(states_of(context), len(ids), C.llama_model_n_embd(head))[:-1])
     return copied(C.llama_get_logits(context), len(ids) - 1, reference_models.N_VOCAB)
 
 
 def by_block(name: str, pair: draft_head_models.Pair, ids: list[int]) -> Floats:
-    """Return the logits of the mask tokens of a block after the last token, which the model has not seen."""
-    config = separate_heads.read_description(name)["config"]
-    own = config["dflash_config"]
-    block = [ids[-1], *[own["mask_token_id"]] * (config["block_size"] - 1)]
-    _, context, features = read_features(pair, ids[:-1], len(own["target_layer_ids"]))
+    """Return the logits of the tokens that a block drafts after the last token, which the model has not seen, and if
+    there is a confidence head the probability that each is accepted, after its logits."""
+    head, context, features = read_features(pair, ids[:-1])
     run(context, DECODE, None, features, has_outputs=False)
-    C.llama_set_causal_attn(context, False)
+    C.llama_set_causal_attn(context, separate_heads.read_description(name)["config"].get("is_causal", False))
+    block = separate_heads.block_input(name, ids[-1])
     run(context, DECODE, block, None, len(ids) - 1)
-    return copied(C.llama_get_logits(context), len(block), reference_models.N_VOCAB)[1:]
+    logits = copied(C.llama_get_logits(context), len(block), reference_models.N_VOCAB)
+    expected = separate_heads.expected_blocks(name)
+    columns = [logits[:, separate_heads.draft_tokens(name)]]
+    if expected.confidences.size:
+        columns.append(copied(states_of(context), len(block), C.llama_model_n_embd(head))[:, :1])
+    return np.concatenate(columns, 1)[len(block) - expected.logits.shape[1] :]
 
 
-def read_features(pair: draft_head_models.Pair, ids: list[int], count: int) -> tuple[Any, Any, Floats]:
-    """Return the head and its context, and the inputs of the `count` layers that it reads."""
+def with_confidences(blocks: separate_heads.ExpectedBlocks) -> Floats:
+    """Return the logits of draft tokens, and after them the probability that each is accepted, if it is known."""
+    if not blocks.confidences.size:
+        return blocks.logits
+    return np.concatenate([blocks.logits, blocks.confidences[..., None]], 2)
+
+
+def read_features(pair: draft_head_models.Pair, ids: list[int]) -> tuple[Any, Any, Floats]:
+    """Return the head and its context, and the inputs of the layers that it reads."""
     model, head = loaded(pair.model), loaded(pair.head)
     whole = context_of(model)
     context = context_of(head, whole)
-    layers = target_layers(head)[:count]
+    layers = target_layers(head)[: count_target_layers(head)]
     for layer in layers:
         keep_inputs(whole, layer, True)
     keep_states(context, True, True)

@@ -1,4 +1,4 @@
-"""Conversion of DFlash heads: what their config.json may say, and what is refused."""
+"""Conversion of DFlash and DSpark heads: what their config.json may say, and what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 import reference_models
 import separate_heads
 from checkpoints import edit_json
+from safetensors.numpy import load_file, save_file
 
 from localinfer.conversion import open_checkpoint
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
@@ -51,6 +52,64 @@ def test_head_without_target(head: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("own", "values", "is_causal"),
+    [({"causal": True}, {}, True), ({"causal": True}, {"is_causal": False}, False), ({}, {"is_causal": True}, True)],
+)
+def test_causal_attention(
+    own: dict[str, Any], values: dict[str, Any], is_causal: bool, head: Path, model: Path
+) -> None:
+    edit(head, {"attention_value_scale": 0.5, **own}, **values)
+    fields = open_checkpoint(head, model).fields
+    assert fields["dflash.attention.causal"].value == is_causal
+    assert fields["dflash.attention.value_scale"].value == np.float32(0.5)
+
+
+def dspark(name: str, folder: Path) -> tuple[Path, Path]:
+    """Write the checkpoints of a DSpark head and of its model."""
+    head = separate_heads.checkpoint(name, folder)
+    return head, reference_models.checkpoint(separate_heads.read_description(name)["model"], folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "has_layers", "from_anchor"), [(None, False, True), (None, True, False), (True, True, True)]
+)
+def test_first_draft_token(given: bool | None, has_layers: bool, from_anchor: bool, tmp_path: Path) -> None:
+    head, model = dspark("dspark", tmp_path)
+    values = {"sample_from_anchor": given, **({"aux_hidden_state_layer_ids": [1]} if has_layers else {})}
+    edit_json(head / "config.json", lambda config: config.update(values))
+    fields = open_checkpoint(head, model).fields
+    assert fields["dflash.sample_from_anchor"].value == from_anchor
+    assert np.frombuffer(fields["dflash.target_layers"].data[-4:], "<i4")[0] == 1
+
+
+def test_output_layer_is_the_models_without_an_own_embedding(tmp_path: Path) -> None:
+    """llama.cpp never writes it, and would take the embedding for it."""
+    head, model = dspark("dspark", tmp_path)
+    tensors, matrix = load_file(head / "model.safetensors"), np.zeros((reference_models.N_VOCAB, 96), np.float32)
+    save_file({**tensors, "lm_head.weight": matrix}, head / "model.safetensors")
+    assert not {"output.weight", "token_embd.weight"} & {*open_checkpoint(head, model).tensors}
+    save_file({**tensors, "lm_head.weight": matrix, "embed_tokens.weight": matrix}, head / "model.safetensors")
+    assert {"output.weight", "token_embd.weight"} <= {*open_checkpoint(head, model).tensors}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "problem"),
+    [
+        ("d2t", "draft_vocab_size: is 160 of 264 tokens; there is no tensor d2t that maps them"),
+        ("markov_head.markov_w2.weight", r"tensor markov_w2\.weight: is missing"),
+        ("markov_head.markov_w1.weight", r"tensor markov_w1\.weight: is missing"),
+    ],
+)
+def test_missing_tensors(lacking: str, problem: str, tmp_path: Path) -> None:
+    head, model = dspark("dspark-reduced", tmp_path)
+    tensors = load_file(head / "model.safetensors")
+    del tensors[lacking]
+    save_file(tensors, head / "model.safetensors")
+    with pytest.raises(LocalInferError, match=problem):
+        open_checkpoint(head, model)
+
+
+@pytest.mark.parametrize(
     ("own", "values", "problem"),
     [
         ({"target_layer_ids": [0, 4]}, {}, r"target_layer_ids: is \[0, 4\]; it must be some of the model's 4 layers"),
@@ -72,8 +131,8 @@ def test_invalid_configuration(
     ("own", "values"),
     [
         ({"selector_rank": 4}, {}),
-        ({"causal": True}, {}),
-        ({}, {"is_causal": True}),
+        ({}, {"markov_head_type": "gated"}),
+        ({}, {"output_multiplier": 2.0}),
         ({}, {"rope_is_neox_style": False}),
     ],
 )

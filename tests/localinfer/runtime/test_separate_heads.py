@@ -11,7 +11,7 @@ import pytest
 import reference_models
 import separate_heads
 from draft_head_models import Pair
-from speculative_helpers import check_draft_head_isolation
+from speculative_helpers import check_draft_head_isolation, draft_of_block
 from tiny import tiny_llama
 
 from localinfer.errors import LocalInferError
@@ -71,12 +71,14 @@ def test_head_continues_its_own_draft(name: str, tmp_path: Path) -> None:
 @each_block
 @pytest.mark.parametrize("batch_size", [2048, 7])
 def test_blocks_match_torch(name: str, batch_size: int, tmp_path: Path) -> None:
-    (positions, blocks), ids = separate_heads.expected_blocks(name), ids_of(name)
+    expected, ids, tokens = separate_heads.expected_blocks(name), ids_of(name), separate_heads.draft_tokens(name)
     with opened(draft_head_models.write_model_and_head(name, tmp_path), parallel=1, batch_size=batch_size) as engine:
-        for position, logits in zip(positions, blocks, strict=True):
+        for position, logits, wanted in zip(expected.positions, expected.logits, expected.confidences, strict=True):
             engine.evaluate(ids[engine.n_past : position])
-            actual = engine.evaluate_draft_block(ids[position], int(position))
-            np.testing.assert_allclose(actual, logits, rtol=0, atol=1e-4)
+            actual, confidences = draft_of_block(engine, ids[position], int(position))
+            np.testing.assert_allclose(actual[:, tokens], logits, rtol=0, atol=1e-4)
+            assert np.isneginf(actual).sum() == len(actual) * (reference_models.N_VOCAB - len(tokens))
+            np.testing.assert_allclose(confidences, wanted, rtol=0, atol=1e-5)
             assert engine.n_past == position
 
 
@@ -86,7 +88,7 @@ def test_blocks_leave_no_trace(name: str, tmp_path: Path) -> None:
     ids = ids_of(name)
     with opened(draft_head_models.write_model_and_head(name, tmp_path, "Q8_0")) as engine:
         engine.evaluate(ids[:43])
-        expected = engine.evaluate_draft_block(ids[43], 43)
+        expected = draft_of_block(engine, ids[43], 43)
         engine.reset()
         engine.evaluate(ids[:40])
         engine.evaluate_draft_block(7, 40)
@@ -97,7 +99,8 @@ def test_blocks_leave_no_trace(name: str, tmp_path: Path) -> None:
         other = engine.runner.new_sequence()
         engine.runner.evaluate_segments([Segment(other, np.array(ids[:20], np.int32))])
         engine.runner.evaluate_draft_block(other, 5, 20)
-        np.testing.assert_array_equal(engine.evaluate_draft_block(ids[43], 43), expected)
+        for actual, alone in zip(draft_of_block(engine, ids[43], 43), expected, strict=True):
+            np.testing.assert_array_equal(actual, alone)
 
 
 def test_block_ends_with_the_context(tmp_path: Path) -> None:
@@ -105,13 +108,13 @@ def test_block_ends_with_the_context(tmp_path: Path) -> None:
     pair, ids = draft_head_models.write_model_and_head("dflash-window", tmp_path, "Q8_0"), ids_of("dflash-window")
     with opened(pair, ctx_size=64) as engine:
         engine.evaluate(ids[:61])
-        assert len(engine.evaluate_draft_block(ids[61], 61)) == 2
+        assert len(engine.evaluate_draft_block(ids[61], 61).logits) == 2
     with opened(pair, ctx_size=64, ctx_policy="ring") as engine:
         for id in ids[:90]:
             engine.evaluate([id])
         block = engine.evaluate_draft_block(ids[90], 90)
-        assert len(block) == 4
-        assert np.isfinite(block).all()
+        assert len(block.logits) == 4
+        assert np.isfinite(block.logits).all()
 
 
 @one_of_each_kind
@@ -176,7 +179,6 @@ def changed(path: Path, fields: dict[str, Field]) -> Path:
         ("dflash", {"target_layers": Field.numbers(np.array([1, 5]))}, "has 5; the model has 4 layers"),
         ("dflash", {"target_layers": Field.numbers(np.array([1]))}, "tensor fc.weight: "),
         ("dflash", {"block_size": Field.uint32(1)}, "block_size: is 1; it must be 2 to 256"),
-        ("dflash", {"attention.causal": Field.flag(True)}, "attention.causal: True is not supported"),
         ("dflash", {"selector_rank": Field.uint32(8)}, "selector_rank: 8 is not supported by the dflash architecture"),
     ],
 )

@@ -34,7 +34,12 @@ EXACT = Options(ctx_size=128, threads=1, precision="high")
 OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["glm4moe", "qwen35", "eagle3", "gemma4-assistant", "dflash", "dflash-window"])
+MODELS_WITH_HEADS = [
+    "glm4moe", "qwen35", "eagle3", "gemma4-assistant", "dflash", "dflash-window", "dspark", "dspark-reduced",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=MODELS_WITH_HEADS)
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return a model with a head, or the two files of a pair."""
     folder = tmp_path_factory.mktemp("model")
@@ -85,12 +90,14 @@ def test_concurrent_text_is_the_same(model: Model) -> None:
     assert sum(result.stats.drafted_tokens for result in results) > 0
 
 
+MARKOV = "markov_head.markov_w{}.weight"
 STEPS = 2  # draft tokens of each draft that a head learns
 
 
-@pytest.mark.parametrize("name", ["gemma4-assistant", "dflash"])
+@pytest.mark.parametrize("name", ["gemma4-assistant", "dflash", "dspark"])
 def test_drafts_of_a_head_that_knows_the_text_are_accepted(name: str, tmp_path: Path, free_drafts: None) -> None:
-    """The output layer is fitted to the states after each token of the text, which are the logits of an identity."""
+    """The output layer is fitted to the states after each token of the text, which are the logits of an identity. So is
+    the Markov head of DSpark, to its rows of the tokens before."""
     target = reference_models.checkpoint(separate_heads.read_description(name)["model"], tmp_path)
     model, head = as_type(target, tmp_path / "model.gguf", "F32"), separate_heads.checkpoint(name, tmp_path)
     options: dict[str, Any] = {"n_predict": 30, "ignore_eos": True, "temp": 0}
@@ -103,21 +110,31 @@ def test_drafts_of_a_head_that_knows_the_text_are_accepted(name: str, tmp_path: 
     with contextlib.closing(Engine.load(open_gguf(model), EXACT, draft_head=open_gguf(file))) as engine:
         states = [each for at in range(first, len(text) - STEPS) for each in states_after(engine, text, at)]
     following = [text[at + step] for at in range(first, len(text) - STEPS) for step in range(1, STEPS + 1)]
-    wanted = np.eye(reference_models.N_VOCAB)[following]
-    fitted = np.linalg.lstsq(np.array(states)[:, :size].astype(np.float64), wanted, rcond=1e-6)[0].T
+    wanted, inputs = np.eye(reference_models.N_VOCAB)[following], np.array(states)[:, :size].astype(np.float64)
+    if name == "dspark":
+        before = [text[at + step] for at in range(first, len(text) - STEPS) for step in range(STEPS)]
+        inputs = np.hstack([inputs, separate_heads.weights(name)[MARKOV.format(1)][before]])
+    fitted = np.linalg.lstsq(inputs, wanted, rcond=1e-6)[0].T
     file = with_output(head, fitted.astype(np.float32), target)
     with localinfer.load(model, spec_draft_model=str(file), ctx_size=128, threads=1, precision="high") as opened:
-        result = generate(opened, spec_type=f"draft-{'dflash' if name == 'dflash' else 'mtp'}", spec_draft_n_max=STEPS,
-                          **options)  # fmt: skip
+        options["spec_type"] = "draft-mtp" if name == "gemma4-assistant" else f"draft-{name}"
+        result = generate(opened, spec_draft_n_max=STEPS, **options)
     assert result.tokens == alone.tokens
     assert len({*alone.tokens}) > 3
     assert result.stats.accepted_tokens > len(text) / 3
 
 
 def with_output(head: Path, matrix: NDArray[np.float32], target: Path) -> Path:
-    """Convert a head with this output layer, which is the embedding of an assistant of Gemma 4."""
-    tensors = load_file(head / "model.safetensors")
+    """Convert a head with this output layer, which is the embedding of an assistant of Gemma 4. That of DSpark has its
+    own output layer beside an own embedding only, and columns of its Markov head behind those of its states."""
+    tensors, of_target = load_file(head / "model.safetensors"), load_file(target / "model.safetensors")
     name = "model.embed_tokens.weight" if "model.embed_tokens.weight" in tensors else "lm_head.weight"
+    if MARKOV.format(2) in tensors:
+        n = tensors["norm.weight"].size
+        tensors["embed_tokens.weight"] = of_target["model.embed_tokens.weight"]
+        if matrix.shape[1] > n:
+            tensors[MARKOV.format(2)] = np.ascontiguousarray(matrix[:, n:])
+        matrix = matrix[:, :n]
     save_file({**tensors, name: np.ascontiguousarray(matrix)}, head / "model.safetensors")
     out = head / "head.gguf"
     out.unlink(missing_ok=True)
@@ -125,10 +142,10 @@ def with_output(head: Path, matrix: NDArray[np.float32], target: Path) -> Path:
 
 
 def states_after(engine: Engine, text: list[int], at: int) -> list[NDArray[np.float32]]:
-    """Return the logits of the draft tokens after the token at a position."""
+    """Return the states, or the logits of an identity, of the draft tokens after the token at a position."""
     engine.evaluate(text[engine.n_past : at])
-    if engine.compiled_graph.model_graph.draft_block_size:
-        return list(engine.evaluate_draft_block(text[at], at)[:STEPS])
+    if engine.compiled_graph.model_graph.draft_block:
+        return list(engine.evaluate_draft_block(text[at], at).states[:STEPS])
     states, before = [], None
     for step in range(STEPS):
         logits, before = engine.evaluate_draft_head(text[at + step], at, before)
@@ -136,13 +153,30 @@ def states_after(engine: Engine, text: list[int], at: int) -> list[NDArray[np.fl
     return states
 
 
+@pytest.mark.parametrize(("bias", "is_drafted"), [(-30.0, False), (30.0, True)])
+def test_confidence_head_decides_how_much_is_drafted(
+    bias: float, is_drafted: bool, tmp_path: Path, free_drafts: None
+) -> None:
+    """The probabilities of the tokens themselves are all below the minimum."""
+    pair = draft_head_models.write_model_and_head("dspark", tmp_path, "Q8_0")
+    overwrite(pair.head, "conf_proj.bias", bias)
+    options: dict[str, Any] = {**OPTIONS, "temp": 0, "spec_type": "draft-dspark", "spec_draft_p_min": 0.5}
+    with localinfer.load(pair.model, spec_draft_model=str(pair.head), ctx_size=128, threads=1) as model:
+        assert (generate(model, **options).stats.drafted_tokens > 0) == is_drafted
+
+
+def overwrite(path: Path, name: str, value: float) -> None:
+    """Set all values of a tensor of F32."""
+    tensor = open_gguf(path).tensors[name]
+    with path.open("r+b") as file:
+        file.seek(tensor.offset)
+        file.write(np.full(tensor.shape, value, np.float32).tobytes())
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_bad_head_only_stops_drafting(value: float, tmp_path: Path, free_drafts: None) -> None:
     pair = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0")
-    norm = open_gguf(pair.head).tensors["output_norm.weight"]
-    with pair.head.open("r+b") as file:
-        file.seek(norm.offset)
-        file.write(np.full(norm.shape, value, np.float32).tobytes())
+    overwrite(pair.head, "output_norm.weight", value)
     options: dict[str, Any] = {**OPTIONS, "temp": 0}
     with localinfer.load(pair.model, spec_draft_model=str(pair.head), ctx_size=128, threads=1) as model:
         alone = generate(model, spec_type="none", **options)
@@ -188,6 +222,9 @@ def test_spec_type_must_match_the_head(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^spec_type draft-eagle3: .* is a draft model; use draft-simple$"):
         localinfer.load(tiny_llama(tmp_path / "m.gguf"), spec_draft_model=str(draft), spec_type="draft-eagle3")
     localinfer.load(pair.model, spec_draft_model=str(pair.head), spec_type="none").close()
+    spark = draft_head_models.write_model_and_head("dspark", tmp_path / "dspark")
+    with pytest.raises(UsageError, match=r"dspark\.gguf is a draft head; use draft-dspark$"):
+        localinfer.load(spark.model, spec_draft_model=str(spark.head), spec_type="draft-simple")
 
 
 def test_head_must_have_the_same_vocabulary(tmp_path: Path) -> None:
