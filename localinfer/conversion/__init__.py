@@ -95,7 +95,9 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
         **sentence_transformers.dense_fields(folder, architecture.name),
         **sentence_transformers.prompt_fields(folder),
         **vocabulary.fields(tokens, numbers.n_vocab),
-        **special_tokens.fields(tokenizer_folder, tokens, numbers.n_vocab, architecture.end_of_turn),
+        **special_tokens.fields(
+            tokenizer_folder, tokens, numbers.n_vocab, architecture.end_of_turn, architecture.chat_template
+        ),
         **(dflash.token_fields(config, numbers.n_vocab) if architecture.name == DFLASH else {}),
         **architecture.own_fields,
         **(rerankers.fields(reranker) if reranker else {}),

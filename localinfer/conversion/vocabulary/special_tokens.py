@@ -6,6 +6,7 @@ generation_config.json as ids. The first file that has one is used.
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,14 @@ NAMES = {
 END_OF_MESSAGE = "<|eom_id|>"  # the model waits for a tool result
 TEMPLATE = "tokenizer.chat_template"
 MORE_TEMPLATES = "additional_chat_templates"
+TEMPLATES = Path(__file__).parents[1] / "chat_templates"
 
 
-def fields(folder: CheckpointFolder, tokens: TokenList, n_vocab: int, end_of_turn: str = "") -> dict[str, Field]:
+def fields(
+    folder: CheckpointFolder, tokens: TokenList, n_vocab: int, end_of_turn: str = "", chat_template: str = ""
+) -> dict[str, Field]:
     """Return all keys about special tokens, and the chat template. `end_of_turn` is the text of the token that ends a
-    turn, where checkpoints do not state it."""
+    turn, and `chat_template` the name of a template of this package, where checkpoints have none."""
     ids = special_ids(folder, tokens, n_vocab)
     if end_of_turn and (id := tokens.ids_by_text().get(end_of_turn)) is not None:
         ids["eot"] = id
@@ -59,7 +63,7 @@ def fields(folder: CheckpointFolder, tokens: TokenList, n_vocab: int, end_of_tur
     adds_separator = adds_pair_separator(folder)
     if adds_separator is not None:
         found["tokenizer.ggml.add_sep_token"] = Field.flag(adds_separator)
-    return found | suppressed_tokens(folder, n_vocab) | template_fields(folder)
+    return found | suppressed_tokens(folder, n_vocab) | template_fields(folder, chat_template)
 
 
 def special_ids(folder: CheckpointFolder, tokens: TokenList, n_vocab: int) -> dict[str, int]:
@@ -204,9 +208,12 @@ def pair_text(step: JsonObject, key: str) -> str:
 # --- the chat template ---
 
 
-def template_fields(folder: CheckpointFolder) -> dict[str, Field]:
-    """Return the default chat template, and others by name."""
+def template_fields(folder: CheckpointFolder, usual: str = "") -> dict[str, Field]:
+    """Return the default chat template, and others by name. Without any, it is the one named `usual` in this
+    package."""
     by_name = read_templates(folder)
+    if usual and not by_name:
+        by_name = {"default": (TEMPLATES / f"{usual}.jinja").read_text("utf-8")}
     fields = {f"{TEMPLATE}.{name}": Field.text(text) for name, text in by_name.items() if name != "default"}
     if fields:
         fields[f"{TEMPLATE}s"] = Field.texts([name for name in by_name if name != "default"])
