@@ -1,5 +1,6 @@
 """Sequences of a batch get the bits of sequences alone where layers have more than keys and values: states that decay
-by channel, keys of an indexer, compressed positions, and adapters that tokens switch on."""
+by channel, residual streams of earlier layers, keys of an indexer, compressed positions, and adapters that tokens switch
+on."""
 
 from contextlib import closing
 from pathlib import Path
@@ -17,8 +18,7 @@ from localinfer.runtime.engine import Engine
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["deepseek4", "glm-dsa-shared", "glm5-next-wide", "graniteswitch", "kimi-linear-wide", "minimax-m3-wide"],
+    "name", ["deepseek4", "glm-dsa-shared", "glm5-next-wide", "graniteswitch", "kimi-k3-wide", "minimax-m3-wide"]
 )
 def test_sequences_of_a_batch_have_the_bits_of_sequences_alone(name: str, tmp_path: Path) -> None:
     path, ids = tmp_path / "model.gguf", reference_models.expected(name).ids
