@@ -140,11 +140,18 @@ def test_mamba_layers_of_plamo2_may_have_no_heads_of_queries(file: File) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [("block_size", 8, "8, which is below 16, is not supported"), ("local_blocks", 4, "at most 3 blocks are chosen")],
+    ("name", "key", "value", "problem"),
+    [
+        ("minimax-m3", "block_size", 8, "8, which is below 16, is not supported"),
+        ("minimax-m3", "local_blocks", 4, "at most 3 blocks are chosen"),
+        ("glm5-next", "kpool", 1, "is 1; it must be 2 to 65536"),
+        ("glm5-next", "top_k", 15, "is 15; it must be a multiple of 4, the kpool"),
+        ("glm5-next", "kpool_select_tail", False, "false is not supported"),
+        ("glm5-next", "types", np.zeros(3, bool), "is false for layer 1, which has no layer with attention before it"),
+    ],
 )
-def test_blocks_of_sparse_attention_are_checked(key: str, value: int, problem: str, file: File) -> None:
-    f, whole_key = open_gguf(file("minimax-m3", "F32")), f"minimax-m3.attention.indexer.{key}"
+def test_indexers_are_checked(name: str, key: str, value: object, problem: str, file: File) -> None:
+    f, whole_key = open_gguf(file(name, "F32")), f"{name}.attention.indexer.{key}"
     with pytest.raises(LocalInferError, match=problem):
         naive.forward(naive.Model(replace(f, metadata={**f.metadata, whole_key: value})), [1])
 

@@ -559,6 +559,42 @@ def test_unsupported_config_values(name: str, changes: dict[str, Any], line: str
     assert line in str(refusal(folder))
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"index_kpool": 1}, "index_kpool: is 1; it must be at least 2, and divide 16, the index_topk"),
+        ({"index_topk": 18}, "index_kpool: is 4; it must be at least 2, and divide 18, the index_topk"),
+        ({"indexer_types": ["full"]}, "indexer_types: must be full or shared, 3 in all"),
+        ({"index_kpool_always_select_tail": False}, "index_kpool_always_select_tail: False is not supported"),
+        ({"qk_rope_head_dim": 32}, "qk_rope_head_dim: 32 is not supported"),
+        ({"linear_attn_config": {"gate_lower_bound": 1.0}}, "linear_lower_bound: is 1; it must be below 0, and at"),
+    ],
+)
+def test_unsupported_config_values_of_glm5_next(changes: dict[str, Any], line: str, tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("glm5-next", tmp_path)
+    edit_json(folder / "config.json", lambda config: merge(config["text_config"], changes))
+    assert line in str(refusal(folder))
+
+
+def merge(values: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Change values, and those of objects in them."""
+    for key, value in changes.items():
+        values[key] = values[key] | value if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize(
+    ("kda", "bound"),
+    [({"gate_lower_bound": -3.0}, -3.0), ({"gate_lower_bound": None}, -5.0),
+     ({"gate_lower_bound": None, "safe_gate": False}, None)],
+)  # fmt: skip
+def test_decays_of_glm5_next_have_a_limit_unless_it_says_that_they_have_none(
+    kda: dict[str, Any], bound: float | None, tmp_path: Path
+) -> None:
+    folder = reference_models.checkpoint("glm5-next", tmp_path)
+    edit_json(folder / "config.json", lambda config: merge(config["text_config"], {"linear_attn_config": kda}))
+    assert keys_of(open_checkpoint(folder)).get("kda.gate_lower_bound") == bound
+
+
 @pytest.mark.parametrize("infinity", [float("inf"), {"__float__": "Infinity"}, {"__float__": float("inf")}])
 def test_time_step_limit(infinity: Any, tmp_path: Path) -> None:
     """Infinity is not valid JSON, but configurations use it; other numbers must be finite. Limits are unsupported."""
