@@ -1,4 +1,4 @@
-"""DeepSeek-V4: texts with many runs of each kind, and files that are refused."""
+"""DeepSeek-V4 and GLM-5-Next: texts with many runs of each kind, and files that are refused."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -20,15 +20,19 @@ IDS = np.random.default_rng(2).integers(0, 256, 300).tolist()
 TABLE = "blk.0.ffn_gate_tid2eid.weight"
 
 
+BOTH = pytest.mark.parametrize("file", ["deepseek4", "glm5-next"], indirect=True)
+
+
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> GGUF:
-    folder = tmp_path_factory.mktemp("model")
-    return open_gguf(checkpoints.as_f32(reference_models.checkpoint("deepseek4", folder), folder / "model.gguf"))
+def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> GGUF:
+    folder, name = tmp_path_factory.mktemp("model"), getattr(request, "param", "deepseek4")
+    return open_gguf(checkpoints.as_f32(reference_models.checkpoint(name, folder), folder / "model.gguf"))
 
 
+@BOTH
 def test_runs_of_128_and_more_pages_than_one(file: GGUF) -> None:
-    """75 runs of 4 positions are more than a page has entries, two of 128 are complete, and the window of 24 positions
-    wraps around in batches of 16."""
+    """75 runs of 4 positions are more than a page has entries, two of 128 of DeepSeek-V4 are complete, and its window
+    of 24 positions wraps around in batches of 16."""
     model = naive.Model(file)
     model.ctx_size = EXACT.ctx_size
     expected = naive.forward(model, IDS)
@@ -69,6 +73,7 @@ def test_a_table_of_experts_has_numbers_of_experts(number: int, file: GGUF) -> N
         Engine.load(replace(file, tensors=tensors), EXACT)
 
 
+@BOTH
 def test_a_context_shift_is_refused(file: GGUF) -> None:
     with pytest.raises(UnsupportedError, match="compressed attention with ctx_policy ring is not supported"):
         Engine.load(file, replace(EXACT, ctx_policy="ring"))
