@@ -207,8 +207,8 @@ class Builder(ABC, Generic[X]):
 
     @abstractmethod
     def select_runs(self, blk: Block, q: X, k: X, weights: X, run: int, top_k: int) -> None:
-        """Choose likewise the positions of runs, `run` each, whose keys `recurrent.compress` returns: the `top_k` runs
-        with the largest scores, and the positions after the last whole run."""
+        """Choose runs of `run` adjacent positions likewise, whose keys `recurrent.compress` returns: the `top_k` with
+        the largest scores. The positions after the last whole run are always chosen."""
 
     @abstractmethod
     def select_blocks(self, blk: Block, q: X, k: X, rope: Rope, blocks: BlockChoice) -> None:

@@ -59,7 +59,7 @@ def index_sizes(g: Builder[X]) -> Iterator[int]:
 def index_heads(
     g: Builder[X], blk: Block, h: X, narrow: X, shape: tuple[int, int], key_eps: float
 ) -> tuple[X, X, X]:
-    """Return the queries of the indexer, of a shape (heads, size), its key, and the weights of its heads."""
+    """Return the queries of the indexer's heads, whose number and size are `shape`, the key, and the heads' weights."""
     heads, size = shape
     k = g.norm(g.matmul(h, f"{blk}indexer.attn_k", size), f"{blk}indexer.k_norm", layer_norm_eps=key_eps)
     return g.matmul(narrow, f"{blk}indexer.attn_q_b", heads * size), k, g.matmul(h, f"{blk}indexer.proj", heads)
