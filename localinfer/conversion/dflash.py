@@ -110,7 +110,7 @@ def model_tensors(config: JsonObject, hp: HParams, stored: Mapping[str, StoredTe
 
 def name_in_head(name: str) -> str:
     """Return the name of a tensor: of layers with "model.", of others without."""
-    name = name.removeprefix("model.")
+    name = name.removeprefix("model.").replace("confidence_proj.", "confidence_head.proj.")
     return f"model.{name}" if name.startswith("layers.") else name
 
 

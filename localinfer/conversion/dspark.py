@@ -14,6 +14,7 @@ from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.eagle3 import NESTED
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
+from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import MAXIMA
 
@@ -51,3 +52,21 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
     """Return the metadata of a DFlash head, and that of DSpark."""
     own = {key: Field.flag(config.get(key, bool)) for key in (ANCHOR, HAS_CONFIDENCE)}
     return {**dflash.metadata(config, hp), **own}
+
+
+def gemma4_keys(config: JsonObject) -> dict[str, Any]:
+    """Return the values of a head for Gemma 4, whose layers are those with full attention, under the usual keys."""
+    count = config.get("num_hidden_layers", int)
+    if config.get("layer_types", list) != ["full_attention"] * count:
+        raise config.error("layer_types", "must be full_attention for all layers", UnsupportedError)
+    return adapted_keys(config) | {
+        "head_dim": config.get("global_head_dim", int),
+        "num_key_value_heads": config.get("num_global_key_value_heads", int),
+        dflash.SCALE: config.positive_int("hidden_size", MAXIMA["embedding_length"]) ** 0.5,
+    }
+
+
+def gemma4_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return the metadata of a head for Gemma 4, whose scores are not scaled."""
+    activation = Field.text(config.get("hidden_act", str))
+    return {**metadata(config, hp), "attention.scale": Field.float32(1.0), "hidden_activation": activation}

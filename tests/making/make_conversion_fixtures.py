@@ -57,7 +57,7 @@ def converted(name: str) -> dict[str, Any] | str:
         checkpoint = separate_heads.checkpoint(name, Path(folder)) if is_separate else target
         out = Path(folder) / "model.gguf"
         values = with_older_keys(ModelBase.load_hparams(checkpoint, False))
-        if values["model_type"] in CHANGED:
+        if values["model_type"] in CHANGED or name in separate_heads.DFLASH:
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         if values["architectures"] == ["LlavaNextForConditionalGeneration"]:  # whose text model it wants by itself
             values["architectures"] = ["GraniteForCausalLM"]

@@ -65,8 +65,25 @@ HEADS: dict[str, tuple[str, list[int], dict[str, Any]]] = {  # the model, positi
             },
         },
     ),
+    "dspark-gemma4": (
+        "gemma4-dense", [33],
+        {
+            "architectures": ["Gemma4DSparkModel"], "model_type": "gemma4_text", "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "num_global_key_value_heads": 1,
+            "global_head_dim": 64, "attention_k_eq_v": True, "attention_bias": False, "enable_moe_block": False,
+            "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "intermediate_size": 128, "block_size": 4,
+            "layer_types": ["full_attention"] * 2, "tie_word_embeddings": True, "mask_token_id": 4,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0,
+                },
+            },
+            "target_layer_ids": [1, 3], "markov_rank": 32,
+        },
+    ),
 }  # fmt: skip
-HAS_CONFIDENCE, HAS_SINKS = ("dspark",), ("dspark-reduced",)
+HAS_CONFIDENCE, HAS_SINKS = ("dspark", "dspark-gemma4"), ("dspark-reduced",)
+GEMMA4 = ("dspark-gemma4",)
 
 
 def main() -> None:
@@ -115,9 +132,14 @@ def config_of(name: str, values: dict[str, Any]) -> Any:
     own = {"mask_token_id": values.get("mask_token_id"), "target_layer_ids": layers}
     further = {
         "dflash_config": own, "draft_vocab_size": None, "markov_rank": 0, "has_sinks": name in HAS_SINKS,
-        "has_confidence": name in HAS_CONFIDENCE, "confidence_bias": True,
+        "has_confidence": name in HAS_CONFIDENCE, "confidence_bias": True, "is_gemma4": name in GEMMA4,
         "first_row": int("markov_rank" not in values or "transformer_layer_config" in values),
     }  # fmt: skip
+    if name in GEMMA4:
+        nested |= {
+            "head_dim": nested["global_head_dim"], "num_key_value_heads": nested["num_global_key_value_heads"],
+            "hidden_act": nested["hidden_activation"], "rope_parameters": nested["rope_parameters"]["full_attention"],
+        }  # fmt: skip
     return transformers.Qwen3Config(**further | nested)
 
 

@@ -7,7 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm, Qwen3RotaryEmbedding, rotate_half
+from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, rotate_half
+
+
+class Norm(nn.Module):
+    """RMSNorm, in the precision of its input."""
+
+    def __init__(self, n: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(n)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalized(x, self.eps) * self.weight
+
+
+def normalized(x: Tensor, eps: float) -> Tensor:
+    return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
 
 
 class Attention(nn.Module):
@@ -18,42 +33,65 @@ class Attention(nn.Module):
         n, self.head, self.window = config.hidden_size, config.head_dim, window
         queries, keys = config.num_attention_heads * self.head, config.num_key_value_heads * self.head
         self.q_proj, self.k_proj = nn.Linear(n, queries, bias=False), nn.Linear(n, keys, bias=False)
-        self.v_proj, self.o_proj = nn.Linear(n, keys, bias=False), nn.Linear(queries, n, bias=False)
-        self.q_norm, self.k_norm = (Qwen3RMSNorm(self.head, config.rms_norm_eps) for _ in "qk")
-        self.rotary, self.causal = Qwen3RotaryEmbedding(config), getattr(config, "is_causal", False)
+        self.v_proj = None if config.is_gemma4 else nn.Linear(n, keys, bias=False)
+        self.o_proj = nn.Linear(queries, n, bias=False)
+        self.q_norm, self.k_norm = (Norm(self.head, config.rms_norm_eps) for _ in "qk")
+        self.causal, self.eps = getattr(config, "is_causal", False), config.rms_norm_eps
         self.value_scale = config.dflash_config.get("attention_value_scale", 1.0)
+        self.scale = 1.0 if config.is_gemma4 else self.head**-0.5
         self.sinks = nn.Parameter(torch.zeros(config.num_attention_heads)) if config.has_sinks else None
+        rope, pairs = config.rope_parameters, torch.arange(self.head // 2, dtype=torch.float64)
+        self.frequencies = rope["rope_theta"] ** (-2 * pairs / self.head)
+        self.frequencies[int(rope.get("partial_rotary_factor", 1.0) * len(pairs)) :] = 0
 
     def forward(self, x: Tensor, states: Tensor) -> Tensor:
         both = torch.cat([states, x])
-        products = self.q_proj(x), self.k_proj(both), self.v_proj(both)
-        q, k, v = (each.unflatten(1, (-1, self.head)) for each in products)
+        q, k = (each.unflatten(1, (-1, self.head)) for each in (self.q_proj(x), self.k_proj(both)))
+        v = self.v_proj(both).unflatten(1, (-1, self.head)) if self.v_proj else normalized(k, self.eps)
         q, k, v = (each.transpose(0, 1) for each in (self.q_norm(q), self.k_norm(k), v))
         positions = torch.arange(len(both))
-        cos, sin = (each[0] for each in self.rotary(v, positions[None]))
         own = positions[len(states) :]
-        q, k = q * cos[own] + rotate_half(q) * sin[own], k * cos + rotate_half(k) * sin
+        q, k = self.rotate(q, own), self.rotate(k, positions)
         seen = own[:, None] - positions < (self.window or len(both))
         if self.causal:
             seen = seen & (positions <= own[:, None])
         k, v = (each.repeat_interleave(len(q) // len(k), 0) for each in (k, v))
-        scores = (q @ k.transpose(1, 2) * self.head**-0.5).masked_fill(~seen, -torch.inf)
+        scores = (q @ k.transpose(1, 2) * self.scale).masked_fill(~seen, -torch.inf)
         if self.sinks is not None:
             scores = torch.cat([scores, self.sinks[:, None, None].expand(-1, len(x), 1)], 2)
         observed = scores.softmax(2)[..., : len(both)] @ v * self.value_scale
         return self.o_proj(observed.transpose(0, 1).flatten(1))
 
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        angles = (positions[:, None] * self.frequencies).tile(2)
+        return x * angles.cos() + rotate_half(x) * angles.sin()
+
 
 class Layer(nn.Module):
     def __init__(self, config: Any, window: int) -> None:
         super().__init__()
-        self.input_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
         self.self_attn, self.mlp = Attention(config, window), Qwen3MLP(config)
 
     def forward(self, x: Tensor, states: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), states)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Gemma4Layer(Layer):
+    """A layer with norms after its branches, too, and a factor."""
+
+    def __init__(self, config: Any, window: int) -> None:
+        super().__init__(config, window)
+        self.pre_feedforward_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
+        self.post_feedforward_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
+        self.layer_scalar = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, states: Tensor) -> Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), states))
+        x = x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        return x * self.layer_scalar
 
 
 class MarkovHead(nn.Module):
@@ -81,9 +119,10 @@ class Head(nn.Module):
         n, eps = config.hidden_size, config.rms_norm_eps
         kinds = config.layer_types or ["full_attention"] * config.num_hidden_layers
         windows = [config.sliding_window if each == "sliding_attention" else 0 for each in kinds]
-        self.layers = nn.ModuleList(Layer(config, window) for window in windows)
+        kind = Gemma4Layer if config.is_gemma4 else Layer
+        self.layers = nn.ModuleList(kind(config, window) for window in windows)
         self.fc = nn.Linear(len(config.dflash_config["target_layer_ids"]) * n, n, bias=False)
-        self.hidden_norm, self.norm = Qwen3RMSNorm(n, eps), Qwen3RMSNorm(n, eps)
+        self.hidden_norm, self.norm = Norm(n, eps), Norm(n, eps)
         if config.markov_rank:
             self.markov_head = MarkovHead(config)
         if config.has_confidence:

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 from localinfer.conversion import dflash, dspark, eagle3
 from localinfer.conversion.architecture import Architecture
-from localinfer.conversion.architectures.common import GATED_FFN, HEAD_NORMS, INTERLEAVED_ROPE, PRE_NORMS, SEPARATE_QKV
+from localinfer.conversion.architectures.common import (
+    GATED_FFN,
+    HEAD_NORMS,
+    INTERLEAVED_ROPE,
+    POST_NORMS,
+    PRE_NORMS,
+    SEPARATE_QKV,
+)
 
 EAGLE3 = Architecture(
     name="eagle3",
@@ -77,7 +84,24 @@ DSPARK = replace(
     read_hparams=dspark.add_sizes,
     metadata=dspark.metadata,
 )
+DSPARK_GEMMA4 = replace(
+    DSPARK,
+    name_map_architecture="gemma4",
+    layer_tensors=(*PRE_NORMS, *POST_NORMS, "attn_q", "attn_k", "attn_output", *HEAD_NORMS, *GATED_FFN),
+    optional_layer_tensors=("layer_output_scale",),
+    activations=("gelu_pytorch_tanh",),
+    adapted_keys=dspark.gemma4_keys,
+    metadata=dspark.gemma4_metadata,
+    required_values={"attention_k_eq_v": True, "attention_bias": False, "enable_moe_block": False},
+    defaults={
+        **DSPARK.defaults,
+        "hidden_act": "gelu_pytorch_tanh",
+        "attention_k_eq_v": False,
+        "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+    },
+)
 BY_CLASS = {
+    "Gemma4DSparkModel": DSPARK_GEMMA4,
     "DFlashDraftModel": DFLASH,
     "Qwen3DSparkModel": DSPARK,
     "DSparkDraftModel": DSPARK,

@@ -3,7 +3,7 @@
     features = inputs of some layers of the model, concatenated
     g = norm(fc . features)
     block = embeddings of the last token and of mask tokens in the places of the tokens after it
-    layers like those of Qwen3, with keys and values of the block and, of the tokens before it, of g
+    layers like those of Qwen3 (or Gemma 4), with keys and values of the block and, of the tokens before it, of g
     logits of each mask token from norm(x)
 
 The tokens of a block attend to all tokens before it and to each other, or with causal attention to those before them.
@@ -21,8 +21,8 @@ from dataclasses import replace
 import numpy as np
 
 from localinfer.graph.attention import rope_of_file, with_window
-from localinfer.graph.decoder import BranchOutput, add_branch
-from localinfer.graph.feed_forward import feed_forward
+from localinfer.graph.decoder import POST_NORMS, BranchOutput, add_branch
+from localinfer.graph.feed_forward import feed_forward, read_activation
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.model_properties import Block
@@ -66,17 +66,10 @@ def build_dflash_head(head: GraphBuilder, target: GraphBuilder) -> DraftBlockHea
         states = head.norm(head.matmul(features, "fc", head.embedding_length), "enc.output_norm")
         for layer, blk in zip(layers, head.blocks(), strict=True):
             own.attention.store(layer, *keys_and_values(head, states, blk))
-    embed_op, value_scale = len(graph.ops), head.hparams.positive("attention.value_scale", 1.0)
+    embed_op = len(graph.ops)
     y = embed(own, model, head.hparams.positive("embedding_scale", 1.0))
     for layer, blk in zip(layers, head.blocks(), strict=True):
-        h = head.norm(y, f"{blk}attn_norm")
-        q = head.matmul(h, f"{blk}attn_q", blk.heads.count * blk.heads.key)
-        a = own.attention.attend(layer, q, *keys_and_values(head, h, blk))
-        if value_scale != 1:
-            head.scale(a, value_scale)
-        add_branch(head, y, BranchOutput(a, "attn_output"), blk)
-        f = feed_forward(head, head.norm(y, f"{blk}ffn_norm"), blk, "silu")
-        add_branch(head, y, BranchOutput(f, "ffn_down"), blk)
+        apply_layer(head, y, layer, blk)
     block_size = min(head.hparams.count("block_size", minimum=2, maximum=MAX_BLOCK), graph.batch)
     draft_rows, drafts = select_draft_rows(graph, y, block_size)
     owner = head if own.tensors.has(f"{own.output_matrix}.weight") else target
@@ -104,9 +97,26 @@ def build_dflash_head(head: GraphBuilder, target: GraphBuilder) -> DraftBlockHea
     )
 
 
+def apply_layer(head: GraphBuilder, x: Buffer, layer: LayerAttention, blk: Block) -> None:
+    """Apply a layer to the states of a block. In a head for Gemma 4, branches have norms, and layers a scale."""
+    h, value_scale = head.norm(x, f"{blk}attn_norm"), head.hparams.positive("attention.value_scale", 1.0)
+    q = head.matmul(h, f"{blk}attn_q", blk.heads.count * blk.heads.key)
+    a = head.model.attention.attend(layer, q, *keys_and_values(head, h, blk))
+    if value_scale != 1:
+        head.scale(a, value_scale)
+    norms = {name: name if head.tensors.has(f"{blk}{name}.weight") else None for name in POST_NORMS.values()}
+    add_branch(head, x, BranchOutput(a, "attn_output"), blk, norms[POST_NORMS["attention"]])
+    f = feed_forward(head, head.norm(x, f"{blk}ffn_norm"), blk, read_activation(head, "silu"))
+    add_branch(head, x, BranchOutput(f, "ffn_down"), blk, norms[POST_NORMS["feed_forward"]])
+    if head.tensors.has(f"{blk}layer_output_scale.weight"):
+        head.scale(x, head.tensors.scalar(f"{blk}layer_output_scale.weight"))
+
+
 def read_layers(head: GraphBuilder) -> list[LayerAttention]:
     """Return the attention of each layer."""
-    specs, layers = with_window(head, AttentionSpec(rope_of_file(head, "halves"), head_norm="before_rope")), []
+    scale = head.hparams.positive("attention.scale") if head.hparams.has("attention.scale") else None
+    spec, layers = AttentionSpec(rope_of_file(head, "halves"), head_norm="before_rope", scale=scale), []
+    specs = with_window(head, spec)
     for number, (heads, spec) in enumerate(zip(head.model.attention_heads, specs, strict=True)):
         blk = Block(number, heads)
         norms = (head.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in "qk")
@@ -121,9 +131,13 @@ def read_layers(head: GraphBuilder) -> list[LayerAttention]:
 
 
 def keys_and_values(head: GraphBuilder, x: Buffer, blk: Block) -> tuple[Buffer, Buffer]:
-    """Return the keys and values of a layer for its input, or for the states of the text's tokens."""
+    """Return the keys and values of a layer for its input, or for the states of the text's tokens. In a head for Gemma
+    4, the values are the normalized keys."""
     n, heads = blk.heads.count_kv, blk.heads
-    return head.matmul(x, f"{blk}attn_k", n * heads.key), head.matmul(x, f"{blk}attn_v", n * heads.value)
+    k = head.matmul(x, f"{blk}attn_k", n * heads.key)
+    if not head.tensors.has(f"{blk}attn_v.weight"):
+        return k, head.norm_groups(k, heads.value)
+    return k, head.matmul(x, f"{blk}attn_v", n * heads.value)
 
 
 def read_mask_token(head: GraphBuilder, n_vocab: int) -> int:

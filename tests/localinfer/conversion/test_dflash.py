@@ -93,6 +93,21 @@ def test_output_layer_is_the_models_without_an_own_embedding(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types: must be full_attention"),
+        ({"attention_k_eq_v": None}, "attention_k_eq_v: False is not supported"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping: 30.0 is not supported"),
+    ],
+)
+def test_other_heads_for_gemma4(values: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    head, model = dspark("dspark-gemma4", tmp_path)
+    edit_json(head / "config.json", lambda config: config.update(values))
+    with pytest.raises(UnsupportedError, match=problem):
+        open_checkpoint(head, model)
+
+
+@pytest.mark.parametrize(
     ("lacking", "problem"),
     [
         ("d2t", "draft_vocab_size: is 160 of 264 tokens; there is no tensor d2t that maps them"),
