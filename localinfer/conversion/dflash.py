@@ -4,15 +4,17 @@ A head's tokenizer is the target's. Its config.json counts the target's layers w
 whose inputs it reads, the next ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
 from localinfer.conversion.eagle3 import DRAFT, open_target
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.tensor_formats import reorder
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
@@ -24,6 +26,7 @@ OWN, LAYERS, BLOCK, MASK, SCALE = (
 )  # fmt: skip
 VALUE_SCALE = "attention_value_scale"  # of the output of attention
 MARKOV, OUTPUT, EMBEDDING = "markov_head.markov_w1.weight", "lm_head.weight", "embed_tokens.weight"
+MASK_FILE = "mask_embedding.pt"  # in heads for models whose own embedding of the mask token was not trained
 MAX_BLOCK, DEFAULT_BLOCK = 256, 16  # tokens
 M_ROPE = "target_has_mrope"  # the positions of the target's tokens have several coordinates
 # of DFlash 2, of Markov heads of another kind, and of heads whose logits are scaled
@@ -35,10 +38,13 @@ UNSUPPORTED = {
 def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFolder, JsonObject]:
     """Return the directory of the target model, and the head's config with its nested values at the top level.
 
-    Raises UsageError if no target is given, UnsupportedError for DFlash 2, LocalInferError if the head does not belong
-    to the target.
+    Raises UsageError if no target is given, UnsupportedError for DFlash 2 and for a head with an embedding of its mask
+    token, LocalInferError if the head does not belong to the target.
     """
     folder, model = open_target(config, target, "a DFlash")
+    if (mask := config.path.with_name(MASK_FILE)).is_file():
+        what = "an embedding of the mask token in a file of its own is not supported"
+        raise UnsupportedError(f"{printable(str(mask))}: {what}")
     own = config.child(OWN)
     values = {**config.values, **{key: value for key, value in own.values.items() if value is not None}}
     for key, usual in UNSUPPORTED.items():
@@ -106,6 +112,21 @@ def model_tensors(config: JsonObject, hp: HParams, stored: Mapping[str, StoredTe
     is_the_models = hp.sizes["n_draft"] == hp.n_vocab and EMBEDDING not in tensors and MARKOV in tensors
     left_out = ("d2t", "t2d", OUTPUT) if is_the_models else ("d2t", "t2d")
     return {name: tensor for name, tensor in tensors.items() if name not in left_out}
+
+
+def with_rope(architecture: Architecture) -> Callable[[JsonObject], Architecture]:
+    """Return a function of a head's config that returns the architecture for it: if rope rotates adjacent values, with
+    rows in another order, because readers rotate halves."""
+    reorders = {
+        "attn_q": reorder.halve_query_pairs, "attn_k": reorder.halve_key_pairs,
+        "attn_q_norm": reorder.halve_norm_pairs, "attn_k_norm": reorder.halve_norm_pairs,
+    }  # fmt: skip
+
+    def find(config: JsonObject) -> Architecture:
+        values = {**config.values, **config.child(OWN).values}
+        return architecture if values.get("rope_is_neox_style", True) else replace(architecture, reorder=reorders)
+
+    return find
 
 
 def name_in_head(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Passes of a compiled graph over its draft head, which has the inputs of a batch but not its ops."""
+"""Passes over the ops of a draft head, which are in the compiled graph of its model."""
 
 from collections.abc import Sequence
 

@@ -60,7 +60,6 @@ DFLASH = Architecture(
     writes_window_flags=True,
     read_hparams=dflash.add_sizes,
     metadata=dflash.metadata,
-    required_values={"rope_is_neox_style": True},
     defaults={"use_sliding_window": False},
 )
 DSPARK = replace(
@@ -100,12 +99,11 @@ DSPARK_GEMMA4 = replace(
         "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
     },
 )
+QWEN3_DSPARK_CLASSES = (
+    "Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel",
+)  # fmt: skip
 BY_CLASS = {
     "Gemma4DSparkModel": DSPARK_GEMMA4,
-    "DFlashDraftModel": DFLASH,
-    "Qwen3DSparkModel": DSPARK,
-    "DSparkDraftModel": DSPARK,
-    "DSparkSpeculator": DSPARK,
-    "Lfm2DSparkDraftModel": DSPARK,
-    "LingDSparkModel": DSPARK,
+    "DFlashDraftModel": dflash.with_rope(DFLASH),
+    **dict.fromkeys(QWEN3_DSPARK_CLASSES, dflash.with_rope(DSPARK)),
 }

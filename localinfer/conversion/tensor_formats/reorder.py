@@ -163,6 +163,11 @@ def halve_key_pairs(values: Values, hp: HParams) -> Values:
     return halve_pairs(values, hp.n_head_kv, hp.rope.n_rot)
 
 
+def halve_norm_pairs(values: Values, hp: HParams) -> Values:
+    """Return the weights of a norm of query or key heads with the even ones of the rotated part before the odd ones."""
+    return halve_pairs(values, 1, hp.rope.n_rot)
+
+
 # --- value heads that share a recurrent key head ---
 
 

@@ -46,6 +46,12 @@ def test_windows_and_scale_of_the_nested_configuration(head: Path, model: Path) 
     assert fields["dflash.block_size"].value == 8
 
 
+def test_embedding_of_the_mask_token_is_refused(head: Path, model: Path) -> None:
+    (head / "mask_embedding.pt").touch()
+    with pytest.raises(UnsupportedError, match=r"mask_embedding\.pt: an embedding of the mask token"):
+        open_checkpoint(head, model)
+
+
 def test_head_without_target(head: Path) -> None:
     with pytest.raises(UsageError, match=r"config\.json: is a DFlash draft head: --target-model-dir must name"):
         open_checkpoint(head)
@@ -62,6 +68,19 @@ def test_causal_attention(
     fields = open_checkpoint(head, model).fields
     assert fields["dflash.attention.causal"].value == is_causal
     assert fields["dflash.attention.value_scale"].value == np.float32(0.5)
+
+
+def test_pairs_of_adjacent_values_become_halves(head: Path, model: Path) -> None:
+    tensors, expected = load_file(head / "model.safetensors"), open_checkpoint(head, model)
+    for name, values in tensors.items():
+        if ".q_" in name or ".k_" in name:  # heads of 32 values
+            halves = values.reshape(-1, 2, 16, *values.shape[1:])
+            tensors[name] = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+    save_file(tensors, head / "model.safetensors")
+    edit(head, {}, rope_is_neox_style=False)
+    actual = open_checkpoint(head, model)
+    for name, tensor in expected.tensors.items():
+        np.testing.assert_array_equal(actual.tensors[name].load(), tensor.load(), err_msg=name)
 
 
 def dspark(name: str, folder: Path) -> tuple[Path, Path]:
@@ -148,7 +167,6 @@ def test_invalid_configuration(
         ({"selector_rank": 4}, {}),
         ({}, {"markov_head_type": "gated"}),
         ({}, {"output_multiplier": 2.0}),
-        ({}, {"rope_is_neox_style": False}),
     ],
 )
 def test_unsupported_configuration(own: dict[str, Any], values: dict[str, Any], head: Path, model: Path) -> None:
