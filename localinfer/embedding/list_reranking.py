@@ -136,7 +136,7 @@ class ListReranker:
 
     def prompts(
         self, query: str, documents: Sequence[str], instruction: str, *, truncate: bool
-    ) -> "Iterator[ListPrompt]":
+    ) -> Iterator[ListPrompt]:
         """Yield the prompt of each block of documents.
 
         Raises ContextOverflowError if the query, or the query and one document, do not fit in the context; with
@@ -150,7 +150,7 @@ class ListReranker:
         if empty > n_ctx:
             raise ContextOverflowError(f"query: its prompt has {empty} tokens, more than the context length {n_ctx}")
         lengths = [len(self._encode(document)) for document in documents]
-        of_document = len(self._encode(filled(self._template.document, index="100")))  # without the document
+        of_document = len(self._encode(filled(self._template.document, index="100", document="")))
         while number < len(documents):
             end, total = number + 1, empty + lengths[number]
             while end < min(len(documents), number + MAX_DOCUMENTS):
@@ -183,7 +183,7 @@ class ListReranker:
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special=False, parse_special=True)
 
-    def _vectors(self, prompt: "ListPrompt") -> tuple[Floats, Floats]:
+    def _vectors(self, prompt: ListPrompt) -> tuple[Floats, Floats]:
         """Return the vectors of the documents of a prompt, (documents, n), and that of its query, (n,)."""
         at = [np.flatnonzero(prompt.ids == marker) for marker in self._markers]
         if [len(each) for each in at] != [prompt.n_documents, 1] or at[0][-1] > at[1][0]:
