@@ -36,6 +36,7 @@ OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 MODELS_WITH_HEADS = [
     "glm4moe", "qwen35", "eagle3", "gemma4-assistant", "dflash", "dflash-window", "dspark", "dspark-reduced",
+    "dspark-gemma4",
 ]  # fmt: skip
 
 
