@@ -5,10 +5,12 @@ from typing import Any
 
 from localinfer.graph.builder import Block
 from localinfer.graph.points import LAYER
+from localinfer.graph.recording.operation_log import leaves
 
 KINDS = {  # of the operations whose kind is not the last part of their path
     "add_norm": "norm", "add_vector": "add", "attend": "attention", "cross_attention.attend": "attention",
-    "gate": "activation", "matmul": "product", "norm_groups": "norm", "slices": "product", "soft_cap": "soft cap",
+    "gate": "activation", "matmul": "product", "matmuls": "product", "norm_groups": "norm", "slices": "product",
+    "soft_cap": "soft cap",
     "select_blocks": "selection", "select_positions": "selection", "select_runs": "selection",
     "embeddings.add_positions": "embedding", "embeddings.add_token_types": "embedding",
     "embeddings.per_layer": "embedding", "embeddings.tokens": "embedding",
@@ -25,7 +27,7 @@ KINDS = {  # of the operations whose kind is not the last part of their path
     "cross_layer.mix": "streams", "cross_layer.streams": "streams", "cross_layer.weigh_streams": "streams",
 }  # fmt: skip
 NAMED_BY_TENSOR = {
-    "norm", "add_norm", "matmul", "slices", "per_head.matmul", "recurrent.convolve", "recurrent.lerps",
+    "norm", "add_norm", "matmul", "matmuls", "slices", "per_head.matmul", "recurrent.convolve", "recurrent.lerps",
     "cross_layer.attend",
 }  # fmt: skip
 POINTS = {  # the names of results that no tensor names, as points have them
@@ -49,7 +51,7 @@ class OperationNames:
 
     def name(self, path: str, arguments: Sequence[Any]) -> str:
         """Return the name of the next operation."""
-        texts = [each for each in arguments if isinstance(each, str)]
+        texts = [*leaves(arguments, str)]
         named = (each for each in texts if "." in each and ":" not in each)  # activations have numbers after a colon
         tensor = texts[0] if path in NAMED_BY_TENSOR else next(named, "")
         if blocks := [str(each) for each in arguments if isinstance(each, Block)]:
@@ -59,3 +61,7 @@ class OperationNames:
         elif path.startswith(("embeddings.", "output.")):
             self._layer = ""
         return tensor.removesuffix(".weight") or f"{self._layer}{POINTS.get(path, path.rpartition('.')[2])}"
+
+    def name_of_result(self, name: str, path: str, arguments: Sequence[Any], number: int) -> str:
+        """Return the name of a result of an operation, which is called `name`: several products have a tensor each."""
+        return str(arguments[1 + number][0]) if path == "matmuls" else name

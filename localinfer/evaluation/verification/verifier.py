@@ -35,7 +35,7 @@ from localinfer.naive.formulas import Floats
 
 Points = dict[str, Floats]
 
-MATRIX_OPERATIONS = {"matmul", "slices", "per_head.matmul", "embeddings.tokens"}
+MATRIX_OPERATIONS = {"matmul", "matmuls", "slices", "per_head.matmul", "embeddings.tokens"}
 # Operations that round inputs of matrices in memory that is not read.
 ROUNDING = {"experts.apply", "per_head.matmul", "cross_layer.altup", "altup.merge"}
 
@@ -105,7 +105,8 @@ class Verifier:
         for key, (values, actual) in self._pairs(captured, result, given, before).items():
             single, flipped = (each[key] for each, _ in others)
             allowed = tolerance(values, single, flipped) + self._error_of_tanh(captured.path, arguments, keywords)
-            self._add(name, captured.path, values, actual, allowed)
+            of_result = self._names.name_of_result(name, captured.path, arguments, key[1])
+            self._add(of_result, captured.path, values, actual, allowed)
             values[:] = actual.reshape(values.shape)
         for builder in (self._exact, *self._variants):
             builder.load_streams(captured)

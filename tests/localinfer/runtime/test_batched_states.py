@@ -1,6 +1,6 @@
 """Sequences of a batch get the bits of sequences alone where layers have more than keys and values: states that decay
-by channel, residual streams of earlier layers, keys of an indexer, compressed positions, and adapters that tokens switch
-on."""
+by channel, residual streams of earlier layers, keys of an indexer, compressed positions, and adapters that tokens
+switch on."""
 
 from contextlib import closing
 from pathlib import Path
