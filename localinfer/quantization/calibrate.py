@@ -46,8 +46,8 @@ from localinfer.quantization.quantize import (
     plan_outputs,
     submit_tensor,
 )
+from localinfer.quantization.scale_factors import find_factors
 from localinfer.quantization.scale_pairs import pair_matrices, pairs_of_plan
-from localinfer.quantization.scale_search import search_factors
 from localinfer.quantization.shared_inputs import SharedInputs
 from localinfer.quantization.tensor_scales import TensorScales, tensor_scales
 from localinfer.quantization.tied_output_importance import TABLE, with_tied_output_importance
@@ -232,7 +232,7 @@ class _CalibrationRun:
         inputs_by_rows = self._collect_inputs(f"{where}: collecting inputs", number, states)
         measured = {name for names, _ in inputs_by_rows for name in names}
         others = [each for each in self._tensors_of(number) if each.name not in measured]
-        self._scales = self._search_scales(where, number, inputs_by_rows)
+        self._scales = self._find_scales(where, number, inputs_by_rows)
         self._write(others, make_encoder_factory("normal", {}))
         self._encode_all(where, inputs_by_rows)
 
@@ -243,14 +243,14 @@ class _CalibrationRun:
             self._scales = {}
             self._encode_all("output layer", inputs_by_rows)
 
-    def _search_scales(self, where: str, number: int, inputs: InputsByRows) -> dict[str, TensorScales]:
+    def _find_scales(self, where: str, number: int, inputs: InputsByRows) -> dict[str, TensorScales]:
         """Return the scales of the tensors of a block. The inputs are left divided by them."""
         found = []
         for pair in self._pairs:
             if pair.block == number:
                 self._report(f"{where}: scales of the inputs of {', '.join(map(matrix_name, pair.products))}")
                 matrices = pair_matrices(self._source, self._types, pair, inputs)
-                factors = search_factors(pair, matrices, self._threads)
+                factors = find_factors(pair, matrices, self._threads)
                 found += [(pair, factors)] if factors is not None else []
         return tensor_scales(self._source.tensors, found)
 

@@ -1,8 +1,8 @@
-"""Scale pairs in quantization: which ones can change, and the sample of a pair's matrices that the search tries.
+"""Scale pairs in quantization: which ones can change, and the sample of a pair's matrices on which factors are tried.
 
     plan = with_scale_pairs(plan, effort="normal", threads=2)       # for an importance matrix
 
-`localinfer.graph.scale_pairs` finds the pairs, `localinfer.quantization.scale_search` their factors.
+`localinfer.graph.scale_pairs` finds the pairs, `localinfer.quantization.scale_factors` their factors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from localinfer.quantization.noise import Progress, sample_rows
 from localinfer.quantization.plan import QuantizationPlan
 from localinfer.quantization.quantize import compile_kernels
 from localinfer.quantization.rows import load_bytes, matrices, read_selected_rows
-from localinfer.quantization.scale_search import MAX_ROWS, PairMatrix, search_factors
+from localinfer.quantization.scale_factors import MAX_ROWS, PairMatrix, find_factors
 from localinfer.quantization.shared_inputs import SharedInputs, divided_components, divided_squares
 from localinfer.quantization.tensor_scales import tensor_scales
 from localinfer.runtime.compiled_graph import build_graph
@@ -95,7 +95,7 @@ def with_scale_pairs(
             progress(done, len(pairs))
         if all(name in plan.importance for name in pair.products):
             inputs = inputs_of_plan(plan, pair.products, with_covariance=effort == "max", threads=threads)
-            found = search_factors(pair, pair_matrices(plan.source, plan.types, pair, inputs), threads)
+            found = find_factors(pair, pair_matrices(plan.source, plan.types, pair, inputs), threads)
             if found is not None:
                 factors.append((pair, found))
     scales = tensor_scales(plan.source.tensors, factors)

@@ -29,8 +29,8 @@ from localinfer.quantization.pipeline import write_plan
 from localinfer.quantization.plan import QuantizationPlan, Request
 from localinfer.quantization.recipe_file import RecipeFile, plan_for_recipe
 from localinfer.quantization.rows import Matrix
+from localinfer.quantization.scale_factors import PairMatrix, find_factors
 from localinfer.quantization.scale_pairs import with_scale_pairs
-from localinfer.quantization.scale_search import PairMatrix, search_factors
 from localinfer.quantization.shared_inputs import SharedInputs
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import InputStatistics
@@ -118,7 +118,7 @@ def test_error_of_real_matrices_on_unseen_text_is_lower(
     squares = [np.square(w).mean(axis=0) for w in weights]
     samples = [PairMatrix(*each, inputs) for each in zip(matrices, (w[:64] for w in weights), squares, strict=True)]
     pair = ScalePair(9, (TensorRows("maker", 0, unseen.shape[1]),), names, np.arange(unseen.shape[1]))
-    factors = search_factors(pair, samples, threads=2)
+    factors = find_factors(pair, samples, threads=2)
     assert factors is not None
     factories = [inputs.encoder_factory for _ in names]
     assert (errors(factors) < 0.98 * unscaled).all()
