@@ -10,6 +10,7 @@ import typer
 
 from cli.arguments.flags import ModelArgument, with_options
 from cli.files.text_input import read_json
+from cli.files.tool_definitions import read_schemas
 from cli.models.loading import find_or_fetch
 from cli.terminal import screen
 from localinfer.options import Layer, from_environment, merge
@@ -52,7 +53,7 @@ class ConversationFiles:
 
         return Conversation(
             messages=EXAMPLE_MESSAGES if self.messages is None else read_json(self.messages),
-            tools=None if self.tools is None else read_json(self.tools),
+            tools=None if self.tools is None else read_schemas(self.tools),
             documents=None if self.documents is None else read_json(self.documents),
             add_generation_prompt=not self.no_generation_prompt,
             continue_final_message=self.continue_final_message,

@@ -131,7 +131,7 @@ ANSWERS: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
      'get_weather<|tool_call:args|>{"city": "Paris"}<|tool_call:end|>'
      '<|tool_call:begin|>b<|tool_call:name|>now<|tool_call:args|>{}'
      "<|tool_call:end|><|calls|>"), "Hm", [("get_weather", PARIS), ("now", {})]),
-    ("plamo: tool_requests", ("<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|>"
+    ("plamo: tool_requests", ("<|plamo:begin_tool_requests:plamo|>\n<|plamo:begin_tool_request:plamo|>\n"
      "<|plamo:begin_tool_name:plamo|>get_weather<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
      '<|plamo:constrain|>json<|plamo:msg|>{"city": "Paris"}<|plamo:end_tool_arguments:plamo|>'
      "<|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>"), "", [("get_weather", PARIS)]),

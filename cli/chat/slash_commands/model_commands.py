@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cli.chat.slash_commands import session_commands
-from cli.chat.tool_calls.tools import Toolbox, read_schemas
+from cli.chat.tool_calls.tools import Toolbox
+from cli.files.tool_definitions import read_schemas
 from cli.terminal import screen
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Tool definitions and tool execution of the chat.
+"""Tool execution of the chat.
 
 A tool runs only if --tool-exec names a program for it, or if an MCP server has it, and after the user has confirmed the
 call.
@@ -16,17 +16,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cli.chat.tool_calls import tool_process
-from cli.files.text_input import read_json
+from cli.files.tool_definitions import Schema, read_schemas
 from cli.terminal import screen
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from cli.mcp.chat_tools import McpTools
 
-Schema = dict[str, Any]
 Entry = Mapping[str, Any]  # an entry of `tool_calls` in a message
 
-NAME = re.compile(r"\w[\w.:/-]*")  # passed as a command-line argument, so it must not look like an option
 REFUSED = "The user rejected this tool call."
 NOBODY_TO_ASK = "The call is not made: stdin is no terminal to ask on. --mcp-allow SERVER.TOOL allows it."
 SHOWN_LINES, SHOWN_CHARACTERS = 3, 300  # limits for showing a result
@@ -100,28 +98,6 @@ def create_toolbox(file: str | None, command: str | None, seconds: float) -> Too
     if command is not None and not can_ask():
         raise UsageError("--tool-exec: cannot ask for confirmation: stdin is not a terminal")
     return Toolbox(read_schemas(file), command or "", seconds)
-
-
-def read_schemas(file: str) -> list[Schema]:
-    """Read tool definitions from a JSON file: a list, or an object with `tools`, of functions with or without OpenAI's
-    wrapper `{"type": "function", "function": ...}`.
-    """
-    value = read_json(file)
-    listed = value.get("tools", [value]) if isinstance(value, dict) else value
-    if not isinstance(listed, list) or not listed:
-        raise UsageError(f"--tools: {file}: must be a list of tool definitions")
-    return [normalize_tool(tool, f"--tools: {file}: [{index}]") for index, tool in enumerate(listed)]
-
-
-def normalize_tool(tool: object, where: str) -> Schema:
-    function = tool.get("function", tool) if isinstance(tool, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise UsageError(f"{where}: must be a function with a name")
-    if not NAME.fullmatch(function["name"]):
-        raise UsageError(f"{where}.name: must be a word, not {screen.one_line(function['name'])}")
-    if not isinstance(function.get("parameters", {}), dict):
-        raise UsageError(f"{where}.parameters: must be a JSON schema")
-    return {"type": "function", "function": function}
 
 
 def split_command(command: str) -> list[str]:

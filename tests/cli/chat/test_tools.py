@@ -14,7 +14,8 @@ import pytest
 from terminal import Terminal
 
 from cli.chat.tool_calls import tool_process
-from cli.chat.tool_calls.tools import format_call, format_result, read_schemas, split_windows_command
+from cli.chat.tool_calls.tools import format_call, format_result, split_windows_command
+from cli.files.tool_definitions import read_schemas
 from localinfer.errors import UsageError
 
 OpenTerminal = Callable[..., Terminal]

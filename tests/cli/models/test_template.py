@@ -85,7 +85,7 @@ def test_tools_documents_and_variables(run: Run, llama: str, hello: str, tmp_pat
     _, out, err = run(
         llama, "--messages", hello, "--chat-template-file", template, "--tools", tools, "--documents", documents,
         "--chat-template-kwargs", '{"enable_thinking": false}')
-    assert out == '[[{"name": "f"}], [{"text": "é"}], false]', err
+    assert out == '[[{"type": "function", "function": {"name": "f"}}], [{"text": "é"}], false]', err
 
 
 def test_stdin(llama: str, environment: dict[str, str]) -> None:
@@ -112,7 +112,7 @@ def test_imports_neither_engine_nor_kernels(llama: str, environment: dict[str, s
     (["--messages", "{}"], 2, "messages: must be a list of at least one message"),
     (["--messages", "[]"], 2, "messages: must be a list of at least one message"),
     (["--messages", '[{"role": "user"}]'], 2, "messages[0].content: must be a string or a list of parts"),
-    (["--tools", '{"name": "f"}'], 2, "tools: must be a list"),
+    (["--tools", '["f"]'], 2, ": [0]: must be a function with a name"),
     (["--documents", '["text"]'], 2, "documents[0]: must be a mapping"),
     (["--chat-template-kwargs", "enable_thinking"], 2, "chat_template_kwargs: invalid JSON: "),
     (["--chat-template-kwargs", '{"tools": []}'], 2, "template_kwargs: tools is reserved"),
