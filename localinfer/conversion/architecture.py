@@ -79,7 +79,7 @@ class Architecture:
     tensor_names: Mapping[str, str] = field(default_factory=dict)  # names that the `gguf` package lacks
     mxfp4_rows: Mapping[str, slice] = field(default_factory=dict)  # rows of tensors that may be stored as MXFP4
     character_bpe_model: str = ""  # tokenizer.ggml.model of an architecture with character-level BPE
-    chat_template: str = ""  # a file in chat_templates/, without its ending, where checkpoints have no template
+    chat_template: str = ""  # the name of a built-in template, where checkpoints have none
     end_of_turn: str = ""  # the token that ends a turn, where checkpoints do not state it
     float_tensors: tuple[str, ...] = ()  # matrices in F32, whatever a checkpoint has
     ternary_tensors: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before use

@@ -120,7 +120,7 @@ KIMI_K3 = replace(
         "model.output_attn_res.weight": "output_res_score.weight",
     },
     activations=("situ",),
-    chat_template="kimi_k3",
+    chat_template="kimi-k3",
     end_of_turn="<|end_of_msg|>",
     read_hparams=read_hparams,
     metadata=metadata,

@@ -6,11 +6,11 @@ generation_config.json as ids. The first file that has one is used.
 
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from localinfer.chat_template.builtin_templates import builtin_templates
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
 from localinfer.conversion.vocabulary.json_tokenizer import NAME as TOKENIZER
 from localinfer.conversion.vocabulary.json_tokenizer import flatten_steps
@@ -40,14 +40,13 @@ NAMES = {
 END_OF_MESSAGE = "<|eom_id|>"  # the model waits for a tool result
 TEMPLATE = "tokenizer.chat_template"
 MORE_TEMPLATES = "additional_chat_templates"
-TEMPLATES = Path(__file__).parents[1] / "chat_templates"
 
 
 def fields(
     folder: CheckpointFolder, tokens: TokenList, n_vocab: int, end_of_turn: str = "", chat_template: str = ""
 ) -> dict[str, Field]:
     """Return all keys about special tokens, and the chat template. `end_of_turn` is the text of the token that ends a
-    turn, and `chat_template` the name of a template of this package, where checkpoints have none."""
+    turn, and `chat_template` the name of a built-in template, where checkpoints have none."""
     ids = special_ids(folder, tokens, n_vocab)
     if end_of_turn and (id := tokens.ids_by_text().get(end_of_turn)) is not None:
         ids["eot"] = id
@@ -209,11 +208,10 @@ def pair_text(step: JsonObject, key: str) -> str:
 
 
 def template_fields(folder: CheckpointFolder, usual: str = "") -> dict[str, Field]:
-    """Return the default chat template, and others by name. Without any, it is the one named `usual` in this
-    package."""
+    """Return the default chat template, and others by name. Without any, it is the built-in one named `usual`."""
     by_name = read_templates(folder)
     if usual and not by_name:
-        by_name = {"default": (TEMPLATES / f"{usual}.jinja").read_text("utf-8")}
+        by_name = {"default": builtin_templates()[usual]}
     fields = {f"{TEMPLATE}.{name}": Field.text(text) for name, text in by_name.items() if name != "default"}
     if fields:
         fields[f"{TEMPLATE}s"] = Field.texts([name for name in by_name if name != "default"])
