@@ -36,19 +36,32 @@ def rotate_halves(x: int, n_rot: int, table: int) -> None:
 
 
 @inline
-def rotate_quarters(x: int, n_rot: int, table: int) -> None:
-    """Rotate the pairs (0, n/4), (1, n/4 + 1), ..., (n/2, 3n/4), ...: each half as `rotate_halves` does. n_rot is a
-    multiple of 4."""
-    quarter = n_rot // 4
+def rotate_parts(x: int, n_rot: int, table: int, distance: int) -> None:
+    """Rotate the pairs (0, distance), (1, distance + 1), ..., (2 distance, 3 distance), ...: each part of 2 distance
+    values as `rotate_halves` does."""
     for i in range(n_rot // 2):
         cos, sin = load(float32, table + 4 * i), load(float32, table + 2 * n_rot + 4 * i)
-        first = x + 4 * (i if i < quarter else i + quarter)
-        a, b = load(float32, first), load(float32, first + 4 * quarter)
+        first = x + 4 * (i + i // distance * distance)
+        a, b = load(float32, first), load(float32, first + 4 * distance)
         store(first, a * cos - b * sin)
-        store(first + 4 * quarter, a * sin + b * cos)
+        store(first + 4 * distance, a * sin + b * cos)
 
 
-ROTATE = {"interleaved": rotate_interleaved, "halves": rotate_halves, "quarters": rotate_quarters}
+@inline
+def rotate_quarters(x: int, n_rot: int, table: int) -> None:
+    """Rotate each half. n_rot is a multiple of 4."""
+    rotate_parts(x, n_rot, table, n_rot // 4)
+
+
+@inline
+def rotate_sixths(x: int, n_rot: int, table: int) -> None:
+    """Rotate each third. n_rot is a multiple of 6."""
+    rotate_parts(x, n_rot, table, n_rot // 6)
+
+
+ROTATE = {
+    "interleaved": rotate_interleaved, "halves": rotate_halves, "quarters": rotate_quarters, "sixths": rotate_sixths,
+}  # fmt: skip
 
 
 @inline

@@ -97,12 +97,11 @@ def rotate(x: Floats, position: Positions, rope: Rope) -> Floats:
 def rotate_pairs(x: Floats, cos: Floats, sin: Floats, pairs: str) -> Floats:
     """Rotate pairs of the first values of each head by angles of which the cosines and sines are given, one per pair.
     The pairs are neighbours ("interleaved"), or half of the rotated values apart ("halves"), or a quarter of them, in
-    each half ("quarters")."""
+    each half ("quarters"), or a sixth of them, in each third ("sixths")."""
     n, result = 2 * cos.shape[-1], x.copy()
-    one = np.arange(0, n, 2) if pairs == "interleaved" else np.arange(n // 2)
-    if pairs == "quarters":
-        one = np.concatenate([np.arange(n // 4), n // 2 + np.arange(n // 4)])
-    other = one + {"interleaved": 1, "halves": n // 2, "quarters": n // 4}[pairs]
+    distance = {"interleaved": 1, "halves": n // 2, "quarters": n // 4, "sixths": n // 6}[pairs]
+    one = np.arange(n).reshape(-1, 2, distance)[:, 0].reshape(-1)
+    other = one + distance
     result[..., one] = x[..., one] * cos - x[..., other] * sin
     result[..., other] = x[..., one] * sin + x[..., other] * cos
     return result

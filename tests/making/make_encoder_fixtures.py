@@ -30,8 +30,8 @@ import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
 
-from encoder_families import cogvlm, hunyuan, kimi, llava_next, minicpm, nemotron, ocr
-from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip
+from encoder_families import cogvlm, hunyuan, kimi, llava_next, minicpm, minimax, nemotron, ocr
+from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip, video_patches
 from generated_weights import LARGEST, SEED, pack
 from safetensors.torch import save_file
 
@@ -154,17 +154,6 @@ def glm5v_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return config.json with the keys of published ones."""
     kda = {"head_dim": 32, "num_heads": 2, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0}
     return config | {"text_config": config["text_config"] | {"linear_attn_config": kda}}
-
-
-def video_patches(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
-    """Return the output rows of models that read patches of two equal frames in the order of squares, and the rows of
-    DeepStack beside them."""
-    patch = pixels.shape[2] // grid[0]
-    tiles = pixels[0].reshape(3, grid[0] // 2, 2, patch, grid[1] // 2, 2, patch).permute(1, 4, 2, 5, 0, 3, 6)
-    patches = tiles.unsqueeze(5).expand(-1, -1, -1, -1, -1, 2, -1, -1).reshape(grid[0] * grid[1], -1)
-    found = model.model.get_image_features(patches, torch.tensor([[1, *grid]]))
-    deepstack = [rows[0] if isinstance(rows, tuple) else rows for rows in getattr(found, "deepstack_features", [])]
-    return torch.cat([found.pooler_output[0], *deepstack], 1)
 
 
 def pixtral_vision(patch: int = 4) -> dict[str, Any]:
@@ -413,6 +402,7 @@ SPECS = {
     **kimi.SPECS,
     **llava_next.SPECS,
     **minicpm.SPECS,
+    **minimax.SPECS,
     **nemotron.SPECS,
     **ocr.SPECS,
 }  # fmt: skip

@@ -264,6 +264,33 @@ OTHERS: dict[str, dict[str, Any]] = {
             })),
         },
     },
+    "minimax_m3": {
+        "files": {
+            "config.json": {
+                "architectures": ["MiniMaxM3SparseForConditionalGeneration"], "model_type": "minimax_m3_vl",
+                "text_config": TEXT, "vision_config": {
+                    **VISION, "hidden_size": 160, "num_attention_heads": 2, "layer_norm_eps": 1e-5,
+                    "img_token_compression_config": {"spatial_merge_size": 2},
+                },
+            },
+            "preprocessor_config.json": CLIP,
+        },
+        "tensors": {
+            "vision_tower.vision_model.embeddings.patch_embedding.weight": [160, 3, 2, 14, 14],
+            **with_bias({
+                "vision_tower.vision_model.pre_layrnorm": [160], "multi_modal_projector.linear_1": [64, 160],
+                "multi_modal_projector.linear_2": [64, 64], "patch_merge_mlp.linear_1": [64, 256],
+                "patch_merge_mlp.linear_2": [64, 64],
+            }),
+            **layers(4, with_bias({
+                f"vision_tower.vision_model.encoder.layers.{{}}.{name}": shape
+                for name, shape in {
+                    **{f"self_attn.{each}_proj": [160, 160] for each in ("q", "k", "v", "out")},
+                    "layer_norm1": [160], "layer_norm2": [160], "mlp.fc1": [96, 160], "mlp.fc2": [160, 96],
+                }.items()
+            })),
+        },
+    },
     "nemotron_v2_vl": {
         "files": {
             "config.json": {

@@ -16,6 +16,7 @@ from localinfer.conversion.projectors import (
     llama,
     llava,
     minicpm,
+    minimax,
     nemotron,
     ocr,
     pixtral,
@@ -27,8 +28,8 @@ from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 
 FAMILIES = (
-    gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, nemotron, ocr, whisper, granite,
-    cogvlm,
+    gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, minimax, nemotron, ocr, whisper,
+    granite, cogvlm,
 )  # fmt: skip
 Found = ProjectorArchitecture | tuple[ProjectorArchitecture, ...]
 BY_CLASS: Mapping[str, Found | Callable[[JsonObject], Found]] = {

@@ -24,7 +24,8 @@ BASE = 10_000.0
 @dataclass(frozen=True, eq=False)
 class Rope:
     """The first n_rot values of a head are rotated in pairs: "interleaved" (0, 1), (2, 3), ..., "halves" (0, n_rot /
-    2), ..., or "quarters" (0, n_rot / 4), ..., (n_rot / 2, 3 n_rot / 4), ...
+    2), ..., "quarters" (0, n_rot / 4), ..., (n_rot / 2, 3 n_rot / 4), ..., or "sixths" (0, n_rot / 6), ...,
+    (n_rot / 3, n_rot / 2), ...
 
     `frequencies` are radians per position for each pair. Rotated values are multiplied by `amplitude`, those of queries
     also by their `temperature`. With `axes` (M-RoPE; Wang et al., 2024), each pair rotates by one of a position's

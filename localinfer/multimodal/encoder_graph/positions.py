@@ -75,6 +75,16 @@ def frequencies(n_rot: int, base: float = 10_000.0) -> Doubles:
     return powers
 
 
+def thirds_angles(grid: tuple[int, int], head_size: int, base: float = 10_000.0) -> Doubles:
+    """Return the angles of the pairs of a head, three times as many as each axis has: those of the first third belong
+    to the frame of a video, 0 for an image, the others to the row and the column of a patch. Some values of a head may
+    remain without rotation.
+    """
+    each = frequencies(head_size // 3 // 2 * 2, base)
+    rows, columns = grid_positions(grid)
+    return np.concatenate([axis[:, None] * each for axis in (np.zeros_like(rows), rows, columns)], 1)
+
+
 def half_and_half_angles(grid: tuple[int, int], head_size: int, base: float = 10_000.0) -> Doubles:
     """Return the angles of the pairs of a head, (patches, head_size / 2): those of the first half of the pairs belong
     to the row of a patch, those of the second half to its column."""

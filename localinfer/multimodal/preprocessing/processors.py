@@ -106,6 +106,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "lfm2": ProcessorKind(LargeImageTiles, 1, SCALE_FACTOR, "bilinear", tokens=(64, 256)),
     "lightonocr": ProcessorKind(LongestEdge, 1, SPATIAL_MERGE),
     "llama4": ProcessorKind(BestCanvas, 1, SCALE_FACTOR, "bilinear", tiles=(1, 16)),
+    "minimax_m3": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=(4, 576)),
     "mlp": LLAVA,
     "mlp_norm": LLAVA,
     "nemotron_v2_vl": ProcessorKind(NearestGrid, 1, SCALE_FACTOR, tiles=(1, 12)),

@@ -40,15 +40,16 @@ def test_values_are_clipped(threads: int) -> None:
     assert np.array_equal(y[6], x[6])
 
 
-def test_heads_are_rotated_in_quarters() -> None:
-    rope = Rope("quarters", np.array([1.0, 0.5, 0.25, 2.0, 0.125, 3.0]))
+@pytest.mark.parametrize("pairs", ["quarters", "sixths"])
+def test_heads_are_rotated_in_parts(pairs: str) -> None:
+    rope = Rope(pairs, np.array([1.0, 0.5, 0.25, 2.0, 0.125, 3.0]))
     x, angles = random(5, 3, 14), np.arange(5)[:, None] * rope.frequencies
     y, table = np.empty((5, 3, 32), np.float32), np.concatenate([np.cos(angles), np.sin(angles)], 1, dtype=np.float32)
     arguments = {
         "tokens": np.array([5]), "x": x, "heads": 3, "size": 14, "dim": 32, "n_rot": 12, "table": table, "weight": 0,
         "eps": 1e-6, "y": y,
     }  # fmt: skip
-    kernels.run("localinfer.kernels.rope:rope", arguments, 2, pairs="quarters", norm="none")
+    kernels.run("localinfer.kernels.rope:rope", arguments, 2, pairs=pairs, norm="none")
     expected = formulas.rotate(x.astype(np.float64).transpose(1, 0, 2), np.arange(5), rope).transpose(1, 0, 2)
     np.testing.assert_allclose(y[..., :14], expected, rtol=0, atol=1e-6)
     assert not y[..., 14:].any()

@@ -147,7 +147,10 @@ def test_whole_images_are_those_of_transformers(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "begin", "end"),
-    [("kimivl", "<|media_start|>image<|media_content|>", "<|media_end|>")],
+    [
+        ("kimivl", "<|media_start|>image<|media_content|>", "<|media_end|>"),
+        ("minimax_m3", "]<]start of image[>[", "]<]end of image[>["),
+    ],
 )
 def test_text_around_the_rows_of_an_image(name: str, begin: str, end: str, tmp_path: Path) -> None:
     projector, processor = open_reference(name, tmp_path)

@@ -62,3 +62,14 @@ def as_patches(pixels: torch.Tensor, patch: int) -> np.ndarray[Any, np.dtype[np.
     _, channels, height, width = pixels.shape
     tiles = pixels[0].reshape(channels, height // patch, patch, width // patch, patch)
     return tiles.permute(1, 3, 0, 2, 4).reshape(-1, channels * patch * patch).numpy()
+
+
+def video_patches(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
+    """Return the output rows of models that read patches of two equal frames in the order of squares, and the rows of
+    DeepStack beside them."""
+    patch = pixels.shape[2] // grid[0]
+    tiles = pixels[0].reshape(3, grid[0] // 2, 2, patch, grid[1] // 2, 2, patch).permute(1, 4, 2, 5, 0, 3, 6)
+    patches = tiles.unsqueeze(5).expand(-1, -1, -1, -1, -1, 2, -1, -1).reshape(grid[0] * grid[1], -1)
+    found = model.model.get_image_features(patches, torch.tensor([[1, *grid]]))
+    deepstack = [rows[0] if isinstance(rows, tuple) else rows for rows in getattr(found, "deepstack_features", [])]
+    return torch.cat([found.pooler_output[0], *deepstack], 1)
