@@ -9,7 +9,7 @@ from localinfer.graph.attention import latent_attention
 from localinfer.graph.builder import AttentionSpec, Block, Builder, MtpSpec, X
 from localinfer.graph.decoder import BranchOutput, apply_branches, expert_branch
 from localinfer.graph.delta_attention import delta_attention
-from localinfer.graph.hyper_connections import apply_layers, mean_of_streams
+from localinfer.graph.hyper_connections import apply_layers
 from localinfer.graph.indexer import read_indexer_layers, read_run_indexer
 from localinfer.graph.mixture_of_experts import limited_swiglu, read_router
 from localinfer.graph.properties.hyper_connections import read_hyper_connections
@@ -34,6 +34,6 @@ def build(g: Builder[X]) -> None:
         return BranchOutput(y, "attn_output")
 
     network = expert_branch(g, read_router(g, "sigmoid"), *limited_swiglu(g))
-    x = mean_of_streams(g, apply_layers(g, streams, attend, network), streams)
+    x = g.cross_layer.collapse(apply_layers(g, streams, attend, network), None, streams.count)
     g.output.logits(x)
     g.output.add_mtp_head(x, partial(apply_branches, g, attend, network), MtpSpec())

@@ -72,16 +72,17 @@ class Architecture:
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # overrides of tensor_shapes.py
     no_weight_suffix: tuple[str, ...] = ("ssm_a", "ssm_d")  # tensors whose names do not end in ".weight"
     layer_numbers: Mapping[str, str] = field(default_factory=dict)  # stored numbers (of layers: {}) -> whole GGUF keys
+    integers: Mapping[str, str] = field(default_factory=dict)  # stored arrays of integers -> whole GGUF keys
     final_shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # GGUF shapes, if stored ones differ
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # changes the order of rows or columns
     fused_sources: Mapping[str, str] = field(default_factory=dict)  # tensor -> fused checkpoint tensor it may be in
     name_map_architecture: str = ""  # the architecture with the same names, if the `gguf` package lacks this one
     tensor_names: Mapping[str, str] = field(default_factory=dict)  # names that the `gguf` package lacks
+    f32_tensors: tuple[str, ...] = ()  # matrices in F32, whatever a checkpoint has
     mxfp4_rows: Mapping[str, slice] = field(default_factory=dict)  # rows of tensors that may be stored as MXFP4
     character_bpe_model: str = ""  # tokenizer.ggml.model of an architecture with character-level BPE
     chat_template: str = ""  # the name of a built-in template, where checkpoints have none
     end_of_turn: str = ""  # the token that ends a turn, where checkpoints do not state it
-    float_tensors: tuple[str, ...] = ()  # matrices in F32, whatever a checkpoint has
     ternary_tensors: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before use
 
     is_draft_head: bool = False  # a draft head, which may use the target's embedding and output layer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from localinfer.conversion import mtp
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.hparams import HParams
-from localinfer.conversion.tensor_formats.safetensors_file import StackedTensor, StoredTensor
+from localinfer.conversion.tensor_formats.safetensors_file import JoinedTensor, StackedTensor, StoredTensor
 from localinfer.errors import LocalInferError, UnsupportedError
 
 SCALE_ENDINGS = (".scale", ".input_scale")  # scales of a matrix
@@ -32,10 +32,11 @@ OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
 # Token-shift interpolations of RWKV-7 and RWKV-6, in GGUF's order
 LERP_LETTERS, SHARE_LETTERS = "rwkvag", "wkvrg"
-STACK_MEMBER = re.compile(  # one norm per head, or one matrix per expert or residual stream
+STACK_MEMBER = re.compile(  # one norm per head, or one matrix per expert or residual stream, or rows of a matrix
     r"(?P<all>.*_layernorm\.norms|.*altup\w*_projections)\.(?P<number>\d+)\.weight"
     r"|(?P<lerps>.*\.(attn|time_mixer)\.x_)(?P<letter>[rwkvag])"
     r"|(?P<shares>.*\.(attention|self_attn)\.time_maa_)(?P<share>[wkvrg])"
+    r"|(?P<rows>.*\.ngram_embedding)\.shard_(?P<shard>\d+)\.weight"
     r"|(?P<experts>.*\.(?:chunk_)?experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.(?P<ending>weight|scale|input_scale)"
 )
 MODULE_TENSOR = re.compile(r"model\.(?P<module>\w+)\.layers\.(?P<block>\d{1,9})\.(?P<name>.+)")
@@ -123,32 +124,45 @@ def text_model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTe
     for name, tensor in stored.items():
         if OTHER_MODELS.match(name) or COMPUTED.fullmatch(name):
             continue
-        prefix, replacement = next((pair for pair in PREFIXES if name.startswith(pair[0])), ("", ""))
-        renamed[replacement + name.removeprefix(prefix).replace(".dt_bias", ".dt_proj.bias")] = tensor
+        renamed[name_in_text_model(name).replace(".dt_bias", ".dt_proj.bias")] = tensor
     return renamed
+
+
+def name_in_text_model(name: str) -> str:
+    """Return the name that a tensor has in a text-only checkpoint."""
+    prefix, replacement = next((pair for pair in PREFIXES if name.startswith(pair[0])), ("", ""))
+    return replacement + name.removeprefix(prefix)
 
 
 def member_index(match: re.Match[str]) -> int:
     """Return the index of a tensor among those that are stacked."""
     if match["letter"]:
         return LERP_LETTERS.index(match["letter"])
-    return SHARE_LETTERS.index(match["share"]) if match["share"] else int(match["number"] or match["expert"])
+    if match["share"]:
+        return SHARE_LETTERS.index(match["share"])
+    return int(match["number"] or match["shard"] or match["expert"])
 
 
 def stack_members(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor | StackedTensor]:
     """Combine tensors that exist once per head, expert or residual stream into one stacked tensor each, ordered by
-    index.
+    index, and those with some rows of a matrix into this matrix.
     """
     members: dict[str, dict[int, StoredTensor]] = {}
+    matrices: set[str] = set()
     for name, tensor in tensors.items():
         match = STACK_MEMBER.fullmatch(name)
-        whole = match and (match["all"] or match["lerps"] or match["shares"])
+        whole = match and (match["all"] or match["lerps"] or match["shares"] or match["rows"])
         stacked_name = match and (whole or f"{match['experts']}.{match['kind']}")
         stacked_name = stacked_name and stacked_name.removesuffix(".norms")
         number = member_index(match) if match else 0
         ending = (match and match["ending"]) or "weight"
-        members.setdefault(f"{stacked_name}.{ending}" if stacked_name else name, {})[number] = tensor
-    return {
-        name: stacked[0] if name in tensors else StackedTensor(tuple(stacked[number] for number in sorted(stacked)))
-        for name, stacked in members.items()
-    }
+        full_name = f"{stacked_name}.{ending}" if stacked_name else name
+        members.setdefault(full_name, {})[number] = tensor
+        matrices |= {full_name} if match and match["rows"] else set()
+
+    def combined(name: str, parts: Mapping[int, StoredTensor]) -> StoredTensor | StackedTensor:
+        if name in tensors:
+            return parts[0]
+        return (JoinedTensor if name in matrices else StackedTensor)(tuple(parts[number] for number in sorted(parts)))
+
+    return {name: combined(name, parts) for name, parts in members.items()}

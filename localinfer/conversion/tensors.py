@@ -32,11 +32,12 @@ F32, I32 = TYPES["F32"], ggml.TYPE_NUMBERS["I32"]
 INTEGERS = ("ffn_gate_tid2eid",)
 MXFP4, NVFP4 = ggml.TYPE_NUMBERS["MXFP4"], ggml.TYPE_NUMBERS["NVFP4"]
 ALWAYS_F32 = re.compile(  # also if they are matrices
-    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a|indexer\.([qk]_)?proj"
+    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a|indexer\.proj"
     r"|time_mix_(lerp_fused|r_k|first|w[12]|decay_w[12])|(output_)?hc_(attn_|ffn_)?fn|\w+_compressor_ape"
 )
 # One filter per channel; checkpoints have an extra dimension of 1.
-CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d(_[qkv])?")
+CONVOLUTION = re.compile(r".*\.conv|(ssm|ple)_conv1d(_[qkv])?")
+KEEPS_TYPE = re.compile(r"ple_conv1d")  # of the convolutions, which otherwise become F32
 BLOCK = re.compile(r"((enc|dec)\.)?blk\.\d+\.")
 LAYER_NUMBER = re.compile(r"(?<=blk\.)\d+")
 DECODER = "dec.blk"
@@ -274,8 +275,9 @@ def convert_tensor(
         )
     factor = hparams.weight_factors.get(kind, np.float32(1))
     is_vector = 1 in (len(shape), len(shape_after))  # stored vectors may have further dimensions of 1
-    is_float = kind in architecture.float_tensors or ALWAYS_F32.fullmatch(kind)
-    if is_vector or is_float or kind.endswith(".bias") or CONVOLUTION.fullmatch(kind):
+    is_filter = CONVOLUTION.fullmatch(kind) and not KEEPS_TYPE.fullmatch(kind)
+    is_f32 = kind in architecture.f32_tensors or ALWAYS_F32.fullmatch(kind)
+    if is_vector or is_filter or is_f32 or kind.endswith(".bias"):
         change = value_transform(kind, architecture)
         return SourceTensor(wanted.name, shape_after, F32, lambda: to_bytes(change(moved(to_float32(stored))) * factor))
     if kind in hparams.weight_factors:

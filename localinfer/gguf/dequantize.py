@@ -14,7 +14,7 @@ from quant.jit.kernel import Kernel, make_kernel
 from quant.jit.kernel_call import KernelFunction, call_kernel
 
 F32 = 0
-PARAMETERS = ("tokens", "ids", "w", "row_bytes", "n", "y", "factor")
+PARAMETERS = ("tokens", "ids", "per_token", "w", "row_bytes", "n", "y", "factor")
 ONE = int.from_bytes(struct.pack("<d", 1.0), "little")
 
 
@@ -51,7 +51,7 @@ class Decoder:
         assert data.flags.c_contiguous
         assert out.flags.c_contiguous
         tokens = np.array([count])
-        addresses = tokens.ctypes.data, ids.ctypes.data, data.ctypes.data
+        addresses = tokens.ctypes.data, ids.ctypes.data, 1, data.ctypes.data
         call_kernel(self._kernel, (*addresses, row_bytes, n, out.ctypes.data, ONE))
 
 

@@ -12,19 +12,22 @@ Matrices and norms are named without the suffix `.weight`; if the file has a `.b
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
+from localinfer.graph.cross_layer_operations import AltUpStreams as AltUpStreams
+from localinfer.graph.cross_layer_operations import CrossLayerOperations as CrossLayerOperations
+from localinfer.graph.cross_layer_operations import X as X
 from localinfer.graph.properties.attention import AttentionSpec as AttentionSpec
 from localinfer.graph.properties.attention import BlockChoice as BlockChoice
+from localinfer.graph.properties.attention import RunChoice as RunChoice
 from localinfer.graph.properties.hyper_connections import HyperConnections as HyperConnections
 from localinfer.graph.properties.model_properties import Block as Block
 from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.properties.mtp import MtpSpec as MtpSpec
+from localinfer.graph.properties.ngrams import Ngrams as Ngrams
 from localinfer.graph.properties.recurrence import Recurrence as Recurrence
 from localinfer.graph.properties.rope import Rope as Rope
 from localinfer.graph.properties.router import Router as Router
-
-X = TypeVar("X")  # the type of activations
 
 BlockFunction = Callable[[Block, X], None]  # applies a layer to the residual stream
 ModalityFunction = Callable[[X, bool], Sequence[X]]  # computes rows of text, or with True those of images
@@ -79,7 +82,7 @@ class Builder(ABC, Generic[X]):
 
     @property
     @abstractmethod
-    def cross_layer(self) -> "CrossLayerOperations[X]":
+    def cross_layer(self) -> CrossLayerOperations[X]:
         """Activations that several layers use, beside the residual stream."""
 
     @abstractmethod
@@ -206,9 +209,9 @@ class Builder(ABC, Generic[X]):
         are added to a cache of their own. With compression, they are those of compressed runs, after RoPE."""
 
     @abstractmethod
-    def select_runs(self, blk: Block, q: X, k: X, weights: X, run: int, top_k: int) -> None:
-        """Choose runs of `run` adjacent positions likewise, whose keys `recurrent.compress` returns: the `top_k` with
-        the largest scores. The positions after the last whole run are always chosen."""
+    def select_runs(self, blk: Block, q: X, k: X, weights: X | None, rope: Rope | None, runs: RunChoice) -> None:
+        """Choose runs of adjacent positions likewise, and the positions after the last complete run. The keys of runs
+        are those of `recurrent.compress` or `recurrent.average`, after RoPE. Without weights, all are 1."""
 
     @abstractmethod
     def select_blocks(self, blk: Block, q: X, k: X, rope: Rope, blocks: BlockChoice) -> None:
@@ -245,6 +248,10 @@ class EmbeddingOperations(ABC, Generic[X]):
         """Return `size` values for each layer, layer after layer, of which `gate` takes a slice: the sum of the token's
         row of per_layer_token_embd and a projection of x."""
 
+    @abstractmethod
+    def ngrams(self, ngrams: Ngrams) -> X:
+        """Return the rows of per_layer_token_embd for the n-grams that end at each token, one after another."""
+
 
 class HeadOperations(ABC, Generic[X]):
     """Operations on the heads of a row, [token][head][value]."""
@@ -270,6 +277,10 @@ class HeadOperations(ABC, Generic[X]):
         """Multiply each head of x, whose values are a multiple of 16, by act(its value of gate)."""
 
     @abstractmethod
+    def dot(self, x: X, other: X, heads: int) -> X:
+        """Return the product of each head of x, whose values are a multiple of 16, with that of the other rows."""
+
+    @abstractmethod
     def matmul(self, x: X, name: str, heads: int, n_out: int) -> X:
         """Return weight[head] . x[head] for each head. All matrices are one tensor, (heads, n_out, n_in), or (heads *
         n_out, n_in)."""
@@ -290,12 +301,16 @@ class RecurrentOperations(ABC, Generic[X]):
     """Operations with a recurrent state: convolutions, state spaces, linear attention."""
 
     @abstractmethod
-    def convolve(self, x: X, name: str, width: int, activation: str = "none") -> X:
+    def convolve(self, x: X, name: str, width: int, activation: str = "none", *, dilation: int = 1) -> X:
         """Return the causal depthwise convolution of x over time: act(weighted sum of the last `width` tokens (+
-        bias)).
+        bias)), of every `dilation`-th token.
 
         The weights are (n, width), the newest token's last. Values before position 0 are 0.
         """
+
+    @abstractmethod
+    def average(self, x: X, width: int) -> X:
+        """Return the mean of the rows of the last `width` tokens. Values before position 0 are 0."""
 
     @abstractmethod
     def compress(self, values: X, scores: X, name: str, run: int, n: int) -> X:
@@ -391,65 +406,3 @@ class CrossAttentionOperations(ABC, Generic[X]):
     @abstractmethod
     def attend(self, blk: Block, q: X) -> X:
         """Return the input of cross_attn_o: attention to all tokens of the encoder, without a scale of the scores."""
-
-
-class CrossLayerOperations(ABC, Generic[X]):
-    """Activations that several layers use, beside the residual stream."""
-
-    @abstractmethod
-    def buffer(self, n: int) -> X:
-        """Return activations of n values per token that all layers can use. Call it before the first layer."""
-
-    @abstractmethod
-    def copy(self, x: X, to: X, first: int = 0) -> None:
-        """Copy x to the values of `to` from `first` on."""
-
-    @abstractmethod
-    def attend(self, x: X, earlier: X, count: int, name: str) -> X:
-        """Return a mean of x and of the first `count` rows of n values in `earlier`. The weights are a softmax of the
-        scores: the products of each, after an RMSNorm, with the weights of `name`."""
-
-    @abstractmethod
-    def streams(self, x: X, count: int) -> X:
-        """Return `count` residual streams, [token][stream][n_embd], copies of x, which hyper-connections use."""
-
-    @abstractmethod
-    def weigh_streams(self, logits: X, name: str, shape: HyperConnections) -> None:
-        """Replace logits with the weights of streams, from `name`_scale and `name`_base. As many logits as streams are
-        those of a sum only."""
-
-    @abstractmethod
-    def collapse(self, x: X, weights: X, count: int) -> X:
-        """Return the weighted sum of the residual streams x, with the first `count` weights."""
-
-    @abstractmethod
-    def mix(self, x: X, y: X, weights: X, count: int) -> None:
-        """Mix the residual streams x, and add y to each of them, by the weights after the first `count`."""
-
-    @abstractmethod
-    def altup(self, x: X, count: int) -> "AltUpStreams[X]":
-        """Return `count` residual streams, of which x is the first."""
-
-
-class AltUpStreams(ABC, Generic[X]):
-    """The residual streams of alternating updates (AltUp): all `streams`, and the `predicted` ones of the layer, both
-    [token][stream][n_embd]."""
-
-    streams: X
-    predicted: X
-
-    @abstractmethod
-    def predict(self, blk: Block) -> X:
-        """Predict each stream after the layer; return the prediction of the first one, which is the layer's input."""
-
-    @abstractmethod
-    def correct(self, blk: Block, y: X) -> X:
-        """Correct all streams by the layer's output y; return the first one, scaled."""
-
-    @abstractmethod
-    def add_to_inactive(self, branch: X) -> None:
-        """Add branch to all streams but the first."""
-
-    @abstractmethod
-    def merge(self) -> X:
-        """Return the mean of the first stream and the projections of the others, scaled to its RMS."""

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.attention import narrow_queries, sliding_window
-from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
-from localinfer.graph.indexer import MAX_RUN
+from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, RunChoice, X
+from localinfer.graph.indexer import MAX_RUN, read_run_choice
 from localinfer.graph.properties.attention import VALUE_GROUP
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.rope import BASE, plain_frequencies, read_n_rot
 
 RATIOS, COMPRESSED_BASE = "attention.compress_ratios", "attention.compress_rope_freq_base"
+MAX_AVERAGED_RUN = 1 << 10  # positions whose keys have a mean
 
 
 class Rotations(NamedTuple):
@@ -87,6 +88,15 @@ def read_runs(hparams: Hyperparameters, blocks: int) -> list[int]:
     if len(runs) < blocks or runs.dtype.kind not in "iu" or runs.min() < 0 or runs.max() > MAX_RUN or 1 in runs:
         raise hparams.error(RATIOS, f"must have 0 or a number from 2 to {MAX_RUN} for each of the {blocks} blocks")
     return [int(run) for run in runs[:blocks]]
+
+
+def read_run_choices(g: Builder[X]) -> list[RunChoice | None]:
+    """Return the runs of positions that an indexer with averaged keys chooses in each layer; None in layers without an
+    indexer."""
+    sizes = read_runs(g.hparams, g.block_count)
+    if max(sizes) > MAX_AVERAGED_RUN:
+        raise g.hparams.unsupported(RATIOS, max(sizes))
+    return [read_run_choice(g, size) if size else None for size in sizes]
 
 
 def rotations(frequencies: NDArray[np.float64], run: int) -> Rotations:

@@ -19,6 +19,25 @@ def apply_layers(g: Builder[X], shape: HyperConnections, attend: Branch[X], feed
     return x
 
 
+def read_gated_streams(g: Builder[X], x: X, name: str, count: int, rank: int) -> tuple[X, X]:
+    """Return the input of a branch, the mean of `count` normalized residual streams x after gates of a low rank, and
+    the normalized streams. The tensors are `name`_norm, `name`_down and `name`_up."""
+    normed = g.norm_groups(x, g.embedding_length, f"{name}_norm.weight", per_group_weight=True)
+    narrow = g.matmul(normed, f"{name}_down", rank)
+    g.scale(narrow, 1 / count)
+    gates = g.matmul(g.gate(narrow, None, "silu"), f"{name}_up", count * g.embedding_length)
+    return g.cross_layer.collapse(g.gate(gates, normed, "sigmoid"), None, count), normed
+
+
+def add_gated(g: Builder[X], x: X, y: X, normed: X, name: str, count: int) -> None:
+    """Add the output y of a branch to each residual stream of x, times a weight from 0 to 2, which follows from the
+    normalized streams before the branch. The tensor is `name`_inject."""
+    weights, added = g.matmul(normed, f"{name}_inject", count), g.per_head.repeat(y, count)
+    g.scale(weights, 1 / count)
+    g.per_head.gate(added, weights, count, "sigmoid")
+    g.add(x, added, 2.0)
+
+
 def read_streams(g: Builder[X], x: X, name: str, shape: HyperConnections) -> tuple[X, X]:
     """Return the input of a branch, a weighted sum of the residual streams x, and the weights with which
     `g.cross_layer.mix` adds the output of the branch. The tensors are `name`_fn, `name`_scale and `name`_base."""
@@ -29,15 +48,6 @@ def read_streams(g: Builder[X], x: X, name: str, shape: HyperConnections) -> tup
 def merge_streams(g: Builder[X], x: X, name: str, shape: HyperConnections) -> X:
     """Return a weighted sum of the residual streams, after the last layer."""
     return g.cross_layer.collapse(x, stream_weights(g, x, name, shape, shape.count), shape.count)
-
-
-def mean_of_streams(g: Builder[X], x: X, shape: HyperConnections) -> X:
-    """Return the mean of the residual streams, after the last layer."""
-    mean, *others = g.per_head.split(x, 1, *[g.embedding_length] * shape.count)
-    for each in others:
-        g.add(mean, each)
-    g.scale(mean, 1 / shape.count)
-    return mean
 
 
 def stream_weights(g: Builder[X], x: X, name: str, shape: HyperConnections, count: int) -> X:

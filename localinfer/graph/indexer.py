@@ -3,7 +3,7 @@ later ones, attends to (DeepSeek, 2025)."""
 
 from collections.abc import Callable, Iterator, Sequence
 
-from localinfer.graph.builder import AttentionSpec, Block, Builder, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, RunChoice, X
 
 KEY_EPS = 1e-6  # of the LayerNorm of keys
 MAX_RUN = 1 << 16  # positions
@@ -35,20 +35,27 @@ def read_indexer(
 
 def read_run_indexer(g: Builder[X]) -> Callable[[Block, X, X], None]:
     """Return the indexer, as `read_indexer` does. It has a key for each run of positions, a mean of theirs, and chooses
-    whole runs; it always chooses the positions after the last whole run (Z.ai, 2026: GLM-5-Next)."""
-    key_eps, (heads, size, top_k) = g.hparams.positive("attention.layer_norm_epsilon", KEY_EPS), index_sizes(g)
-    run = g.hparams.count("attention.indexer.kpool", minimum=2, maximum=MAX_RUN)
-    if top_k % run:
-        raise g.hparams.error("attention.indexer.top_k", f"is {top_k}; it must be a multiple of {run}, the kpool")
+    whole runs; it always chooses the positions after the last complete run (Z.ai, 2026: GLM-5-Next)."""
+    key_eps, (heads, size, _) = g.hparams.positive("attention.layer_norm_epsilon", KEY_EPS), index_sizes(g)
+    runs = read_run_choice(g, g.hparams.count("attention.indexer.kpool", minimum=2, maximum=MAX_RUN))
     if not g.hparams.flag("attention.indexer.kpool_select_tail", True):
         raise g.hparams.unsupported("attention.indexer.kpool_select_tail", "false")
 
     def select(blk: Block, h: X, narrow: X) -> None:
         q, k, weights = index_heads(g, blk, h, narrow, (heads, size), key_eps)
         scores, name = g.matmul(h, f"{blk}indexer_compressor_gate", size), f"{blk}indexer_compressor"
-        g.select_runs(blk, q, g.recurrent.compress(k, scores, name, run, size), weights, run, top_k // run)
+        g.select_runs(blk, q, g.recurrent.compress(k, scores, name, runs.size, size), weights, None, runs)
 
     return select
+
+
+def read_run_choice(g: Builder[X], size: int) -> RunChoice:
+    """Return the choice of runs of this size that together have as many positions as the file states."""
+    top_k = g.hparams.count("attention.indexer.top_k")
+    if top_k % size:
+        what = f"is {top_k}; it must be a multiple of {size}, the positions of a run"
+        raise g.hparams.error("attention.indexer.top_k", what)
+    return RunChoice(size, top_k // size)
 
 
 def index_sizes(g: Builder[X]) -> Iterator[int]:

@@ -115,8 +115,8 @@ def expert_feed_forward(
 
 def active_parameters(f: GGUF) -> tuple[int, int]:
     """Return the number of weights that a token of a text is multiplied with, and their bytes. Expert tensors count
-    in proportion to the experts that a token uses, and matrices for rows of images not at all. Without valid expert
-    metadata, all other weights count."""
+    in proportion to the experts that a token uses, and matrices for rows of images and the table of per-layer
+    embeddings not at all. Without valid expert metadata, all other weights count."""
     tensors = f.tensors.values()
     return (
         sum(active_part(f, each, each.n_elements) for each in tensors),
@@ -126,7 +126,7 @@ def active_parameters(f: GGUF) -> tuple[int, int]:
 
 def active_part(f: GGUF, tensor: Tensor, whole: int) -> int:
     """Return how many of a tensor's `whole` weights or bytes count in `active_parameters`."""
-    if ".vis_" in tensor.name:
+    if ".vis_" in tensor.name or tensor.name == "per_layer_token_embd.weight":  # rows of images; few rows of a table
         return 0
     name = f.get("general.architecture", str)
     count, used = (f.metadata.get(f"{name}.expert_{key}") for key in ("count", "used_count"))

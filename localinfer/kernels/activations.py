@@ -20,6 +20,7 @@ from quant.jit.vectors import (
     reduce_sum,
     select,
     splat,
+    sqrt,
     store,
 )
 from quant.matmul.activations import make_quantize_groups
@@ -111,6 +112,14 @@ def relu_squared(x: Any) -> Any:
     return relu(x) * relu(x)
 
 
+@inline
+def sigmoid_of_root(x: Any) -> Any:
+    """Return the sigmoid of the signed square root of x, whose magnitude counts as at least 1e-6 unless it is 0."""
+    zero = splat(f32x16, float32(0.0))
+    root = sqrt(maximum(absolute(x), splat(f32x16, float32(1e-6))))
+    return sigmoid(select(x < zero, zero - root, select(x > zero, root, zero)))
+
+
 ACTIVATIONS = {
     "none": none,
     "silu": silu,
@@ -122,6 +131,7 @@ ACTIVATIONS = {
     "relu": relu,
     "relu_squared": relu_squared,
     "softplus": softplus,
+    "sigmoid_of_root": sigmoid_of_root,
 }
 
 

@@ -11,7 +11,7 @@ from numba import float32, int64
 
 from localinfer.kernels.experts import write_run
 from quant.jit.threads import chunk_range
-from quant.jit.vectors import f32x16, inline, load, splat, store
+from quant.jit.vectors import f32x16, fma, inline, load, reduce_sum, splat, store
 from quant.matmul.activations import make_quantize_groups
 
 Body = Callable[..., None]
@@ -50,6 +50,21 @@ def repeat() -> Body:
         items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
             copy(args.x + 4 * args.size * (item // args.heads), args.size, args.y + 4 * args.size * item)
+
+    return body
+
+
+def dot_heads() -> Body:
+    """Make the kernel y[token][head] = x[token][head] . other[token][head], where heads have a multiple of 16
+    values."""
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        items, size = load(int64, args.tokens) * args.heads, 4 * args.size
+        for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
+            total = splat(f32x16, float32(0.0))
+            for i in range(size * item, size * (item + 1), 64):
+                total = fma(load(f32x16, args.x + i), load(f32x16, args.other + i), total)
+            store(args.y + 4 * item, reduce_sum(total))
 
     return body
 

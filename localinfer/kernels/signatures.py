@@ -33,7 +33,11 @@ class KernelSignature(NamedTuple):
 
 # Block formats: `quant.Format` has the kernels of a format. The product is added to `base`, whose rows are
 # `base_stride` bytes apart: a residual stream, or with stride 0 a bias; base 0 means none.
-GET_ROWS = KernelSignature.parse("", "tokens ids w row_bytes n y:out factor:float")
+GET_ROWS = KernelSignature.parse("", "tokens ids per_token w row_bytes n y:out factor:float")
+HASH_NGRAMS = KernelSignature.parse(
+    "localinfer.kernels.ngrams:hash_ngrams",
+    "tokens ids multipliers sizes offsets longest heads end segments tail:out y:out",
+)
 PRODUCT = KernelSignature("", "", PRODUCT_PARAMETERS, floats=frozenset(), writes=("y",))
 EXPERTS = KernelSignature.parse(
     "", "tokens runs x matrices row_bytes n_in n_out bias y:out y_row y_matrix y_stride token_parts access stop"
@@ -105,7 +109,7 @@ ATTEND_STREAMS = KernelSignature.parse(
 )
 
 CONVOLVE = KernelSignature.parse(
-    "localinfer.kernels.recurrent.convolution:convolve", "tokens x weight bias width n segments tail:out y:out"
+    "localinfer.kernels.recurrent.convolution:convolve", "tokens x weight bias width dilation n segments tail:out y:out"
 )
 
 COMPRESS = KernelSignature.parse(
@@ -159,6 +163,7 @@ COPY_SLICES = KernelSignature.parse(
     "localinfer.kernels.head_slices:copy_slices", "tokens x x_first x_step heads size y:out y_first y_step"
 )
 REPEAT = KernelSignature.parse("localinfer.kernels.head_slices:repeat", "tokens x size heads y:out")
+DOT_HEADS = KernelSignature.parse("localinfer.kernels.head_slices:dot_heads", "tokens x other size heads y:out")
 
 RELATIVE_POSITIONS = KernelSignature.parse(
     "localinfer.kernels.attention.relative_positions:add_dimensions",
@@ -180,8 +185,8 @@ ATTENTION = KernelSignature.parse(
 )
 SCORE_POSITIONS = KernelSignature.parse(
     "localinfer.kernels.attention.indexer:score_positions",
-    "tokens q weights heads dim k_cache entry_positions oldest newest sink_pages compressed_page segments words "
-    "scores:out",
+    "tokens q weights weight_stride heads dim k_cache entry_positions oldest newest sink_pages compressed_page "
+    "segments words scores:out",
 )
 CHOOSE_POSITIONS = KernelSignature.parse(
     "localinfer.kernels.attention.indexer:choose_positions",
@@ -189,7 +194,7 @@ CHOOSE_POSITIONS = KernelSignature.parse(
 )
 CHOOSE_RUNS = KernelSignature.parse(
     "localinfer.kernels.attention.indexer:choose_runs",
-    "tokens scores positions segments words compressed_page run top_k position_words chosen:out",
+    "tokens scores query_positions run_words size top_k words chosen:out",
 )
 SCORE_PANELS = KernelSignature.parse(
     "localinfer.kernels.attention.block_indexer:score_panels",

@@ -36,7 +36,9 @@ class NumpyCrossLayer(CrossLayerOperations[Floats]):
         scales = np.repeat(scales, counts[: len(scales)])
         logits[:] = weigh_streams(logits * scales + self.model[f"{name}_base"], shape)
 
-    def collapse(self, x: Floats, weights: Floats, count: int) -> Floats:
+    def collapse(self, x: Floats, weights: Floats | None, count: int) -> Floats:
+        if weights is None:
+            return x.reshape(len(x), count, -1).mean(axis=1)
         return np.einsum("ts,tsn->tn", weights[:, :count], x.reshape(len(x), count, -1))
 
     def mix(self, x: Floats, y: Floats, weights: Floats, count: int) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from localinfer.graph.properties.attention import alibi_slopes
 from localinfer.graph.properties.hyper_connections import HyperConnections
+from localinfer.graph.properties.ngrams import Ngrams
 from localinfer.graph.properties.rope import AttentionTemperature, Rope
 from localinfer.graph.properties.router import Router
 
@@ -190,6 +191,11 @@ def relu_squared(x: Floats) -> Floats:
     return relu(x) ** 2
 
 
+def sigmoid_of_root(x: Floats) -> Floats:
+    """Return the sigmoid of the signed square root, for which magnitudes count as at least 1e-6."""
+    return sigmoid(np.sign(x) * np.sqrt(np.maximum(np.abs(x), 1e-6)))
+
+
 def gated_activation(activation: str, gate: Floats, up: Floats) -> Floats:
     """Return act(gate) * up. gpt-oss clamps both and adds one to up. An activation may have a limit, after a colon: of
     the magnitudes of up, and of act(gate), or of the gate before it; SiTU has a soft one of the gate, and one of up."""
@@ -218,7 +224,28 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "relu": relu,
     "relu_squared": relu_squared,
     "softplus": lambda x: np.logaddexp(0, x),
+    "sigmoid_of_root": sigmoid_of_root,
 }
+
+
+# --- embeddings of n-grams ---
+
+
+def ngram_rows(ids: NDArray[np.int64], ngrams: Ngrams) -> NDArray[np.int64]:
+    """Return the rows of the n-grams that end at each token, (n_tokens, per_token). Before the first token, and from
+    the token that ends a text on, earlier tokens count as this token."""
+    rows = []
+    for at in range(len(ids)):
+        last = [int(id) for id in ids[max(at + 1 - ngrams.longest, 0) : at + 1]][::-1]
+        known = last[1 : last.index(ngrams.end, 1)] if ngrams.end in last[1:] else last[1:]
+        last = [last[0], *known, *[ngrams.end] * (ngrams.longest - 1 - len(known))]
+        mixed, of_token = last[0] * int(ngrams.multipliers[0]), []
+        for back in range(1, ngrams.longest):
+            mixed ^= last[back] * int(ngrams.multipliers[back])
+            of_token += [mixed % int(size) for size in ngrams.sizes[ngrams.heads * (back - 1) : ngrams.heads * back]]
+        rows.append(of_token)
+    result: NDArray[np.int64] = np.array(rows, np.int64) + ngrams.offsets
+    return result
 
 
 # --- residual streams ---

@@ -34,6 +34,9 @@ class NumpyHeads(HeadOperations[Floats]):
     def gate(self, x: Floats, gate: Floats, heads: int, activation: str) -> None:
         x *= np.repeat(ACTIVATIONS[activation](gate), x.shape[1] // heads, axis=1)
 
+    def dot(self, x: Floats, other: Floats, heads: int) -> Floats:
+        return (x * other).reshape(len(x), heads, -1).sum(axis=2)
+
     def matmul(self, x: Floats, name: str, heads: int, n_out: int) -> Floats:
         chunks = (self.model.expert(name, head, chunk, n_out) for head, chunk in enumerate(split_heads(x, heads)))
         return np.stack(list(chunks), axis=1).reshape(len(x), heads * n_out)

@@ -19,9 +19,10 @@ from localinfer.graph.builder import (
     EmbeddingOperations,
     ModalityFunction,
     MtpSpec,
+    Ngrams,
     OutputOperations,
 )
-from localinfer.graph.properties.attention import AttentionSpec, BlockChoice, relative_buckets
+from localinfer.graph.properties.attention import AttentionSpec, BlockChoice, RunChoice, relative_buckets
 from localinfer.graph.properties.direction import is_causal
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block, has_decoder
 from localinfer.graph.properties.rope import NO_ROPE, Rope
@@ -37,6 +38,7 @@ from localinfer.naive.formulas import (
     join_heads,
     largest,
     layer_norm,
+    ngram_rows,
     relu,
     rms_norm,
     rotate,
@@ -285,19 +287,21 @@ class NumpyBuilder(PointBuilder):
     ) -> None:
         self.selected = self.chosen_keys(q, k, weights, spec, top_k)
 
-    def select_runs(self, blk: Block, q: Floats, k: Floats, weights: Floats, run: int, top_k: int) -> None:  # noqa: ARG002
-        chosen = self.chosen_keys(q, k, weights, AttentionSpec(compression=run), top_k)
-        n = len(self.positions)
-        rest, of_runs = visible(self.positions, 0), chosen.repeat(run, axis=2)
-        rest &= self.positions[None, :] >= ((self.positions + 1) // run * run)[:, None]
-        self.selected = rest | np.pad(of_runs, ((0, 0), (0, 0), (0, n - of_runs.shape[2])))
+    def select_runs(
+        self, blk: Block, q: Floats, k: Floats, weights: Floats | None, rope: Rope | None, runs: RunChoice  # noqa: ARG002
+    ) -> None:
+        chosen = self.chosen_keys(q, k, weights, AttentionSpec(rope, compression=runs.size), runs.top_k)
+        chosen = np.pad(chosen, ((0, 0), (0, 0), (0, 1)))  # the last run may not be complete
+        run, complete = self.positions // runs.size, (self.positions + 1) // runs.size
+        self.selected = chosen[..., run] | (run >= complete[:, None])
 
     def chosen_keys(
-        self, q: Floats, k: Floats, weights: Floats, spec: AttentionSpec, top_k: int
+        self, q: Floats, k: Floats, weights: Floats | None, spec: AttentionSpec, top_k: int
     ) -> NDArray[np.bool_]:
         """Return which keys an indexer chooses for each token, (1, n_tokens, n_keys)."""
         products, seen = self.index_products(q, k, spec)
-        scores = (np.maximum(products, 0) * weights.T[:, :, None]).sum(axis=0, keepdims=True)
+        of_heads = np.maximum(products, 0) * (1 if weights is None else weights.T[:, :, None])
+        scores = of_heads.sum(axis=0, keepdims=True)
         return largest(np.where(seen, scores, -np.inf), top_k) & seen
 
     def select_blocks(self, blk: Block, q: Floats, k: Floats, rope: Rope, blocks: BlockChoice) -> None:  # noqa: ARG002
@@ -431,3 +435,8 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
         eps = self.g.eps * x.shape[1]
         self.g.norm_groups(projected, size, "per_layer_proj_norm.weight", eps=eps, out=projected)
         return (rows * math.sqrt(size) + projected) / math.sqrt(2)
+
+    def ngrams(self, ngrams: Ngrams) -> Floats:
+        rows = ngram_rows(self.g.token_ids, ngrams)
+        values = self.model.rows("per_layer_token_embd", rows.ravel()).astype(self.model.dtype)
+        return values.reshape(len(rows), -1)

@@ -21,19 +21,25 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
     def __init__(self, g: PointBuilder) -> None:
         self.g, self.model = g, g.model
 
-    def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
-        state, y = np.zeros((width - 1, x.shape[1]), x.dtype), np.zeros_like(x)
+    def convolve(
+        self, x: Floats, name: str, width: int, activation: str = "none", *, dilation: int = 1
+    ) -> Floats:
+        state, y = np.zeros((dilation * (width - 1), x.shape[1]), x.dtype), np.zeros_like(x)
         weights = self.model[name].reshape(x.shape[1], width)
         for batch in self.g.batches():
             before = np.concatenate([state, x[batch]])
             for age in range(width):
-                y[batch] += before[age : age + len(batch)] * weights[:, age]
+                y[batch] += before[dilation * age : dilation * age + len(batch)] * weights[:, age]
             state = before[len(batch) :]
             if width > 1:
                 self.g.state_point(state, f"{name}_state")
         y = ACTIVATIONS[activation](y + self.model.bias(name))
         self.g.point(y, name)
         return y
+
+    def average(self, x: Floats, width: int) -> Floats:
+        sums = np.cumsum(np.pad(x, ((width, 0), (0, 0))), axis=0)
+        return (sums[width:] - sums[:-width]) / width
 
     def compress(self, values: Floats, scores: Floats, name: str, run: int, n: int) -> Floats:
         y, ape = np.zeros((len(values), n), values.dtype), self.model[f"{name}_ape"]

@@ -90,12 +90,13 @@ SMALLER_BLOCKS = {  # if superblocks do not divide the rows; if blocks of 32 do 
 
 UNQUANTIZED = (  # tensors with one of these in their names keep their type: small, or too sensitive
     *("_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj"),
-    *("ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight", "attn_rel_b.weight"),
+    *("ssm_conv1d", "ple_conv1d", "shortconv.conv.weight", "attn_rel_b.weight"),
+    *("indexer.k_proj.weight", "indexer.q_proj.weight"),
     *(f"time_mix_{name}.weight" for name in ("first", "decay_w1", "decay_w2", "lerp_fused", "g1", "g2")),
     *(f"time_mix_{letter}{number}.weight" for letter in "wva" for number in range(3)),
     *(".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos"),
     *(".patch_embd", ".patch_merger", "a.rvq.codebook", "mm.a.code_embd", "mm.input_projection.weight"),
-    *("pre_encode.conv.", "depthwise_conv.weight", "hc_", "compressor_ape"),
+    *("pre_encode.conv.", "depthwise_conv.weight", "hc_fn", "hc_attn_fn", "hc_ffn_fn", "compressor_ape"),
 )
 UNQUANTIZED_OF = {  # likewise, in files of an architecture
     "glm5-next": (

@@ -60,15 +60,15 @@ LOAD = {"f32": load_f32, "f16": load_f16, "bf16": load_bf16}
 
 
 def get_rows(format_module: str) -> KernelBody:
-    """Return the kernel y[token] = factor * w[ids[token]]: float32 [token][n]."""
+    """Return the kernel y[row] = factor * w[ids[row]]: float32 [token][per_token][n]."""
     load_one, size = LOAD[format_module], ELEMENT_BYTES[format_module]
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
-        for token in range(first, end):
-            row = args.w + int64(load(int32, args.ids + 4 * token)) * args.row_bytes
+        first, end = chunk_range(load(int64, args.tokens) * args.per_token, 1, chunk_index, n_chunks)
+        for number in range(first, end):
+            row = args.w + int64(load(int32, args.ids + 4 * number)) * args.row_bytes
             for i in range(args.n):
-                store(args.y + 4 * (args.n * token + i), load_one(row + size * i) * float32(args.factor))
+                store(args.y + 4 * (args.n * number + i), load_one(row + size * i) * float32(args.factor))
 
     return body
 

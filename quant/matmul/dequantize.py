@@ -74,13 +74,13 @@ def make_decode_row(spec: FormatSpec) -> Any:
 
 
 def get_rows(format_module: str) -> KernelBody:
-    """Return the kernel y[token] = factor * w[ids[token]]: float32 [token][n]."""
+    """Return the kernel y[row] = factor * w[ids[row]]: float32 [token][per_token][n]."""
     decode = make_decode_row(load_spec(format_module))
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
-        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
-        for token in range(first, end):
-            row = int64(load(int32, args.ids + 4 * token))
-            decode(args.w + row * args.row_bytes, args.n, args.y + 4 * args.n * token, float32(args.factor))
+        first, end = chunk_range(load(int64, args.tokens) * args.per_token, 1, chunk_index, n_chunks)
+        for number in range(first, end):
+            row = int64(load(int32, args.ids + 4 * number))
+            decode(args.w + row * args.row_bytes, args.n, args.y + 4 * args.n * number, float32(args.factor))
 
     return body

@@ -63,6 +63,7 @@ def get_rows(name: str, rows: Bytes, n: int) -> Floats:
     arguments = {
         "tokens": np.array([count]),
         "ids": np.arange(count, dtype=np.int32),
+        "per_token": 1,
         "w": rows,
         "row_bytes": rows.shape[1],
         "n": n,

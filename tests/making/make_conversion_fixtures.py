@@ -27,7 +27,9 @@ import reference_models
 import separate_heads
 
 # whose keys the classes of newer transformers change
-CHANGED = ("bailing_hybrid", "laguna", "mimo_v2_flash", "minimax_m3_vl", "nemotron_h", "nomic_bert")
+CHANGED = (
+    "bailing_hybrid", "laguna", "mimo_v2_flash", "minimax_m3_vl", "nemotron_h", "nomic_bert", "qwen4_exp_text",
+)  # fmt: skip
 
 
 def main() -> None:

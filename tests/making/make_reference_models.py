@@ -1964,7 +1964,7 @@ def write_and_load(name: str, spec: Spec) -> Any:
     if spec.encoder:
         tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # not needed for the stored output
     own = {key: tuple(values.shape) for key, values in model.state_dict().items() if key not in tied}
-    own = saved_shapes(model) if spec.saved else own
+    own, integers = saved_shapes(model) if spec.saved else (own, {})
     vision = {key: shape for key, shape in own.items() if VISION_TENSOR.match(key)}  # not part of the description
     shapes = spec.shapes({key: shape for key, shape in own.items() if key not in vision})
     described = {
@@ -1975,6 +1975,7 @@ def write_and_load(name: str, spec: Spec) -> Any:
         "config": config_of(spec),
         "tensors": folded(shapes, text.num_hidden_layers),
         "only": only(shapes, text.num_hidden_layers),
+        "integers": integers,
     }
     write(name, described)
     if spec.saved:
@@ -1987,11 +1988,14 @@ def write_and_load(name: str, spec: Spec) -> Any:
     return model
 
 
-def saved_shapes(model: Any) -> Shapes:
-    """Return the shapes of the tensors that transformers saves."""
+def saved_shapes(model: Any) -> tuple[Shapes, dict[str, list[int]]]:
+    """Return the shapes of the tensors that transformers saves, and those of integers, which follow from the
+    configuration."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        return {key: values.shape for key, values in load_file(Path(folder) / "model.safetensors").items()}
+        saved = load_file(Path(folder) / "model.safetensors")
+    integers = {key: values.tolist() for key, values in saved.items() if values.dtype == np.int64}
+    return {key: values.shape for key, values in saved.items() if key not in integers}, integers
 
 
 def load_checkpoint(name: str, model_class: Any, config: Any) -> Any:
@@ -2044,7 +2048,7 @@ def only(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, list[
 def write(name: str, described: dict[str, Any]) -> None:
     """Write JSON with a line per configuration entry and per tensor."""
     lines = [f' "{key}": {json.dumps(value)}' for key, value in described.items() if not isinstance(value, dict)]
-    for key in ("config", "tensors", *(["only"] if described["only"] else [])):
+    for key in ("config", "tensors", *(key for key in ("only", "integers") if described[key])):
         entries = ",\n".join(f'  "{entry}": {json.dumps(value)}' for entry, value in described[key].items())
         lines.append(f' "{key}": {{\n{entries}\n }}')
     (reference_models.DATA / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -59,8 +59,8 @@ class ReferenceOutput:
 
 def read_description(name: str) -> dict[str, Any]:
     """Return the description of a reference model: `config`, `norm` (mean of the norms' weights), `n_layer`, `tensors`
-    (shapes by name, with "{}" for the layer's number) and `only` (layers by name, for tensors that not all layers
-    have).
+    (shapes by name, with "{}" for the layer's number), `only` (layers by name, for tensors that not all layers have)
+    and `integers` (the values of tensors of integers, by name).
     """
     actual: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     return actual
@@ -148,7 +148,8 @@ def weights(name: str, reference: dict[str, Any]) -> dict[str, NDArray[Any]]:
         for each, shape in reference["tensors"].items()
         for i in (reference.get("only", {}).get(each, layers) if "{}" in each else range(1))
     }
-    return {each: values(f"{name}/{each}", shape, reference["norm"]) for each, shape in shapes.items()}
+    integers = {each: np.array(numbers, np.int64) for each, numbers in reference.get("integers", {}).items()}
+    return {each: values(f"{name}/{each}", shape, reference["norm"]) for each, shape in shapes.items()} | integers
 
 
 def values(name: str, shape: tuple[int, ...], norm: float) -> NDArray[Any]:

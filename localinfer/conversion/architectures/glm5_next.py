@@ -86,7 +86,7 @@ GLM5_NEXT = replace(
     },
     ignores_mtp=False,
     has_mtp=True,
-    float_tensors=COMPRESSOR,
+    f32_tensors=COMPRESSOR,
     key_aliases={"head_dim": "qk_nope_head_dim"},
     bool_keys={"norm_topk_prob": "expert_weights_norm"},
     read_hparams=read_hparams,

@@ -77,6 +77,7 @@ MINIMAX_M3 = Architecture(
         **{f"block_sparse_moe.shared_experts.{each.split('_')[1]}_proj": each for each in SHARED_EXPERTS},
         **{f"self_attn.index_{each.removeprefix('indexer.')}": each for each in INDEXER},
     },
+    f32_tensors=INDEXER[:2],
     ignored_tensors=r"patch_merge_mlp\..*",
     norm_offset=1.0,
     activations=("swigluoai", "silu"),

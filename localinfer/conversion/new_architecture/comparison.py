@@ -131,6 +131,7 @@ def compare(survey: Survey, architecture: Architecture, own_name: str = "") -> C
     known = {kind: tensor for kind, tensor in names.items() if kind in used}
     missing = [kind for kind in required if sources[kind] not in names]
     missing += [name for name in architecture.layer_numbers if name not in {*survey.layers, *survey.tensors}]
+    missing += {*architecture.integers} - {tensor_mapping.name_in_text_model(name) for name in survey.tensors}
     return Comparison(
         architecture=architecture,
         known=known,
@@ -160,7 +161,7 @@ def map_names(survey: Survey, architecture: Architecture, own_name: str) -> dict
     table = {**architecture.tensor_names, **(mtp.TENSOR_NAMES if architecture.has_mtp else {})}
     found: dict[str, FoundTensor] = {}
     for name, tensor in stacked.items():
-        if pattern(name) in architecture.layer_numbers:
+        if pattern(name) in architecture.layer_numbers or name in architecture.integers:
             continue
         own = tensor_mapping.architecture_name(name, table)
         renamed = own or first(name) or tensor_mapping.OUTPUT_NAMES.get(name) or second(name)

@@ -108,6 +108,16 @@ def pad_vocabulary(values: Values, hp: HParams) -> Values:
     return np.concatenate([values, more])
 
 
+def index_queries(values: Values, hp: HParams) -> Values:
+    """Return the rows of the queries of an indexer, which come before those of its key."""
+    return values[: hp.sizes["n_index"]]
+
+
+def index_key(values: Values, hp: HParams) -> Values:
+    """Return the rows of the key of an indexer, which come after those of its queries."""
+    return values[hp.sizes["n_index"] :]
+
+
 # --- pairs of values that rope rotates ---
 
 

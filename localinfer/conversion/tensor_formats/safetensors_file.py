@@ -79,6 +79,19 @@ class StackedTensor:
         return self.tensors[0].error(problem, kind)
 
 
+class JoinedTensor(StackedTensor):
+    """Tensors of the same type, whose rows follow one another in one matrix."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix. Raises LocalInferError naming a tensor that does not fit."""
+        first = self.tensors[0]
+        for tensor in self.tensors:
+            if (tensor.dtype, tensor.shape[1:], len(tensor.shape)) != (self.dtype, first.shape[1:], len(first.shape)):
+                raise tensor.error(f"has another type or length of rows than {self.name}")
+        return (sum(tensor.shape[0] for tensor in self.tensors), *first.shape[1:]) if first.shape else ()
+
+
 def open_weights(folder: CheckpointFolder) -> dict[str, StoredTensor]:
     """Return all tensors of the checkpoint by name.
 

@@ -27,13 +27,27 @@ def to_float32(stored: StoredTensor | StackedTensor) -> Floats:
 def to_int32(stored: StoredTensor | StackedTensor) -> NDArray[np.int32]:
     """Return integers as 32-bit ones, flat. Raises UnsupportedError for a tensor of another type, or with a number that
     does not fit."""
-    if stored.dtype not in INTEGERS:
-        raise stored.error(f"type {stored.dtype} is not supported (only {', '.join(INTEGERS)})", UnsupportedError)
-    values = stored.load().view(INTEGERS[stored.dtype])
+    values = integers(stored)
     limits = np.iinfo(np.int32)
     if values.size and not limits.min <= values.min() <= values.max() <= limits.max:
         raise stored.error("has numbers of more than 32 bits", UnsupportedError)
     return values.astype(np.int32)
+
+
+def to_uint64(stored: StoredTensor | StackedTensor) -> NDArray[np.uint64]:
+    """Return integers as unsigned ones, flat. Raises UnsupportedError for a tensor of another type, or with a number
+    below 0."""
+    values = integers(stored)
+    if values.size and values.min() < 0:
+        raise stored.error("has numbers below 0", UnsupportedError)
+    return values.astype(np.uint64)
+
+
+def integers(stored: StoredTensor | StackedTensor) -> Values:
+    """Return integers in their type, flat. Raises UnsupportedError for a tensor of another type."""
+    if stored.dtype not in INTEGERS:
+        raise stored.error(f"type {stored.dtype} is not supported (only {', '.join(INTEGERS)})", UnsupportedError)
+    return stored.load().view(INTEGERS[stored.dtype])
 
 
 def decode_float32(raw: NDArray[np.uint8], dtype: str) -> Floats:

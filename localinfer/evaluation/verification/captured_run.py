@@ -39,7 +39,7 @@ STEPS = 1, 2  # tokens of the last batches
 MAX_BATCH = 512
 STATES = (
     "ssm_conv1d_state", "ssm_conv1d_q_state", "ssm_conv1d_k_state", "ssm_conv1d_v_state", "ssm_state",
-    "shortconv.conv_state", "time_mix_shift_state", "time_mix_state", "channel_mix_shift_state",
+    "shortconv.conv_state", "ple_conv1d_state", "time_mix_shift_state", "time_mix_state", "channel_mix_shift_state",
 )  # fmt: skip
 POINTS = "attn_q_rope", "ffn_expert_ids", "ffn_expert_weights", *STATES  # results within operations
 

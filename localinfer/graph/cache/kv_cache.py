@@ -59,9 +59,10 @@ class KVCache(SequenceCache):
 
     def set_draft_inputs(self, position: int, row: int) -> None:
         """Set the inputs of a single token, a draft or not: faster than `set_inputs`, for decoding many sequences."""
-        ring, (_, _, entry) = self._ring, next(self._contiguous_runs(position, 1))
-        ring.entries.view(np.int32)[row] = entry
-        ring.positions.view(np.int32)[entry] = EMPTY if position < ring.visible.n_masked else position
+        ring = self._ring
+        for _, _, entry in self._contiguous_runs(position, 1):
+            ring.entries.view(np.int32)[row] = entry
+            ring.positions.view(np.int32)[entry] = EMPTY if position < ring.visible.n_masked else position
         self._set_compressed(position, 1, row)
         self._end = max(self._end, position + 1)
         self._set_visible_to_one(position, position, row)
@@ -107,9 +108,9 @@ class KVCache(SequenceCache):
 
     def _contiguous_runs(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
         """Yield runs of positions with contiguous entries, in writable pages: the offset of the run, its length and its
-        first entry. Raises OutOfPagesError."""
+        first entry. Yields none if positions have no entries. Raises OutOfPagesError."""
         token = 0
-        while token < count:
+        while token < count and self._ring.ring_entries:
             entry, n_contiguous = self._ring.entry_of(first + token)
             logical_page, offset = divmod(entry, PAGE_SIZE)
             n = min(n_contiguous, count - token, PAGE_SIZE - offset)
@@ -161,7 +162,7 @@ class KVCache(SequenceCache):
     @property
     def _has_wrapped(self) -> bool:
         """Whether ring buffer entries have been reused."""
-        return self._end - self._ring.sinks > self._ring.ring_entries
+        return 0 < self._ring.ring_entries < self._end - self._ring.sinks
 
     def checkpoint(self) -> None:
         """Do nothing: positions stay cached until their entries are reused."""

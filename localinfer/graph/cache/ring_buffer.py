@@ -90,7 +90,8 @@ class RingBuffer:
 
     A sequence's `sinks` first positions stay in its first `sink_entries` entries; the others cycle through the next
     `ring_entries`. The rest of its `capacity` are `compressed_entries`, one for each run of compressed positions, whose
-    position is the last one of the run. There are `total_entries` entries in pages for several sequences.
+    position is the last one of the run; it may have no others. There are `total_entries` entries in pages for several
+    sequences.
     """
 
     visible: VisiblePositions
@@ -127,7 +128,7 @@ class RingBuffer:
         chunk = max(4, -(-pages_in_use // MAX_CHUNKS))
         if compressed_entries:
             capacity = -(-capacity // (chunk * PAGE_SIZE)) * chunk * PAGE_SIZE + compressed_entries
-        spare = graph.sequences if graph.sequences > 1 and span < n_ctx else 0  # for idle sequences
+        spare = graph.sequences if graph.sequences > 1 and 0 < span < n_ctx else 0  # for idle sequences
         pages = PagePool(capacity // PAGE_SIZE * (graph.sequences + spare))
         token_bytes, segment_bytes = 4 * graph.batch, 8 + 8 * SEGMENT_WORDS * graph.sequences
         sizes = token_bytes, 4 * PAGE_SIZE * len(pages), token_bytes, token_bytes, token_bytes, segment_bytes

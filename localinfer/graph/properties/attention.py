@@ -62,7 +62,8 @@ class AttentionSpec:
     `select_blocks` chose last.
 
     With `compression`, each run of so many positions also has one compressed key, which is its value, too, and to which
-    tokens attend from the last position of the run on, whatever the window; if `selected`, only to those chosen.
+    tokens attend from the last position of the run on, whatever the window; if `selected`, only to those chosen. If
+    there are `only_runs`, positions themselves have no keys.
 
     The rows of a bidirectional media span also attend to the later ones of the span, unless `causal_media`.
     """
@@ -78,6 +79,7 @@ class AttentionSpec:
     causal_media: bool = False
     selected: bool = False
     compression: int = 0
+    only_runs: bool = False
     bias: str = ""
 
 
@@ -89,6 +91,15 @@ class BlockChoice:
     size: int
     top_k: int
     local: int
+
+
+@dataclass(frozen=True)
+class RunChoice:
+    """The positions that a token attends to: the `top_k` complete runs of `size` adjacent positions with the largest
+    scores, and those after the last complete run."""
+
+    size: int
+    top_k: int
 
 
 def alibi_slopes(heads: int, max_bias: float) -> NDArray[np.float64]:

@@ -35,10 +35,15 @@ class HyperConnections:
         return 3 if self.iterations else 2
 
 
+def read_stream_count(hparams: Hyperparameters) -> int:
+    """Return the number of residual streams."""
+    return hparams.count("hyper_connection.count", maximum=MAX_STREAMS)
+
+
 def read_hyper_connections(hparams: Hyperparameters) -> HyperConnections:
     """Return the hyper-connections that the metadata describes."""
     return HyperConnections(
-        hparams.count("hyper_connection.count", maximum=MAX_STREAMS),
+        read_stream_count(hparams),
         hparams.positive("hyper_connection.epsilon"),
         hparams.count("hyper_connection.sinkhorn_iterations", 0, minimum=0, maximum=MAX_ITERATIONS),
     )

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import UnsupportedError
+from localinfer.gguf.dequantize import dequantize
 from localinfer.gguf.reader import GGUF, Tensor
 from quant import FORMATS
 from quant.ggml import TYPE_NUMBERS, TYPES
@@ -69,6 +70,22 @@ class Tensors:
         stored = self.f.tensors[name].shape if name in self.f.tensors else shape
         same = [n for n in stored if n != 1] == [n for n in shape if n != 1]
         return self.floats(name, *(stored if same else shape))
+
+    def numbers_beside_ones(self, name: str, *shape: int) -> Tensor:
+        """Return a tensor as `floats_beside_ones`, which may have another type: then it is converted."""
+        found = self.f.tensors.get(name)
+        if found is None or found.type_name == "F32":
+            return self.floats_beside_ones(name, *shape)
+        return constant_tensor(name, dequantize(self.tensor(name, *shape)))
+
+    def rows_from(self, name: str, n_rows: int) -> Tensor:
+        """Return a matrix of at least `n_rows` rows, whose length is a multiple of 32."""
+        found = self.f.tensors.get(name)
+        if found is None or len(found.shape) != 2 or found.shape[0] < n_rows or found.shape[1] % 32:
+            what = "is missing" if found is None else f"has shape {list(found.shape)}"
+            what = f"{what}; it must have {n_rows} rows or more, of a multiple of 32 values"
+            raise self.f.error(f"tensor {name}", what)
+        return self.tensor(name, *found.shape)
 
     def floats(self, name: str, *shape: int) -> Tensor:
         """Return a float32 tensor of this shape."""
@@ -144,6 +161,11 @@ class Tensors:
 def constant_tensor(name: str, values: NDArray[np.float32]) -> Tensor:
     """Return numbers that no file has, but that the architecture determines, as a tensor."""
     return Tensor(name, values.shape, TYPE_NUMBERS["F32"], values.reshape(-1).view(np.uint8), 0)
+
+
+def constant_integers(name: str, values: NDArray[np.int64]) -> Tensor:
+    """Return integers that the metadata determines as a tensor."""
+    return Tensor(name, values.shape, TYPE_NUMBERS["I64"], values.view(np.uint8), 0)
 
 
 def matrix_slice(tensor: Tensor, number: int) -> Tensor:

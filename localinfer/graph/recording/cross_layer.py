@@ -1,7 +1,10 @@
 """Activations that several layers use, beside the residual stream."""
 
+import numpy as np
+
 from localinfer.graph.builder import AltUpStreams, Builder, CrossLayerOperations, HyperConnections
 from localinfer.graph.ops.buffers import Buffer
+from localinfer.graph.properties.tensors import constant_tensor
 from localinfer.graph.recording.altup import AltUpRecorder
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.signatures import ATTEND_STREAMS, COLLAPSE, COPY, MIX, WEIGH_STREAMS
@@ -44,11 +47,12 @@ class CrossLayerRecorder(CrossLayerOperations[Buffer]):
             magnitude=shape.magnitude, output_eps=shape.output_eps, iterations=shape.iterations, x=logits,
         )  # fmt: skip
 
-    def collapse(self, x: Buffer, weights: Buffer, count: int) -> Buffer:
+    def collapse(self, x: Buffer, weights: Buffer | None, count: int) -> Buffer:
         y = self._graph.buffer(x.n // count, x.rows)
+        equal = constant_tensor("equal_weights", np.full(count, 1 / count, np.float32))
         self._graph.op(
-            "collapse", COLLAPSE, x.rows, chunks=(0, 8), x=x, weights=weights, n_weights=weights.n, count=count, n=y.n,
-            y=y,
+            "collapse", COLLAPSE, x.rows, chunks=(0, 8), x=x, weights=weights or equal,
+            n_weights=weights.n if weights else 0, count=count, n=y.n, y=y,
         )  # fmt: skip
         return y
 

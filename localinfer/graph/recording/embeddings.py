@@ -5,18 +5,20 @@ import math
 import numpy as np
 
 from localinfer.gguf.reader import Tensor
-from localinfer.graph.builder import Builder, EmbeddingOperations
+from localinfer.graph.builder import Builder, EmbeddingOperations, Ngrams
 from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.adapters import EMBEDDINGS
 from localinfer.graph.properties.hyperparameters import multiple_of_32
+from localinfer.graph.properties.tensors import constant_integers
 from localinfer.graph.recording.low_rank import add_low_rank
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.kernels.signatures import GET_ROWS
+from localinfer.kernels.signatures import GET_ROWS, HASH_NGRAMS
 from quant import FORMATS
 
 MAX_TOKEN_TYPES = 1024
+TABLE = "per_layer_token_embd.weight"
 
 
 class EmbeddingRecorder(EmbeddingOperations[Buffer]):
@@ -56,13 +58,25 @@ class EmbeddingRecorder(EmbeddingOperations[Buffer]):
         model = self._model
         model.has_cross_layer_inputs = True
         n = multiple_of_32(model.hparams, "embedding_length_per_layer_input") * model.block_count
-        y = record_row_lookup(model, "per_layer_token_embd.weight", (model.n_vocab, n), model.ids, math.sqrt(size / 2))
+        y = record_row_lookup(model, TABLE, (model.n_vocab, n), model.ids, math.sqrt(size / 2))
         with self._graph.reuse_buffers():
             # The factor n_embd^-1/2 only affects the epsilon.
             projected = self._g.matmul(x, "per_layer_model_proj", n)
             self._g.norm_groups(projected, size, "per_layer_proj_norm.weight", eps=self._g.eps * x.n, out=projected)
             self._g.add(y, projected, math.sqrt(1 / 2))
         return y
+
+    def ngrams(self, ngrams: Ngrams) -> Buffer:
+        model, graph, table = self._model, self._graph, self._model.tensors.rows_from(TABLE, ngrams.n_rows)
+        rows, tail = graph.region(4 * graph.batch * ngrams.per_token), model.states.add_layer(4 * (ngrams.longest - 1))
+        graph.op(
+            "hash_ngrams", HASH_NGRAMS, graph.tokens, chunks=(0, 0), ids=model.ids,
+            multipliers=constant_integers("multipliers", ngrams.multipliers),
+            sizes=constant_integers("sizes", ngrams.sizes), offsets=constant_integers("offsets", ngrams.offsets),
+            longest=ngrams.longest, heads=ngrams.heads, end=ngrams.end, segments=model.states.segments, tail=tail,
+            y=rows,
+        )  # fmt: skip
+        return look_up_rows(graph, table, rows, per_token=ngrams.per_token)
 
 
 def look_up_tokens(model: ModelGraph, name: str, factor: float = 1.0) -> Buffer:
@@ -84,21 +98,23 @@ def record_row_lookup(
 
 
 def look_up_rows(
-    graph: ComputeGraph, weight: Tensor, row_ids: Region, factor: float = 1.0, rows: Rows | None = None
-) -> Buffer:
-    """Record the lookup of rows of a matrix, times a factor: one for each of `rows` (default: all tokens)."""
+    graph: ComputeGraph, weight: Tensor, row_ids: Region, factor: float = 1.0, rows: Rows | None = None,
+    per_token: int = 1,
+) -> Buffer:  # fmt: skip
+    """Record the lookup of rows of a matrix, times a factor: `per_token` for each of `rows` (default: all tokens)."""
     n_rows, n = weight.shape
-    fmt, x, row_bytes = FORMATS[weight.type], graph.buffer(n, rows), weight.nbytes // n_rows
+    fmt, x, row_bytes = FORMATS[weight.type], graph.buffer(per_token * n, rows), weight.nbytes // n_rows
     graph.op(
         weight.name.removesuffix(".weight"),
         GET_ROWS.with_kernels(fmt.get_rows_kernel, fmt.get_rows_kernel),
         x.rows,
         constants={"format_module": fmt.format_module},
-        cost=CostModel(token=Cost(row_bytes)),
+        cost=CostModel(token=Cost(per_token * row_bytes)),
         ids=row_ids,
+        per_token=per_token,
         w=weight,
         row_bytes=row_bytes,
-        n=x.n,
+        n=n,
         y=x,
         factor=float(np.float32(factor)),
     )

@@ -24,7 +24,14 @@ from localinfer.graph.builder import (
 )
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.adapters import LowRankChange
-from localinfer.graph.properties.attention import VALUE_GROUP, AttentionHeads, AttentionSpec, BlockChoice, bias_rows
+from localinfer.graph.properties.attention import (
+    VALUE_GROUP,
+    AttentionHeads,
+    AttentionSpec,
+    BlockChoice,
+    RunChoice,
+    bias_rows,
+)
 from localinfer.graph.properties.embedded_adapters import LORA_A, parts_of
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block
@@ -328,7 +335,7 @@ class GraphBuilder(Builder[Buffer]):
             raise self.hparams.error("rope.dimension_count", what)
         check_lengths(self.hparams, blk, q, k, v)
         if spec.compression:
-            require_whole_context(self.model)
+            require_whole_context(self.model, "compressed attention")
         norms = NO_NORMS
         if spec.head_norm == "per_head":
             assert k is not None
@@ -363,10 +370,12 @@ class GraphBuilder(Builder[Buffer]):
     ) -> None:
         select_positions(self.model, indexer(self.hparams, blk, q, k, spec), q, k, weights, top_k)
 
-    def select_runs(self, blk: Block, q: Buffer, k: Buffer, weights: Buffer, run: int, top_k: int) -> None:
-        require_whole_context(self.model)
-        layer = indexer(self.hparams, blk, q, k, AttentionSpec(window=1, compression=run))
-        select_runs(self.model, layer, q, k, weights, top_k)
+    def select_runs(
+        self, blk: Block, q: Buffer, k: Buffer, weights: Buffer | None, rope: Rope | None, runs: RunChoice
+    ) -> None:
+        require_whole_context(self.model, "attention to runs of positions")
+        layer = indexer(self.hparams, blk, q, k, AttentionSpec(rope, compression=runs.size, only_runs=True))
+        select_runs(self.model, layer, q, k, weights, runs.top_k)
 
     def select_blocks(self, blk: Block, q: Buffer, k: Buffer, rope: Rope, blocks: BlockChoice) -> None:
         layer = indexer(self.hparams, blk, q, k, AttentionSpec(rope))
@@ -387,17 +396,19 @@ def indexer(hparams: Hyperparameters, blk: Block, q: Buffer, k: Buffer, spec: At
     return LayerAttention(f"{blk}indexer.", AttentionHeads(q.n // k.n, 1, k.n, k.n), spec)
 
 
-def require_whole_context(model: ModelGraph) -> None:
-    """Raise UnsupportedError for a ring buffer of the context, from which positions of compressed runs may vanish."""
+def require_whole_context(model: ModelGraph, what: str) -> None:
+    """Raise UnsupportedError for a ring buffer of the context, from which positions of runs may vanish."""
     if model.context.context_shift:
-        raise model.f.error("", "compressed attention with ctx_policy ring is not supported", UnsupportedError)
+        raise model.f.error("", f"{what} with ctx_policy ring is not supported", UnsupportedError)
 
 
 def group_weights(tensors: Tensors, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Return the weights of a norm of groups: (size,) or (groups, size), where the file may have (groups, 1)."""
+    """Return the weights of a norm of groups: (size,) or (groups, size), where the file may have (groups, 1), or all in
+    one dimension."""
     found, one_each = tensors.f.tensors.get(name), (shape[0], 1)
     if len(shape) == 1 or found is None or found.shape != one_each:
-        return tensors.floats(name, *shape)
+        is_flat = found is not None and len(found.shape) == 1
+        return tensors.floats(name, *((math.prod(shape),) if is_flat else shape))
     return constant_tensor(name, np.repeat(tensors.floats(name, *one_each).data.view(np.float32), shape[-1]))
 
 

@@ -8,7 +8,7 @@ from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.properties.tensors import Tensors
 from localinfer.graph.recording import matrix_products
-from localinfer.kernels.signatures import COPY_SLICES, GATE_HEADS, GATHER_HEADS, REPEAT, SPLIT_HALVES
+from localinfer.kernels.signatures import COPY_SLICES, DOT_HEADS, GATE_HEADS, GATHER_HEADS, REPEAT, SPLIT_HALVES
 from quant.jit.cpu import target
 from quant.matmul.layout import RUN_WORDS
 
@@ -49,14 +49,23 @@ class HeadRecorder(HeadOperations[Buffer]):
         return y
 
     def gate(self, x: Buffer, gate: Buffer, heads: int, activation: str) -> None:
-        size = x.n // heads
-        if size % 16:
-            what = f"makes heads of {size} values; gated ones must have a multiple of 16"
-            raise self._tensors.f.error("attention.value_length", what, UnsupportedError)
+        size = self._size_of_strips(x, heads)
         self._graph.op(
             "gate_heads", GATE_HEADS, x.rows, constants={"activation": activation}, chunks=(1, 8), gate=gate,
             heads=heads, size=size, x=x,
         )  # fmt: skip
+
+    def dot(self, x: Buffer, other: Buffer, heads: int) -> Buffer:
+        y, size = self._graph.buffer(heads), self._size_of_strips(x, heads)
+        self._graph.op("dot_heads", DOT_HEADS, x.rows, chunks=(1, 8), x=x, other=other, size=size, heads=heads, y=y)
+        return y
+
+    def _size_of_strips(self, x: Buffer, heads: int) -> int:
+        """Return the size of heads. Raises UnsupportedError unless it is a multiple of 16."""
+        if x.n // heads % 16:
+            what = f"makes heads of {x.n // heads} values; gated ones must have a multiple of 16"
+            raise self._tensors.f.error("attention.value_length", what, UnsupportedError)
+        return x.n // heads
 
     def _copy_slices(self, x: Buffer, x_first: int, heads: int, size: int, y: Buffer, y_first: int) -> None:
         self._graph.op(

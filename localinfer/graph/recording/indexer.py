@@ -1,9 +1,12 @@
 """The ops of indexers, which choose the positions that sparse attention attends to."""
 
+import numpy as np
+
 from localinfer.graph.cache.ring_buffer import RingBuffer
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.cost import CostModel
 from localinfer.graph.properties.attention import AttentionSpec, BlockChoice
+from localinfer.graph.properties.tensors import constant_tensor
 from localinfer.graph.recording.attention import LayerAttention
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, RADIX_BYTES, UNLIMITED_WINDOW
@@ -23,32 +26,37 @@ def select_positions(
     )  # fmt: skip
 
 
-def select_runs(model: ModelGraph, layer: LayerAttention, q: Buffer, k: Buffer, weights: Buffer, top_k: int) -> None:
+def select_runs(
+    model: ModelGraph, layer: LayerAttention, q: Buffer, k: Buffer, weights: Buffer | None, top_k: int
+) -> None:
     """Choose the positions of runs for all key heads: see `localinfer.kernels.attention.indexer`."""
     attention = model.attention
-    ring, words = score_positions(model, layer, q, k, weights)
-    position_words = attention.ring_of(AttentionSpec()).capacity // PAGE_SIZE
-    reserve(model, position_words, 1, 4 * PAGE_SIZE * words)
+    ring, run_words = score_positions(model, layer, q, k, weights)
+    words = attention.ring_of(AttentionSpec()).capacity // PAGE_SIZE
+    reserve(model, words, 1, 4 * PAGE_SIZE * run_words)
     model.graph.op(
         f"{layer.name}choose", CHOOSE_RUNS, q.rows, chunks=(1, 8), scores=attention.index_scores,
-        positions=ring.query_positions, segments=ring.segments, words=words, compressed_page=ring.compressed_page,
-        run=layer.spec.compression, top_k=top_k, position_words=position_words, chosen=attention.chosen,
+        query_positions=ring.query_positions, run_words=run_words, size=layer.spec.compression, top_k=top_k,
+        words=words, chosen=attention.chosen,
     )  # fmt: skip
 
 
 def score_positions(
-    model: ModelGraph, layer: LayerAttention, q: Buffer, k: Buffer, weights: Buffer
+    model: ModelGraph, layer: LayerAttention, q: Buffer, k: Buffer, weights: Buffer | None
 ) -> tuple[RingBuffer, int]:
-    """Record the scores of positions or runs. Return their ring buffer, and its number of pages."""
+    """Record the scores of positions or runs, whose heads have weights, or all the weight 1. Return their ring buffer,
+    and its number of pages."""
     attention, heads = model.attention, layer.heads
     ring, rotated, keys = attention.index(layer, q, k)
     words = ring.capacity // PAGE_SIZE
+    equal = constant_tensor(f"{layer.name}equal_weights", np.ones(heads.count, np.float32))
     model.graph.need_scratch(RADIX_BYTES)
     model.graph.op(
         f"{layer.name}score", SCORE_POSITIONS, q.rows, chunks=(4, 32), cost=score_cost(layer, ring), q=rotated,
-        weights=weights, heads=heads.count, dim=heads.key, k_cache=keys, entry_positions=ring.positions,
-        oldest=ring.oldest, newest=ring.newest, sink_pages=ring.sink_entries // PAGE_SIZE,
-        compressed_page=ring.compressed_page, segments=ring.segments, words=words, scores=attention.index_scores,
+        weights=weights or equal, weight_stride=4 * heads.count if weights else 0, heads=heads.count, dim=heads.key,
+        k_cache=keys, entry_positions=ring.positions, oldest=ring.oldest, newest=ring.newest,
+        sink_pages=ring.sink_entries // PAGE_SIZE, compressed_page=ring.compressed_page, segments=ring.segments,
+        words=words, scores=attention.index_scores,
     )  # fmt: skip
     return ring, words
 

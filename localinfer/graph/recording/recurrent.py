@@ -38,18 +38,33 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
     def __init__(self, model: ModelGraph) -> None:
         self._model, self._graph, self._tensors, self._states = model, model.graph, model.tensors, model.states
 
-    def convolve(self, x: Buffer, name: str, width: int, activation: str = "none") -> Buffer:
-        y, weight = self._graph.buffer(x.n), self._tensors.floats_beside_ones(f"{name}.weight", x.n, width)
-        tail = self._states.add_layer(4 * (width - 1) * x.n)
+    def convolve(
+        self, x: Buffer, name: str, width: int, activation: str = "none", *, dilation: int = 1
+    ) -> Buffer:
+        y, weight = self._graph.buffer(x.n), self._tensors.numbers_beside_ones(f"{name}.weight", x.n, width)
+        tail = self._convolve(x, name, weight, y, width, activation=activation, dilation=dilation)
+        self._model.points.add(name, y)
+        self._model.points.add_state(f"{name}_state", self._states, tail, (dilation * (width - 1), x.n))
+        return y
+
+    def average(self, x: Buffer, width: int) -> Buffer:
+        y, equal = self._graph.buffer(x.n), np.full((x.n, width), 1 / width, np.float32)
+        self._convolve(x, "average", constant_tensor("average", equal), y, width)
+        return y
+
+    def _convolve(
+        self, x: Buffer, name: str, weight: Tensor, y: Buffer, width: int, *, activation: str = "none",
+        dilation: int = 1,
+    ) -> Region:  # fmt: skip
+        """Record a convolution, and return its state."""
+        tail = self._states.add_layer(4 * dilation * (width - 1) * x.n)
         self._graph.need_scratch(convolution_scratch_bytes(width))
         self._graph.op(
             name, CONVOLVE, x.rows, constants={"activation": activation}, chunks=(1, 8), x=x, weight=weight,
-            bias=self._tensors.bias(name, x.n) or 0, width=width, n=x.n, segments=self._states.segments,
-            tail=tail, y=y,
+            bias=self._tensors.bias(name, x.n) or 0, width=width, dilation=dilation, n=x.n,
+            segments=self._states.segments, tail=tail, y=y,
         )  # fmt: skip
-        self._model.points.add(name, y)
-        self._model.points.add_state(f"{name}_state", self._states, tail, (width - 1, x.n))
-        return y
+        return tail
 
     def compress(self, values: Buffer, scores: Buffer, name: str, run: int, n: int) -> Buffer:
         y, parts = self._graph.buffer(n), values.n // n

@@ -20,6 +20,7 @@ def create_ring(
     )  # fmt: skip
     if spec.compression:
         span, count = min(window + extra, n_ctx) if window else n_ctx, max(1, n_ctx // spec.compression)
+        span = 0 if spec.only_runs else span
         return RingBuffer.create(graph, visible, span=span, n_ctx=n_ctx, n_compressed=count)
     if window and window + (0 if context.context_shift else graph.batch) < n_ctx:
         return RingBuffer.create(graph, visible, span=window + extra, n_ctx=n_ctx, anchored=anchored)

@@ -12,8 +12,10 @@ bit for each of them, int64 [token][page]; `words` is the number of pages that a
 those of the positions themselves (DeepSeek, 2026: compressed sparse attention). The Hadamard
 transform of queries and keys in the published code serves 8-bit products: it does not change exact ones.
 
-`choose_runs` chooses compressed runs likewise, and sets the bits of their positions, and of those after the last run
-that a token sees (Z.ai, 2026: GLM-5-Next): position n of a sequence is its entry n.
+`choose_runs` chooses runs of adjacent positions likewise (GLM-5-Next, Z.ai, 2026; QSA, Alibaba, 2026), and sets the
+bits of their positions, and of those after the last complete run, the token's own included. A run is complete from its
+last position on. The keys of runs have a cache without entries for positions, in which run n has entry n
+(`localinfer.graph.cache.ring_buffer`); position n of a sequence is its entry n in the cache of the attention.
 """
 
 from collections.abc import Callable
@@ -110,11 +112,11 @@ def make_score_tokens(score_pages: Any) -> Body:
 
 def score_positions() -> Body:
     """Make the kernel that stores the scores of the entries of each token's sequence, -inf for those that it does not
-    see. `weights` are [token][head]."""
+    see. `weights` are [token][head], or the same for all tokens if `weight_stride` is 0."""
 
     @inline
     def score_pages(args: Any, token: int, table: int, first: int, end: int) -> None:
-        q, weights = args.q + 4 * args.heads * args.dim * token, args.weights + 4 * args.heads * token
+        q, weights = args.q + 4 * args.heads * args.dim * token, args.weights + args.weight_stride * token
         newest, panel_bytes = load(int32, args.newest + 4 * token), 4 * PANEL_KEYS * args.dim
         for number in range(max(first, args.compressed_page), end):
             page = int64(load(int32, table + 4 * number))
@@ -215,30 +217,26 @@ def set_bits(words: int, first: int, end: int) -> None:
 
 def choose_runs() -> Body:
     """Make the kernel that sets the bits of the positions of the `top_k` runs of each token with the largest scores,
-    `run` positions each, and of those after the last run that it sees. `chosen` has `position_words` words for a
-    token, of which those of later positions are not written."""
+    `size` positions each, and of those after the last complete run. Scores are float32 [token][page][64], with
+    `run_words` pages for a token. `chosen` has `words` words for a token, of which those of later positions are not
+    written."""
 
     def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
-        token_of_segment, run = 0, args.run
-        for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
-            count = load(int64, segment)
-            for token in range(max(first, token_of_segment), min(end, token_of_segment + count)):
-                position, chosen = int64(load(int32, args.positions + 4 * token)), 8 * args.position_words * token
-                chosen += args.chosen
-                for word in range(position // PAGE_SIZE + 1):
-                    store(chosen + 8 * word, int64(0))
-                n, scores = (position + 1) // run, args.words * token + args.compressed_page
-                scores = args.scores + 4 * PAGE_SIZE * scores
-                threshold, equal = threshold_of_largest(scores, n, args.top_k, scratch)
-                for number in range(n):
-                    bits = ordered_bits(scores + 4 * number)
-                    is_chosen = bits > threshold
-                    if bits == threshold and equal > 0:
-                        is_chosen, equal = True, equal - 1
-                    if is_chosen:
-                        set_bits(chosen, run * number, run * number + run)
-                set_bits(chosen, run * n, position + 1)
-            token_of_segment += count
+        for token in range(first, end):
+            position = int64(load(int32, args.query_positions + 4 * token))
+            scores, chosen = args.scores + 4 * PAGE_SIZE * args.run_words * token, args.chosen + 8 * args.words * token
+            for word in range(position // PAGE_SIZE + 1):
+                store(chosen + 8 * word, int64(0))
+            n = (position + 1) // args.size
+            threshold, equal = threshold_of_largest(scores, n, args.top_k, scratch)
+            for run in range(n):
+                bits = ordered_bits(scores + 4 * run)
+                is_chosen = bits > threshold
+                if bits == threshold and equal > 0:
+                    is_chosen, equal = True, equal - 1
+                if is_chosen:
+                    set_bits(chosen, args.size * run, args.size * run + args.size)
+            set_bits(chosen, args.size * n, position + 1)
 
     return body

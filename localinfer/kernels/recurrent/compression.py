@@ -31,7 +31,7 @@ class Rows(NamedTuple):
 @inline
 def row_of(rows: Rows, token: int) -> int:
     """Return the address of the row of a token of the segment, negative for those before it."""
-    return input_row(rows.x, rows.tail, rows.before + 1, rows.stride, token)
+    return input_row(rows.x, rows.tail, rows.before, rows.stride, token)
 
 
 @inline

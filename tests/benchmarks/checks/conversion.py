@@ -26,6 +26,10 @@ from llama_cpp_engine import Llama  # noqa: E402
 KNOWN = {
     "phi3": "llama.cpp sees no window: the first 24 positions count",
     "minimax-m3": "llama.cpp's flash attention has keys and values of dense layers in F16",
+    **dict.fromkeys(
+        ("qwen4exp", "qwen4exp-wide"),
+        "llama.cpp attends to a part of one more run beyond 27 and 35 positions: these count",
+    ),
     "deci": "llama.cpp leaves out the attention of layers without a feed-forward network",
     "mellum-narrow": "llama.cpp rotates all layers with the base of those with full attention",
     "plamo3": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
@@ -51,7 +55,7 @@ KNOWN = {
 }
 # not supported by llama.cpp, or not with these dimensions
 UNKNOWN = {"bitnet-b1.58", "ernie4_5-moe-interleaved", "gemma3n", "llama4", "umt5"}
-WITHIN = {"phi3": 24, "plamo2-narrow": 24, "smallthinker": 24}
+WITHIN = {"phi3": 24, "plamo2-narrow": 24, "smallthinker": 24, "qwen4exp": 27, "qwen4exp-wide": 35}
 FLASH = {"minimax-m3", "minimax-m3-wide"}  # whose attention is only sparse with flash attention
 
 

@@ -32,7 +32,8 @@ MODELS = [
 PATCHED = ["deepseek2", "gemma2", "gpt2", "lfm2", "llama3", "mamba", "qwen2moe", "qwen35", "rwkv7"]
 WITH_STATES = [
     "arwkv7", "falcon-h1", "falcon-mamba", "granitehybrid", "granitehybrid-experts", "lfm2", "lfm2moe", "mamba",
-    "mamba2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "rwkv6", "rwkv6qwen2", "rwkv7",
+    "mamba2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "qwen4exp", "rwkv6", "rwkv6qwen2",
+    "rwkv7",
 ]  # fmt: skip
 
 

@@ -28,14 +28,15 @@ DIFFERENT = [
     "deepseek32", "deepseek4", "deepseek4-runs", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba",
     "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "glm-dsa-shared", "glm5-next", "gpt-oss", "gpt2",
     "granitehybrid", "granitehybrid-experts", "granitemoe-swa", "graniteswitch-narrow", "hunyuan", "hy_v4-wide",
-    "kimi-k3-wide",
-    "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long", "minimax-m3",
-    "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent",
-    "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35", "qwen3moe", "qwen3next",
-    "rwkv6", "rwkv6qwen2", "rwkv7", "stablelm",
+    "kimi-k3-wide", "kimi-linear-wide", "kolibri1-normed", "lfm2", "llama4", "mamba", "mamba2", "minicpm3-long",
+    "minimax-m3", "ministral3", "mistral4", "mpt-clipped", "nemotron", "nemotron_h", "nemotron_h_moe",
+    "nemotron_h_moe-latent", "olmo", "olmo3", "phi2", "phi3-long", "phimoe", "plamo2-narrow", "qwen2moe", "qwen35",
+    "qwen3moe", "qwen3next", "qwen4exp", "rwkv6", "rwkv6qwen2", "rwkv7", "stablelm",
 ]  # fmt: skip
-# gpt2 has a limited number of learned positions; deepseek4 and glm5-next forget no compressed positions.
-ENDLESS = [name for name in DIFFERENT if name not in ("deepseek4", "deepseek4-runs", "glm5-next", "gpt2")]
+# gpt2 has a limited number of learned positions; the others forget no runs of positions.
+ENDLESS = [
+    name for name in DIFFERENT if name not in ("deepseek4", "deepseek4-runs", "glm5-next", "gpt2", "qwen4exp")
+]
 # Mean KL divergence from F32 weights to Q8_0 weights at the positions MEASURED: of exact arithmetic, of llama.cpp
 # (0.3.36), and the limit for us with precision `fast`. A random router can have two experts so close that 8-bit
 # rounding changes its choice: a third of granitehybrid-experts' mean is one position of 32. Mamba's decays are

@@ -115,6 +115,8 @@ OTHER = {
     "qwen35-vision": {"blk.{}.ssm_a"},
     "qwen35moe": {"blk.{}.ssm_a"},
     "qwen3next": {"blk.{}.ssm_a"},
+    "qwen4exp": {"blk.{}.ssm_a"},
+    "qwen4exp-wide": {"blk.{}.ssm_a"},
     **{name: {"blk.{}.ssm_a"} for name in (
         "kimi-linear", "kimi-linear-wide", "kimi-k3", "kimi-k3-wide", "bailingmoe3", "glm5-next", "glm5-next-wide",
     )},

@@ -50,6 +50,9 @@ def test_a_mixing_matrix_has_rows_and_columns_of_sum_one() -> None:
 def test_streams_are_summed_and_mixed(threads: int, n_weights: int) -> None:
     x, y, weights, collapsed = random(TOKENS, COUNT, N), random(TOKENS, N), random(TOKENS, n_weights), random(TOKENS, N)
     run("collapse", threads, x=x, weights=weights, n_weights=n_weights, n=N, y=collapsed)
+    equal, mean = np.full(COUNT, 1 / COUNT, np.float32), random(TOKENS, N)
+    run("collapse", threads, x=x, weights=equal, n_weights=0, n=N, y=mean)
+    np.testing.assert_allclose(mean, x.mean(axis=1, dtype=np.float64), rtol=0, atol=1e-6)
     exact = weights.astype(np.float64)
     np.testing.assert_allclose(collapsed, np.einsum("ts,tsn->tn", exact[:, :COUNT], x), rtol=0, atol=1e-5)
 

@@ -18,7 +18,11 @@ from localinfer.runtime.engine import Engine
 
 
 @pytest.mark.parametrize(
-    "name", ["deepseek4", "glm-dsa-shared", "glm5-next-wide", "graniteswitch", "kimi-k3-wide", "minimax-m3-wide"]
+    "name",
+    [
+        "deepseek4", "glm-dsa-shared", "glm5-next-wide", "graniteswitch", "kimi-k3-wide", "minimax-m3-wide",
+        "qwen4exp-wide",
+    ],
 )
 def test_sequences_of_a_batch_have_the_bits_of_sequences_alone(name: str, tmp_path: Path) -> None:
     path, ids = tmp_path / "model.gguf", reference_models.expected(name).ids

@@ -22,12 +22,18 @@ def compressed(path: Path) -> Path:
     return checkpoints.as_f32(reference_models.checkpoint("deepseek4-runs", path.parent), path)
 
 
+def with_runs(path: Path) -> Path:
+    """Write a model whose indexer has keys for runs of 4 positions only."""
+    return checkpoints.as_f32(reference_models.checkpoint("qwen4exp", path.parent), path)
+
+
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "f16": (tiny_llama, {}),
     "quantized": (tiny_llama, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
     "anchored": (tiny_qwen2, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
     "sliding": (tiny_gemma3, {"batch_size": 16}),
     "compressed": (compressed, {"batch_size": 16}),
+    "runs": (with_runs, {"batch_size": 16}),
     "ring": (tiny_llama, {"ctx_policy": "ring", "ctx_size": 64, "batch_size": 16}),
 }
 

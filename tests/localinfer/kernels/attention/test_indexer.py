@@ -17,8 +17,8 @@ def segments(tokens: int, pages: int) -> NDArray[np.int64]:
     return np.array([1, tokens, TABLE.ctypes.data, pages])
 
 
-@pytest.mark.parametrize(("heads", "dim"), [(4, 32), (6, 64), (9, 96)])
-def test_scores_agree_with_float64(heads: int, dim: int) -> None:
+@pytest.mark.parametrize(("heads", "dim", "weighted"), [(4, 32, True), (6, 64, False), (9, 96, True)])
+def test_scores_agree_with_float64(heads: int, dim: int, weighted: bool) -> None:
     rng, tokens, n = np.random.default_rng(heads), 3, PAGE_SIZE * len(TABLE)
     q, weights = rng.standard_normal((tokens, heads, dim), np.float32), rng.standard_normal((tokens, heads), np.float32)
     keys, newest = rng.standard_normal((n, dim), np.float32), np.array([70, 71, 130], np.int32)
@@ -29,13 +29,14 @@ def test_scores_agree_with_float64(heads: int, dim: int) -> None:
     positions[TABLE] = np.arange(n).reshape(len(TABLE), PAGE_SIZE)
     scores = np.full((tokens, WORDS * PAGE_SIZE), np.nan, np.float32)
     arguments = {
-        "tokens": np.array([tokens]), "q": q, "weights": weights, "heads": heads, "dim": dim, "k_cache": cache,
-        "entry_positions": positions, "oldest": oldest, "newest": newest, "sink_pages": sinks,
-        "compressed_page": 0, "segments": segments(tokens, len(TABLE)), "words": WORDS, "scores": scores,
+        "tokens": np.array([tokens]), "q": q, "weights": weights, "weight_stride": weights.strides[0] * weighted,
+        "heads": heads, "dim": dim, "k_cache": cache, "entry_positions": positions, "oldest": oldest, "newest": newest,
+        "sink_pages": sinks, "compressed_page": 0, "segments": segments(tokens, len(TABLE)), "words": WORDS,
+        "scores": scores,
     }  # fmt: skip
     kernels.run(f"{PATH}score_positions", arguments, threads=2)
     products = np.maximum(np.einsum("thd,nd->thn", q.astype(np.float64), keys), 0)
-    expected = np.einsum("thn,th->tn", products, weights)
+    expected = np.einsum("thn,th->tn", products, weights if weighted else weights[:1].repeat(tokens, axis=0))
     at = np.arange(n)
     seen = (at <= newest[:, None]) & ((at >= oldest[:, None]) | (at < sinks * PAGE_SIZE))
     np.testing.assert_allclose(scores[:, :n], np.where(seen, expected, HIDDEN), rtol=0, atol=1e-4)
@@ -78,9 +79,10 @@ def test_only_compressed_entries_are_chosen_by_their_scores() -> None:
     positions[TABLE] = 4 * np.arange(len(TABLE) * PAGE_SIZE).reshape(len(TABLE), PAGE_SIZE)
     scores, newest = np.full((tokens, WORDS * PAGE_SIZE), np.nan, np.float32), np.array([300, 700], np.int32)
     arguments = {
-        "tokens": np.array([tokens]), "q": q, "weights": weights, "heads": 4, "dim": dim, "k_cache": cache,
-        "entry_positions": positions, "oldest": newest - 9, "newest": newest, "sink_pages": 0, "compressed_page": 1,
-        "segments": segments(tokens, len(TABLE)), "words": WORDS, "scores": scores,
+        "tokens": np.array([tokens]), "q": q, "weights": weights, "weight_stride": weights.strides[0], "heads": 4,
+        "dim": dim, "k_cache": cache, "entry_positions": positions, "oldest": newest - 9, "newest": newest,
+        "sink_pages": 0, "compressed_page": 1, "segments": segments(tokens, len(TABLE)), "words": WORDS,
+        "scores": scores,
     }  # fmt: skip
     kernels.run(f"{PATH}score_positions", arguments, threads=3)
     n = PAGE_SIZE * len(TABLE)
@@ -98,27 +100,30 @@ def test_only_compressed_entries_are_chosen_by_their_scores() -> None:
     assert bits[:, :PAGE_SIZE].all()
 
 
-@pytest.mark.parametrize(("run", "top_k"), [(2, 3), (4, 16), (7, 5), (64, 1), (100, 2)])
-def test_the_positions_of_the_best_runs_are_chosen_and_those_after_the_last_one(run: int, top_k: int) -> None:
-    rng, positions = np.random.default_rng(run), np.array([0, 1, 62, 63, 64, 129, 300, 319], np.int32)
-    runs, tokens, first, words = 320 // run, len(positions), 1, 6  # one page before those of the runs
+@pytest.mark.parametrize(("size", "top_k"), [(2, 3), (4, 16), (7, 5), (64, 1), (100, 2)])
+@pytest.mark.parametrize("kind", ["different", "often 0"])
+def test_the_positions_of_the_best_runs_are_chosen_and_those_after_the_last_one(
+    kind: str, size: int, top_k: int
+) -> None:
+    rng, positions = np.random.default_rng(size), np.array([0, 1, 62, 63, 64, 129, 300, 319], np.int32)
+    runs, tokens, words = 320 // size, len(positions), 6
     scores = np.full((tokens, WORDS * PAGE_SIZE), np.nan, np.float32)
-    of_runs = np.maximum(rng.standard_normal((tokens, runs), np.float32), 0)  # some are equal
-    ends = run * np.arange(1, runs + 1) - 1
+    of_runs = rng.standard_normal((tokens, runs), np.float32)
+    of_runs = np.maximum(of_runs, 0) if kind == "often 0" else of_runs
+    ends = size * np.arange(1, runs + 1) - 1
     of_runs[ends > positions[:, None]] = HIDDEN
-    scores[:, PAGE_SIZE : PAGE_SIZE + runs] = of_runs
+    scores[:, :runs] = of_runs
     bits = np.full((tokens, words), ~np.uint64(0), np.uint64)
     arguments = {
-        "tokens": np.array([tokens]), "scores": scores, "positions": positions,
-        "segments": segments(tokens, len(TABLE)), "words": WORDS, "compressed_page": first, "run": run, "top_k": top_k,
-        "position_words": words, "chosen": bits,
+        "tokens": np.array([tokens]), "scores": scores, "query_positions": positions, "run_words": WORDS, "size": size,
+        "top_k": top_k, "words": words, "chosen": bits,
     }  # fmt: skip
     kernels.run(f"{PATH}choose_runs", arguments, threads=3)
     actual = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little").astype(bool)
     at = np.arange(words * PAGE_SIZE)
     for token, position in enumerate(positions):
         best = np.argsort(-of_runs[token], kind="stable")[:top_k]
-        chosen = np.isin(at // run, best[of_runs[token, best] > HIDDEN]) | (at >= (position + 1) // run * run)
+        chosen = np.isin(at // size, best[of_runs[token, best] > HIDDEN]) | (at >= (position + 1) // size * size)
         np.testing.assert_array_equal(actual[token, : position + 1], chosen[: position + 1])
         page_end = -(-(position + 1) // PAGE_SIZE) * PAGE_SIZE
         assert not actual[token, position + 1 : page_end].any()
