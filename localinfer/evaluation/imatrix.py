@@ -4,7 +4,7 @@ For every matrix, the squares of its inputs are summed per column over all token
 an error in a column with large inputs costs more. With covariance, all products of pairs of inputs, X^T X, are summed,
 which quantization with error feedback needs (Frantar et al., 2022). The principal components of the inputs are always
 computed. Matrices with the same inputs share them. The inputs of values are averages, as attention makes them, and
-those of queries and keys are weighted by their effect (`localinfer.runtime.value_inputs`). Each expert has separate
+those of queries and keys are weighted by their effect (`localinfer.runtime.attention_inputs`). Each expert has separate
 sums, over the tokens routed to it, and no components or covariance.
 """
 
@@ -23,10 +23,10 @@ from threadpoolctl import threadpool_limits
 from localinfer.errors import LocalInferError, NotEnoughMemoryError
 from localinfer.gguf.imatrix_file import Entry, Imatrix
 from localinfer.machine import resources
+from localinfer.runtime.attention_inputs import AttentionObserver, value_rows
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
 from localinfer.runtime.probe import ActivationProbe
-from localinfer.runtime.value_inputs import AttentionObserver, value_rows
 
 
 class Collector:

@@ -52,10 +52,10 @@ from localinfer.quantization.shared_inputs import SharedInputs
 from localinfer.quantization.tensor_scales import TensorScales, tensor_scales
 from localinfer.quantization.tied_output_importance import TABLE, with_tied_output_importance
 from localinfer.quantization.worker_pool import WorkerPool
+from localinfer.runtime.attention_inputs import AttentionObserver, value_rows
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
 from localinfer.runtime.probe import ActivationProbe
-from localinfer.runtime.value_inputs import AttentionObserver, value_rows
 from localinfer.version import VERSION
 from quant.encoders.feedback import DESCENT_SWEEPS, is_scalar_type
 from quant.jit.loader import Progress

@@ -10,12 +10,12 @@ from localinfer.errors import UnsupportedError
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.ops.compute_graph import Product
 from localinfer.graph.properties.embedded_adapters import is_adapter_matrix
+from localinfer.runtime.attention_inputs import AttentionObserver
 from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches
 from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import WeightInputs
-from localinfer.runtime.value_inputs import AttentionObserver
 from quant.matmul.layout import RUN_WORDS
 
 Floats = NDArray[np.float32]
@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 class ActivationProbe:
     """A probe of an engine. No other code may use the engine at the same time.
 
-    With an `observer` of the engine, the inputs of values are averages: see `localinfer.runtime.value_inputs`.
+    With an `observer` of the engine, the inputs of values are averages: see `localinfer.runtime.attention_inputs`.
     """
 
     def __init__(self, engine: Engine, observer: AttentionObserver | None = None) -> None:

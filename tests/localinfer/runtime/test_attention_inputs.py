@@ -13,9 +13,9 @@ from localinfer import naive
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.activations.hooks import HookGroup, SequenceHooks
+from localinfer.runtime.attention_inputs import AttentionObserver, common_weights
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.probe import ActivationProbe
-from localinfer.runtime.value_inputs import AttentionObserver, common_weights
 
 TOKENS = np.random.default_rng(1).integers(5, 200, 40).astype(np.int32)
 
