@@ -100,6 +100,8 @@ def rotate_pairs(x: Floats, cos: Floats, sin: Floats, pairs: str) -> Floats:
     The pairs are neighbours ("interleaved"), or half of the rotated values apart ("halves"), or a quarter of them, in
     each half ("quarters"), or a sixth of them, in each third ("sixths")."""
     n, result = 2 * cos.shape[-1], x.copy()
+    if not n:
+        return result
     distance = {"interleaved": 1, "halves": n // 2, "quarters": n // 4, "sixths": n // 6}[pairs]
     one = np.arange(n).reshape(-1, 2, distance)[:, 0].reshape(-1)
     other = one + distance
