@@ -8,6 +8,7 @@ from localinfer.graph.builder import AttentionSpec, Block, Builder, X
 from localinfer.graph.compressed_attention import read_run_choices
 from localinfer.graph.delta_net import attend_with_gates, gated_delta_net
 from localinfer.graph.hyper_connections import add_gated, read_gated_streams
+from localinfer.graph.indexer import index_sizes
 from localinfer.graph.mixture_of_experts import expert_feed_forward, read_router
 from localinfer.graph.ngram_embedding import add_ngram_features, read_ngram_layer
 from localinfer.graph.properties.hyper_connections import read_stream_count
@@ -19,7 +20,7 @@ def build(g: Builder[X]) -> None:
     count, rank = read_stream_count(g.hparams), g.hparams.count("hyper_connection.low_rank")
     recurrent, shape, rope = read_recurrent_layers(g), read_recurrence(g.hparams, "delta"), read_rope(g)
     router, ngrams, runs = read_router(g, normed=True), read_ngram_layer(g), read_run_choices(g)
-    heads, size = (g.hparams.count(f"attention.indexer.{key}") for key in ("head_count", "key_length"))
+    heads, size, _ = index_sizes(g)
     dense = AttentionSpec(rope, head_norm="before_rope")
 
     def attention(blk: Block, h: X) -> X:

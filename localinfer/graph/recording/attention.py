@@ -128,7 +128,7 @@ class AttentionRecorder:
         if v is None and k is not None:
             self._require_transformable(heads)
         cache = self._cache(layer, values=v is not None)
-        ring = self.ring(layer, anchored=cache.anchored)
+        ring = self._ring(layer, anchored=cache.anchored)
         self.layers[layer.name] = layer, ring.visible._replace(causal=ring.visible.causal and not layer.of_encoder)
         q_sink = q
         if query_table.sinks and ring.sinks:
@@ -152,7 +152,7 @@ class AttentionRecorder:
         """Rotate the queries of an indexer, and write its keys to a cache of their own. Return the ring buffer of the
         positions that it may choose, the rotated queries and the keys."""
         heads, rope = layer.heads, layer.spec.rope or NO_ROPE
-        ring, table, rotated = self.ring(layer, anchored=False), self._rope_table(rope), self.graph.buffer(q.n, q.rows)
+        ring, table, rotated = self._ring(layer, anchored=False), self._rope_table(rope), self.graph.buffer(q.n, q.rows)
         if layer.name not in self.caches:
             self.caches[layer.name] = ring.add_layer(self.graph, heads, "f32", "f32", values=False)
         self._rope_queries(layer, q, rotated, table, table.rows, barrier=True)
@@ -174,14 +174,14 @@ class AttentionRecorder:
         """Write keys and values to the cache of a layer, without attention to them."""
         layer = layer._replace(v_weight=self.graph.weight_of(v))
         cache, table = self._cache(layer), self._rope_table(layer.spec.rope or NO_ROPE)
-        self._append(layer, k, v, table, self.ring(layer, anchored=cache.anchored), cache)
+        self._append(layer, k, v, table, self._ring(layer, anchored=cache.anchored), cache)
 
     def _cache(self, layer: LayerAttention, *, values: bool = True) -> LayerCache:
         """Return the cache that a layer uses. It is created if it does not exist yet."""
         name = layer.cache_name
         if name not in self.caches:
             anchored = layer.k_bias is not None and self.context.k_type in ANCHORED_TYPES
-            ring = self.ring(layer, anchored=anchored)
+            ring = self._ring(layer, anchored=anchored)
             self.caches[name] = ring.add_layer(
                 self.graph, layer.heads, self.context.k_type, self.context.v_type, values=values
             )
@@ -378,7 +378,7 @@ class AttentionRecorder:
 
     # --- memory that layers share ---
 
-    def ring(self, layer: LayerAttention, *, anchored: bool) -> RingBuffer:
+    def _ring(self, layer: LayerAttention, *, anchored: bool) -> RingBuffer:
         """Return the ring buffer of all layers with this window and kind of attention.
 
         If pages of keys are `anchored`, a page is reused only after all of its positions have left the window.
@@ -386,7 +386,7 @@ class AttentionRecorder:
         return self.ring_of(layer.spec, layer.n_masked, anchored=anchored)
 
     def ring_of(self, spec: AttentionSpec, n_masked: int = 0, *, anchored: bool = False) -> RingBuffer:
-        """Return the ring buffer of a kind of attention, as `ring` does."""
+        """Return the ring buffer of a kind of attention, as `_ring` does."""
         key = (
             spec.window, spec.chunked, anchored, n_masked, spec.causal_media, spec.compression, spec.only_runs,
         )  # fmt: skip

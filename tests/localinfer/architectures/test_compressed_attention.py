@@ -75,5 +75,5 @@ def test_a_table_of_experts_has_numbers_of_experts(number: int, file: GGUF) -> N
 
 @WITH_RUNS
 def test_a_context_shift_is_refused(file: GGUF) -> None:
-    with pytest.raises(UnsupportedError, match="attention.* with ctx_policy ring is not supported"):
+    with pytest.raises(UnsupportedError, match=r"attention.* with ctx_policy ring is not supported"):
         Engine.load(file, replace(EXACT, ctx_policy="ring"))

@@ -1,5 +1,5 @@
-"""Qwen4-Exp: texts that part after a common beginning, models without n-grams, other types of tensors, and files that are
-refused."""
+"""Qwen4-Exp: texts that part after a common beginning, models without n-grams, other types of tensors, and files that
+are refused."""
 
 import re
 from contextlib import closing

@@ -146,7 +146,7 @@ def test_mamba_layers_of_plamo2_may_have_no_heads_of_queries(file: File) -> None
         ("minimax-m3", "block_size", 8, "8, which is below 16, is not supported"),
         ("minimax-m3", "local_blocks", 4, "at most 3 blocks are chosen"),
         ("glm5-next", "kpool", 1, "is 1; it must be 2 to 65536"),
-        ("glm5-next", "top_k", 15, "is 15; it must be a multiple of 4, the kpool"),
+        ("glm5-next", "top_k", 15, "is 15; it must be a multiple of 4, the positions of a run"),
         ("glm5-next", "kpool_select_tail", False, "false is not supported"),
         ("glm5-next", "types", np.zeros(3, bool), "is false for layer 1, which has no layer with attention before it"),
     ],
