@@ -15,23 +15,18 @@ from localinfer.errors import UnsupportedError
 from localinfer.gguf.dequantize import dequantize
 from localinfer.gguf.reader import Tensor
 from localinfer.graph.builder import (
+    BlockChoice,
     Builder,
     CrossAttentionOperations,
     CrossLayerOperations,
     ExpertOperations,
     ModalityFunction,
     RecurrentOperations,
+    RunChoice,
 )
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.adapters import LowRankChange
-from localinfer.graph.properties.attention import (
-    VALUE_GROUP,
-    AttentionHeads,
-    AttentionSpec,
-    BlockChoice,
-    RunChoice,
-    bias_rows,
-)
+from localinfer.graph.properties.attention import VALUE_GROUP, AttentionHeads, AttentionSpec, bias_rows
 from localinfer.graph.properties.embedded_adapters import LORA_A, parts_of
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import DECODER, ENCODER, Block
