@@ -1,8 +1,7 @@
 """The tuning table: how the kernels of this machine read rows fastest, as measured, in a file beside the kernel cache.
 
 An entry belongs to a block format, a row length and a number of threads, or to the register tiles of a block format.
-Kernels of other versions or of another CPU
-have a directory of their own, and so a table of their own.
+Kernels of other versions or of another CPU have a directory of their own, and so a table of their own.
 """
 
 import contextlib
