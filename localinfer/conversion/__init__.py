@@ -2,17 +2,17 @@
 
 Data flow:
 
-    config.json                       ->  config_key_aliases.py, hyperparameters.py, rope.py  ->  fields
-    generation_config.json, README    ->  general_metadata.py                                 ->  fields
-    modules.json, 1_Pooling           ->  pooling.py                                          ->  fields
-    2_Dense, prompts                  ->  sentence_transformers.py                            ->  fields, tensors
+    config.json                       ->  config_key_aliases.py, metadata/, rope.py           ->  fields
+    generation_config.json, README    ->  metadata/general_metadata.py                        ->  fields
+    modules.json, 1_Pooling           ->  embedders/pooling.py                                ->  fields
+    2_Dense, prompts                  ->  embedders/sentence_transformers.py                  ->  fields, tensors
     tokenizer.json, tokenizer.model   ->  vocabulary/                                         ->  fields
     tokenizer_config.json, templates  ->  vocabulary/special_tokens.py                        ->  fields
     *.safetensors  ->  tensor_formats/  ->  tensors.py: renamed, retyped and reordered  ->  tensors
                        quantization_config.py: quantized matrices are joined with their scales
-                                        ->  layer_numbers.py: numbers of each layer become fields
-                                        ->  mtp.py: multi-token prediction (MTP) layers
-                                        ->  rerankers.py: rows of the output layer become a classifier, and
+                                        ->  metadata/layer_numbers.py: numbers of each layer become fields
+                                        ->  draft_heads/mtp.py: multi-token prediction (MTP) layers
+                                        ->  embedders/rerankers.py: rows of the output layer become a classifier, and
                                             a projector dense layers
 
 Speech recognition models have nothing in common with this: speech_recognition.py converts them.
@@ -25,24 +25,12 @@ Keys, names and conventions are those of llama.cpp, which can run the result.
 from pathlib import Path
 
 from localinfer.architectures import DFLASH, EAGLE3
-from localinfer.conversion import (
-    config_hyperparameters,
-    dflash,
-    dspark,
-    eagle3,
-    general_metadata,
-    layer_numbers,
-    mtp,
-    pooling,
-    quantization_config,
-    rerankers,
-    sentence_transformers,
-    speech_recognition,
-    tensors,
-    vocabulary,
-)
+from localinfer.conversion import quantization_config, speech_recognition, tensors, vocabulary
 from localinfer.conversion.architectures import find_architecture, read_classes
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder
+from localinfer.conversion.draft_heads import dflash, dspark, eagle3, mtp
+from localinfer.conversion.embedders import pooling, rerankers, sentence_transformers
+from localinfer.conversion.metadata import config_hyperparameters, general_metadata, layer_numbers
 from localinfer.conversion.tensor_formats import safetensors_file
 from localinfer.conversion.vocabulary import special_tokens
 from localinfer.gguf.source import Field, Source

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.conversion import general_metadata
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
+from localinfer.conversion.metadata import general_metadata
 from localinfer.conversion.projectors import find_projectors
 from localinfer.conversion.projectors.projector_architecture import (
     Fields,

@@ -11,8 +11,9 @@ from functools import partial
 import numpy as np
 
 from localinfer.architectures import SPEECH_RECOGNITION
-from localinfer.conversion import general_metadata, vocabulary
+from localinfer.conversion import vocabulary
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
+from localinfer.conversion.metadata import general_metadata
 from localinfer.conversion.projectors.projector_architecture import Values
 from localinfer.conversion.tensor_formats import safetensors_file
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor

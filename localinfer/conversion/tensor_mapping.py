@@ -7,8 +7,8 @@ because its import is slow.
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from localinfer.conversion import mtp
 from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.draft_heads import mtp
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.tensor_formats.safetensors_file import JoinedTensor, StackedTensor, StoredTensor
 from localinfer.errors import LocalInferError, UnsupportedError

@@ -12,9 +12,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.conversion import mtp, tensor_mapping
+from localinfer.conversion import tensor_mapping
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import CheckpointFolder
+from localinfer.conversion.draft_heads import mtp
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.tensor_formats import mxfp4, nvfp4, ternary
 from localinfer.conversion.tensor_formats.reorder import COLUMN_REORDERS, Reorder, transpose

@@ -14,11 +14,11 @@ from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
 from localinfer.architectures import run_python_file
-from localinfer.conversion import eagle3
 from localinfer.conversion.architecture import UNKNOWN, Architecture
 from localinfer.conversion.architectures import deepseek, draft_heads
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.config_key_aliases import normalize_keys
+from localinfer.conversion.draft_heads import eagle3
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.escaping import printable
 

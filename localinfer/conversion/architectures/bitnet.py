@@ -1,9 +1,9 @@
 """BitNet: ternary matrices, and norms before the last matrix product of a branch."""
 
-from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import GATED_FFN, RELU2, SEPARATE_QKV
 from localinfer.conversion.architectures.llama import LLAMA
+from localinfer.conversion.metadata import attention_metadata
 
 BITNET = Architecture(
     name="bitnet",

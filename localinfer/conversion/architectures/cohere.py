@@ -1,8 +1,8 @@
 """Command R: one norm before both branches, none after."""
 
-from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import GATED_FFN, HEAD_NORMS, SEPARATE_QKV, biases
+from localinfer.conversion.metadata import attention_metadata
 
 COMMAND_R = Architecture(
     name="command-r",

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-from localinfer.conversion import attention_metadata, expert_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -16,6 +15,7 @@ from localinfer.conversion.architectures.common import (
 from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
+from localinfer.conversion.metadata import attention_metadata, expert_metadata
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM

@@ -7,8 +7,8 @@ import numpy as np
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, PRE_NORMS, SHARED_EXPERTS
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.expert_metadata import experts
 from localinfer.conversion.hparams import HParams, LayerOverrides
+from localinfer.conversion.metadata.expert_metadata import experts
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyper_connections import MAX_ITERATIONS, MAX_STREAMS
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, PRE_NORMS, SHARED_EXPERTS, W123
 from localinfer.conversion.architectures.deepseek import MLA, NARROW_QUERIES
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.metadata import recurrent_metadata
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 

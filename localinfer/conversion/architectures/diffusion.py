@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import expert_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, HEAD_NORMS, PRE_NORMS, SEPARATE_QKV
 from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.architectures.qwen import QWEN2, QWEN3MOE
+from localinfer.conversion.metadata import expert_metadata
 from localinfer.gguf.source import Field
 
 NO_SHIFT = {"diffusion.shift_logits": Field.flag(False)}  # the logits at a position are those of its own token

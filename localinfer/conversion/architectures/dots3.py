@@ -10,7 +10,7 @@ import numpy as np
 from localinfer.conversion.architectures.deepseek import DEEPSEEK32, INDEXER, sparse_hparams, sparse_metadata
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
-from localinfer.conversion.layer_overrides import numbers
+from localinfer.conversion.metadata.layer_overrides import numbers
 from localinfer.conversion.tensor_formats.reorder import halve_pairs
 from localinfer.conversion.tensor_formats.values import Values
 from localinfer.errors import UnsupportedError

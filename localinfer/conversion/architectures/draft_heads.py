@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import dflash, dspark, eagle3
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     GATED_FFN,
@@ -12,6 +11,7 @@ from localinfer.conversion.architectures.common import (
     PRE_NORMS,
     SEPARATE_QKV,
 )
+from localinfer.conversion.draft_heads import dflash, dspark, eagle3
 
 EAGLE3 = Architecture(
     name="eagle3",

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata, attention_metadata, expert_metadata
 from localinfer.conversion.architecture import Architecture, no_metadata
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -16,6 +15,7 @@ from localinfer.conversion.architectures.common import (
     biases,
 )
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.metadata import architecture_metadata, attention_metadata, expert_metadata
 from localinfer.conversion.tensor_formats import reorder
 
 EMBEDDING_TENSORS = (

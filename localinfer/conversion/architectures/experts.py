@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from localinfer.conversion import attention_metadata, expert_metadata, layer_overrides
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERT_GROUPS,
@@ -21,6 +20,7 @@ from localinfer.conversion.architectures.common import (
     biases,
 )
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.metadata import attention_metadata, expert_metadata, layer_overrides
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.errors import UnsupportedError
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -13,6 +12,7 @@ from localinfer.conversion.architectures.common import (
     UNGATED_FFN,
 )
 from localinfer.conversion.architectures.mamba import MAMBA, MAMBA2, SSM_TENSORS
+from localinfer.conversion.metadata import architecture_metadata, recurrent_metadata
 from localinfer.conversion.tensor_formats import reorder
 
 FALCON = Architecture(

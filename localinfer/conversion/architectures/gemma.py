@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata, layer_overrides
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -15,6 +14,7 @@ from localinfer.conversion.architectures.common import (
     biases,
 )
 from localinfer.conversion.architectures.llama import LLAMA
+from localinfer.conversion.metadata import architecture_metadata, layer_overrides
 from localinfer.conversion.tensor_formats import reorder
 
 GEMMA = Architecture(

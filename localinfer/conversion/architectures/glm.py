@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import expert_metadata, vision_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     GATED_FFN,
@@ -14,6 +13,7 @@ from localinfer.conversion.architectures.common import (
     biases,
 )
 from localinfer.conversion.architectures.experts import DOTS1
+from localinfer.conversion.metadata import expert_metadata, vision_metadata
 from localinfer.conversion.tensor_formats import reorder
 
 CHATGLM = Architecture(

@@ -18,7 +18,7 @@ from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.config_key_aliases import normalize_keys
 from localinfer.conversion.hparams import HParams, LayerOverrides
-from localinfer.conversion.recurrent_metadata import kda_hparams, kda_layers, kda_metadata, read_decay_bound
+from localinfer.conversion.metadata.recurrent_metadata import kda_hparams, kda_layers, kda_metadata, read_decay_bound
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 

@@ -4,7 +4,6 @@ Jais 2."""
 from dataclasses import replace
 from functools import partial
 
-from localinfer.conversion import architecture_metadata, attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -18,6 +17,7 @@ from localinfer.conversion.architectures.common import (
     UNGATED_FFN,
     biases,
 )
+from localinfer.conversion.metadata import architecture_metadata, attention_metadata
 from localinfer.conversion.tensor_formats import reorder
 
 GPT2 = Architecture(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from localinfer.conversion import attention_metadata, expert_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -20,6 +19,7 @@ from localinfer.conversion.architectures.common import (
 from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.architectures.mamba import MAMBA2, SSM_TENSORS
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.metadata import attention_metadata, expert_metadata, recurrent_metadata
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.errors import UnsupportedError
 

@@ -1,9 +1,9 @@
 """Grok, whose checkpoints have keys of their own for the scales. YaRN, which Grok 2 has, is not converted."""
 
-from localinfer.conversion import expert_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, GELU, PRE_NORMS, SEPARATE_QKV
 from localinfer.conversion.architectures.experts import MIXTRAL
+from localinfer.conversion.metadata import expert_metadata
 
 GROK = Architecture(
     name="grok",

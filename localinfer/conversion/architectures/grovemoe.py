@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import expert_metadata
 from localinfer.conversion.architectures.qwen import QWEN3MOE
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata import expert_metadata
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from localinfer.conversion import expert_metadata
 from localinfer.conversion.architectures.common import FUSED_EXPERT_SHAPES, FUSED_EXPERTS, SPLIT_EXPERTS
 from localinfer.conversion.architectures.deepseek import DEEPSEEK32, sparse_hparams, sparse_layers, sparse_metadata
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata import expert_metadata
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyper_connections import MAX_STREAMS
 

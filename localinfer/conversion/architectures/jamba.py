@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from localinfer.conversion import expert_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, PRE_NORMS, SEPARATE_QKV
 from localinfer.conversion.architectures.mamba import MAMBA
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata import expert_metadata, recurrent_metadata
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 

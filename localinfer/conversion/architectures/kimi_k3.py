@@ -9,7 +9,7 @@ from localinfer.conversion.architectures.common import EXPERTS
 from localinfer.conversion.architectures.delta_attention import KDA, KIMI_LINEAR, kimi_linear, with_gates
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
-from localinfer.conversion.recurrent_metadata import kda_hparams, kda_metadata, read_decay_bound
+from localinfer.conversion.metadata.recurrent_metadata import kda_hparams, kda_metadata, read_decay_bound
 from localinfer.conversion.tensor_formats.dequantized_matrix import dequantized
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.conversion.tensor_formats.values import Floats, to_float32

@@ -1,6 +1,5 @@
 """Kolibri 1, whose checkpoints have other names for the norms after the branches and for the router's bias."""
 
-from localinfer.conversion import expert_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -10,6 +9,7 @@ from localinfer.conversion.architectures.common import (
     SEPARATE_QKV,
     SHARED_EXPERTS,
 )
+from localinfer.conversion.metadata import expert_metadata
 
 KOLIBRI1 = Architecture(
     name="kolibri1",

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, HEAD_NORMS, PRE_NORMS, SEPARATE_QKV, W123
+from localinfer.conversion.metadata import recurrent_metadata
 
 LFM2 = Architecture(
     name="lfm2",

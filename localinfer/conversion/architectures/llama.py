@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata, attention_metadata, vision_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -17,6 +16,7 @@ from localinfer.conversion.architectures.common import (
     UNGATED_FFN,
     biases,
 )
+from localinfer.conversion.metadata import architecture_metadata, attention_metadata, vision_metadata
 from localinfer.conversion.tensor_formats import reorder
 
 LLAMA = Architecture(

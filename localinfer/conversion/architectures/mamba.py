@@ -1,8 +1,8 @@
 """Mamba and Mamba-2: recurrent states without attention."""
 
 
-from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.metadata import recurrent_metadata
 
 SSM_TENSORS = (
     "ssm_in",

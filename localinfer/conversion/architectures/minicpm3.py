@@ -1,9 +1,9 @@
 """Conversion of MiniCPM3: latent attention as in PLM, with queries of a low rank, and the scales of MiniCPM."""
 
-from localinfer.conversion import architecture_metadata, attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import GATED_FFN, PRE_NORMS, biases
 from localinfer.conversion.architectures.deepseek import NARROW_QUERIES, WHOLE_MLA
+from localinfer.conversion.metadata import architecture_metadata, attention_metadata
 
 MINICPM3 = Architecture(
     name="minicpm3",

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import expert_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -15,6 +14,7 @@ from localinfer.conversion.architectures.common import (
 from localinfer.conversion.architectures.experts import MINIMAX_M2
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata import expert_metadata
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from localinfer.conversion import attention_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERT_GROUPS,
@@ -18,6 +17,7 @@ from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.architectures.granite import GRANITEHYBRID
 from localinfer.conversion.architectures.mamba import MAMBA2
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.metadata import attention_metadata, recurrent_metadata
 
 NEMOTRON = Architecture(
     name="nemotron",

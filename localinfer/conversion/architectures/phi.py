@@ -1,6 +1,5 @@
 """Phi-2, Phi-3 and Phi-MoE."""
 
-from localinfer.conversion import architecture_metadata, attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -12,6 +11,7 @@ from localinfer.conversion.architectures.common import (
     W123,
     biases,
 )
+from localinfer.conversion.metadata import architecture_metadata, attention_metadata
 
 PHI2 = Architecture(
     name="phi2",

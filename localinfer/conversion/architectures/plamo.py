@@ -4,7 +4,6 @@ norms of the last two lack an offset that differs between kinds."""
 from dataclasses import replace
 from typing import Any
 
-from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures import bamba
 from localinfer.conversion.architectures.common import (
@@ -18,6 +17,7 @@ from localinfer.conversion.architectures.common import (
 )
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata import attention_metadata
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
 

@@ -1,9 +1,9 @@
 """Conversion of PLM, whose latent attention keeps the matrix of all keys and values whole."""
 
-from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import PRE_NORMS, RELU2, UNGATED_FFN
 from localinfer.conversion.architectures.deepseek import WHOLE_MLA
+from localinfer.conversion.metadata import attention_metadata
 
 PLM = Architecture(
     name="plm",

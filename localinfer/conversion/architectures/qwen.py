@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from localinfer.conversion import architecture_metadata, expert_metadata, recurrent_metadata, vision_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -21,6 +20,7 @@ from localinfer.conversion.architectures.common import (
 )
 from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.metadata import architecture_metadata, expert_metadata, recurrent_metadata, vision_metadata
 from localinfer.conversion.tensor_formats import reorder
 
 QWEN = Architecture(

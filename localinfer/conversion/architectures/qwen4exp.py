@@ -8,12 +8,12 @@ from math import isqrt
 
 import numpy as np
 
-from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, HEAD_NORMS, SEPARATE_QKV, SHARED_EXPERTS
 from localinfer.conversion.architectures.qwen import QWEN35MOE
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
+from localinfer.conversion.metadata import recurrent_metadata
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import GATED_FFN, PRE_NORMS, biases
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
+from localinfer.conversion.metadata import recurrent_metadata
 from localinfer.conversion.tensor_formats.reorder import transpose, transposed_mixing
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from localinfer.conversion import expert_metadata
 from localinfer.conversion.architectures.common import EXPERTS, SHARED_EXPERTS
 from localinfer.conversion.architectures.experts import DOTS1
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
-from localinfer.conversion.layer_overrides import numbers
+from localinfer.conversion.metadata import expert_metadata
+from localinfer.conversion.metadata.layer_overrides import numbers
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import MAXIMA

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import PRE_NORMS, UNGATED_FFN
+from localinfer.conversion.metadata import architecture_metadata
 
 EMBEDDINGS = ("shared", "encoder.embed_tokens", "decoder.embed_tokens")  # the same matrix
 SELF_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_o")

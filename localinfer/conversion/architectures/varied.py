@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from localinfer.conversion import layer_overrides
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import FUSED_QKV, GATED_FFN, HEAD_NORMS, PRE_NORMS
 from localinfer.conversion.architectures.llama import LLAMA
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.metadata import layer_overrides
 from localinfer.conversion.tensor_formats import reorder
 
 OVERRIDDEN = {"num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 256}  # by each layer

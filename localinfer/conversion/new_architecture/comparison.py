@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from localinfer.conversion import config_hyperparameters, mtp, tensor_mapping
+from localinfer.conversion import tensor_mapping
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.config_hyperparameters import UNSUPPORTED_KEYS
 from localinfer.conversion.config_key_aliases import normalize_keys
+from localinfer.conversion.draft_heads import mtp
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata import config_hyperparameters
+from localinfer.conversion.metadata.config_hyperparameters import UNSUPPORTED_KEYS
 from localinfer.conversion.new_architecture.survey import Survey, pattern
 from localinfer.conversion.tensors import BLOCK, shape_in_checkpoint
 from localinfer.errors import LocalInferError, UsageError

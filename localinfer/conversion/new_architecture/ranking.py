@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from localinfer.architectures import DRAFT_HEADS, SPEECH_RECOGNITION
-from localinfer.conversion import eagle3, speech_recognition
+from localinfer.conversion import speech_recognition
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures import BY_CLASS, FAMILIES, find_architecture
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.draft_heads import eagle3
 from localinfer.conversion.new_architecture.comparison import Comparison, compare
 from localinfer.conversion.new_architecture.survey import Survey
 

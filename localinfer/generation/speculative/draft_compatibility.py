@@ -7,7 +7,7 @@ from localinfer.errors import UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.graph.properties.model_properties import has_decoder
-from localinfer.graph.recording.dspark import MARKOV
+from localinfer.graph.recording.separate_heads.dspark import MARKOV
 from localinfer.options import Options, parse_speculation_types
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer.segmenters import MODEL

@@ -1,4 +1,4 @@
-"""The properties of the MTP head, a layer after the others: see `localinfer.graph.recording.mtp`."""
+"""The properties of the MTP head, a layer after the others: see `localinfer.graph.recording.operations.mtp`."""
 
 from typing import NamedTuple
 

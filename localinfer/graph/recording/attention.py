@@ -50,10 +50,10 @@ class LayerAttention(NamedTuple):
 
     `name` is the prefix of its ops, and identifies its cache. `kv_source` is the name of the layer whose keys and
     values it uses, if these are not its own. `cache` is the name of the layer whose cache it uses, if it has none.
-    With `of_encoder`, tokens attend to all tokens of an encoder (`localinfer.graph.recording.cross_attention`).
-    `sink_scores` are the learned scores of attention sinks. `k_bias` is the
-    bias that all keys contain, if any, before RoPE. No token attends to the first `n_masked` positions. `v_weight` is
-    the matrix whose product the values are, if no other operation changes them. `biases` are those of `bias_rows`.
+    With `of_encoder`, tokens attend to all tokens of an encoder (`operations.cross_attention`). `sink_scores` are the
+    learned scores of attention sinks. `k_bias` is the bias that all keys contain, if any, before RoPE. No token attends
+    to the first `n_masked` positions. `v_weight` is the matrix whose product the values are, if no other operation
+    changes them. `biases` are those of `bias_rows`.
     """
 
     name: str
@@ -102,8 +102,8 @@ class AttentionRecorder:
         self.rings: dict[tuple[int, bool, bool, int, bool, int, bool], RingBuffer] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = graph.region(0)
-        # What an indexer writes, for all layers (`localinfer.graph.recording.indexer`): scores, and the bits of entries
-        # that are chosen, once for all key heads of a token or `choices` times.
+        # What an indexer writes, for all layers (`operations.indexer`): scores, and the bits of entries that are
+        # chosen, once for all key heads of a token or `choices` times.
         self.index_scores, self.chosen, self.choices = graph.region(0), graph.region(0), 1
         # int32 [batch]: the first and last position of the encoder's tokens, for each token of the batch.
         self.encoder_begin, self.encoder_last = (

@@ -1,7 +1,6 @@
 """The draft head of a model: its ops and buffers, and the hidden states that a sequence keeps for it. It is an MTP head
-(`localinfer.graph.recording.mtp`), or has a file of its own: an EAGLE-3 head (`localinfer.graph.recording.eagle3`),
-an assistant of Gemma 4 (`localinfer.graph.recording.gemma4_assistant`), or a DFlash or DSpark head, which drafts
-several tokens at once (`localinfer.graph.recording.dflash`).
+(`operations.mtp`), or has a file of its own (`separate_heads`): an EAGLE-3 head, an assistant of Gemma 4, or a DFlash
+or DSpark head, which drafts several tokens at once.
 
 For draft tokens, whose hidden states are unknown, the head uses its own states instead. When the model evaluates
 tokens, the head only computes their keys and values, if it has any; the rest is computed when drafting.

@@ -34,13 +34,13 @@ from localinfer.graph.properties.rope import Rope, read_rope
 from localinfer.graph.properties.tensors import Tensors, constant_tensor, row_slice
 from localinfer.graph.recording import matrix_products
 from localinfer.graph.recording.attention import NO_NORMS, HeadNorms, LayerAttention
-from localinfer.graph.recording.embeddings import EmbeddingRecorder
-from localinfer.graph.recording.heads import HeadRecorder
-from localinfer.graph.recording.indexer import select_blocks, select_positions, select_runs
-from localinfer.graph.recording.low_rank import record_changes
 from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.model_graph import ModelGraph
-from localinfer.graph.recording.output import OutputRecorder
+from localinfer.graph.recording.operations.embeddings import EmbeddingRecorder
+from localinfer.graph.recording.operations.heads import HeadRecorder
+from localinfer.graph.recording.operations.indexer import select_blocks, select_positions, select_runs
+from localinfer.graph.recording.operations.low_rank import record_changes
+from localinfer.graph.recording.operations.output import OutputRecorder
 from localinfer.kernels.layout import MAX_BIAS_DISTANCE
 from localinfer.kernels.signatures import (
     ADD,
@@ -58,7 +58,7 @@ from localinfer.kernels.signatures import (
 )
 
 if TYPE_CHECKING:  # few models need it
-    from localinfer.graph.recording.embedded_adapters import EmbeddedAdapterRecorder
+    from localinfer.graph.recording.operations.embedded_adapters import EmbeddedAdapterRecorder
 
 
 class MatrixPart(NamedTuple):
@@ -84,32 +84,32 @@ class GraphBuilder(Builder[Buffer]):
 
     @cached_property
     def recurrent(self) -> RecurrentOperations[Buffer]:
-        from localinfer.graph.recording.recurrent import RecurrentRecorder
+        from localinfer.graph.recording.operations.recurrent import RecurrentRecorder
 
         return RecurrentRecorder(self.model)
 
     @cached_property
     def experts(self) -> ExpertOperations[Buffer]:
-        from localinfer.graph.recording.experts import ExpertRecorder
+        from localinfer.graph.recording.operations.experts import ExpertRecorder
 
         return ExpertRecorder(self, self.model)
 
     @cached_property
     def cross_attention(self) -> CrossAttentionOperations[Buffer]:
-        from localinfer.graph.recording.cross_attention import CrossAttentionRecorder
+        from localinfer.graph.recording.operations.cross_attention import CrossAttentionRecorder
 
         return CrossAttentionRecorder(self, self.model)
 
     @cached_property
     def cross_layer(self) -> CrossLayerOperations[Buffer]:
-        from localinfer.graph.recording.cross_layer import CrossLayerRecorder
+        from localinfer.graph.recording.operations.cross_layer import CrossLayerRecorder
 
         return CrossLayerRecorder(self, self.model)
 
     @cached_property
     def embedded(self) -> "EmbeddedAdapterRecorder":
         """What embedded adapters add to products, for a model that has them."""
-        from localinfer.graph.recording.embedded_adapters import EmbeddedAdapterRecorder
+        from localinfer.graph.recording.operations.embedded_adapters import EmbeddedAdapterRecorder
 
         return EmbeddedAdapterRecorder(self.model)
 

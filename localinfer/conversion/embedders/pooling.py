@@ -2,8 +2,8 @@
 
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import CheckpointFolder
+from localinfer.conversion.embedders.sentence_transformers import module_folders
 from localinfer.conversion.hparams import HParams
-from localinfer.conversion.sentence_transformers import module_folders
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.pooling import POOLINGS
 from localinfer.gguf.source import Field

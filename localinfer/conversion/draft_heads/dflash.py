@@ -12,7 +12,7 @@ import numpy as np
 
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
-from localinfer.conversion.eagle3 import DRAFT, open_target
+from localinfer.conversion.draft_heads.eagle3 import DRAFT, open_target
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor

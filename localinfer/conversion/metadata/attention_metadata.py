@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.expert_metadata import experts, granite_experts
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata.expert_metadata import experts, granite_experts
 from localinfer.conversion.rope import RopeMetadata
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable

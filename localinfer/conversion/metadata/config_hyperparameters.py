@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isclose
 
-from localinfer.conversion import quantization_config, sliding_window
+from localinfer.conversion import quantization_config
 from localinfer.conversion.architecture import Architecture, no_overrides
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata import sliding_window
 from localinfer.conversion.rope import RopeMetadata, read_ropes
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.errors import UnsupportedError

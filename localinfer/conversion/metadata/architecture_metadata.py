@@ -10,10 +10,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from localinfer.conversion.attention_metadata import expanded_mla, original_context, shared_kv_layers
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.expert_metadata import experts
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata.attention_metadata import expanded_mla, original_context, shared_kv_layers
+from localinfer.conversion.metadata.expert_metadata import experts
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.pooling import POOLINGS
 from localinfer.gguf.source import Field

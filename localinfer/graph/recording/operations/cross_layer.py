@@ -5,8 +5,8 @@ import numpy as np
 from localinfer.graph.builder import AltUpStreams, Builder, CrossLayerOperations, HyperConnections
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.tensors import constant_tensor
-from localinfer.graph.recording.altup import AltUpRecorder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.operations.altup import AltUpRecorder
 from localinfer.kernels.signatures import ATTEND_STREAMS, COLLAPSE, COPY, MIX, WEIGH_STREAMS
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
-from localinfer.conversion.general_metadata import organization_and_name
-from localinfer.conversion.sentence_transformers import dense_tensor
+from localinfer.conversion.embedders.sentence_transformers import dense_tensor
+from localinfer.conversion.metadata.general_metadata import organization_and_name
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.conversion.tensor_formats.values import FLOATS, decode_float32, to_bytes
 from localinfer.conversion.vocabulary.token_list import TokenList

@@ -15,9 +15,9 @@ from localinfer.graph.properties.adapters import LowRankChange
 from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.properties.router import TABLE, Router, read_expert_table, router_bias
-from localinfer.graph.recording.low_rank import scale_expert_rows
 from localinfer.graph.recording.matrix_products import expert_matmul, matmul
 from localinfer.graph.recording.model_graph import ExpertLayer, ModelGraph
+from localinfer.graph.recording.operations.low_rank import scale_expert_rows
 from localinfer.kernels.signatures import (
     ADD,
     COMBINE_EXPERTS,

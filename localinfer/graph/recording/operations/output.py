@@ -41,6 +41,6 @@ class OutputRecorder(OutputOperations[Buffer]):
 
     def add_mtp_head(self, x: Buffer, apply_block: BlockFunction[Buffer], spec: MtpSpec) -> None:
         if self._model.context.draft_head and self._model.context.causal:
-            from localinfer.graph.recording.mtp import build_mtp_head
+            from localinfer.graph.recording.operations.mtp import build_mtp_head
 
             self._model.draft_head = build_mtp_head(self._g, self._model, x, apply_block, spec)

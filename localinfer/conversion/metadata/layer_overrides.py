@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from localinfer.conversion import attention_metadata, expert_metadata, sliding_window
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
+from localinfer.conversion.metadata import attention_metadata, expert_metadata, sliding_window
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyperparameters import MAXIMA

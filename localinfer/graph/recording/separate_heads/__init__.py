@@ -6,11 +6,11 @@ from typing import Any
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.builder import Builder
 from localinfer.graph.properties.hyperparameters import Hyperparameters
-from localinfer.graph.recording import dflash, eagle3
 from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead
-from localinfer.graph.recording.gemma4_assistant import build_gemma4_assistant
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.separate_heads import dflash, eagle3
+from localinfer.graph.recording.separate_heads.gemma4_assistant import build_gemma4_assistant
 
 BUILDERS: Mapping[str, Callable[[GraphBuilder, GraphBuilder], DraftHead | DraftBlockHead]] = {
     "eagle3": eagle3.build_eagle3_head,

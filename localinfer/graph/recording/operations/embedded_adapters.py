@@ -14,9 +14,9 @@ from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.properties.attention import VALUE_GROUP
 from localinfer.graph.properties.embedded_adapters import LORA_A, LORA_B
 from localinfer.graph.properties.router import Router
-from localinfer.graph.recording.experts import allocate_routing, combine, gather, sort_by_expert
 from localinfer.graph.recording.matrix_products import expert_matmul
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.operations.experts import allocate_routing, combine, gather, sort_by_expert
 from localinfer.kernels.signatures import ADD
 
 

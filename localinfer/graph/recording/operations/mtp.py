@@ -18,8 +18,8 @@ from localinfer.graph.recording.draft_head import (
     previous_states,
     select_draft_rows,
 )
-from localinfer.graph.recording.embeddings import look_up_tokens
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.operations.embeddings import look_up_tokens
 
 
 def build_mtp_head(

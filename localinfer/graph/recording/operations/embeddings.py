@@ -12,8 +12,8 @@ from localinfer.graph.ops.cost import Cost, CostModel
 from localinfer.graph.properties.adapters import EMBEDDINGS
 from localinfer.graph.properties.hyperparameters import multiple_of_32
 from localinfer.graph.properties.tensors import constant_integers
-from localinfer.graph.recording.low_rank import add_low_rank
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.operations.low_rank import add_low_rank
 from localinfer.kernels.signatures import GET_ROWS, HASH_NGRAMS
 from quant import FORMATS
 

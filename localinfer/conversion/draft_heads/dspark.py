@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from localinfer.conversion import dflash
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.eagle3 import NESTED
+from localinfer.conversion.draft_heads import dflash
+from localinfer.conversion.draft_heads.eagle3 import NESTED
 from localinfer.conversion.hparams import HParams
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.errors import UnsupportedError

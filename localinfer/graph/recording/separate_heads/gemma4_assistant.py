@@ -21,9 +21,9 @@ from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.recording.attention import HeadNorms, LayerAttention
 from localinfer.graph.recording.draft_head import DraftHead, concatenate, previous_states, select_draft_rows
-from localinfer.graph.recording.embeddings import look_up_tokens
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.operations.embeddings import look_up_tokens
 
 TARGET = "gemma4"  # the architecture of the models that have assistants
 NAME = "assistant."  # prefix of its ops

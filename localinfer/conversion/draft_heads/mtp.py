@@ -1,9 +1,9 @@
 """Multi-token prediction (MTP) layers, which follow the normal layers: their number and names.
 
-See `localinfer.graph.recording.mtp`. Most families continue the layer numbering. MiMo has a module of MTP layers; so
-has Qwen, whose projection and norms in front of the first MTP layer are not numbered as a layer. config.json may
-announce MTP layers that the checkpoint lacks, for example after finetuning with a library that ignores them, so only
-the layers that are present count.
+See `localinfer.graph.recording.operations.mtp`. Most families continue the layer numbering. MiMo has a module of MTP
+layers; so has Qwen, whose projection and norms in front of the first MTP layer are not numbered as a layer. config.json
+may announce MTP layers that the checkpoint lacks, for example after finetuning with a library that ignores them, so
+only the layers that are present count.
 """
 
 import re

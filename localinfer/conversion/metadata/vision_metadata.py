@@ -2,9 +2,9 @@
 
 `architecture_metadata` explains the functions."""
 
-from localinfer.conversion import expert_metadata
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
+from localinfer.conversion.metadata import expert_metadata
 from localinfer.conversion.rope import mrope_sections
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.rope import SECTIONS_KEY

@@ -29,9 +29,9 @@ from localinfer.graph.recording.draft_head import (
     previous_states,
     select_draft_rows,
 )
-from localinfer.graph.recording.embeddings import look_up_tokens
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.operations.embeddings import look_up_tokens
 
 FEATURES = 3
 NAME = "eagle3."  # prefix of the head's cache and ops

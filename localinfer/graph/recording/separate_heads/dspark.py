@@ -12,8 +12,8 @@ So tokens of a block depend on each other, though one pass computes all states. 
 from localinfer.errors import UnsupportedError
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.recording.draft_head import MarkovHead, concatenate
-from localinfer.graph.recording.embeddings import look_up_rows
 from localinfer.graph.recording.graph_builder import GraphBuilder
+from localinfer.graph.recording.operations.embeddings import look_up_rows
 
 MARKOV = "markov_w1.weight"
 CONFIDENCE = "conf_proj"

@@ -10,9 +10,9 @@ The tokens of a block attend to all tokens before it and to each other, or with 
 When the model evaluates tokens, the head computes g, and with it the keys and values of all its layers. A token of the
 text replaces what a block wrote to its position.
 
-DSpark (DeepSeek, 2026) adds a Markov head (`localinfer.graph.recording.dspark`). In most of its heads, each token of a
-block predicts the next one, so that the token of the text counts as well. Its output layer may have a reduced
-vocabulary, as that of an EAGLE-3 head.
+DSpark (DeepSeek, 2026) adds a Markov head (`separate_heads.dspark`). In most of its heads, each token of a block
+predicts the next one, so that the token of the text counts as well. Its output layer may have a reduced vocabulary, as
+that of an EAGLE-3 head.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.graph.properties.model_properties import Block
 from localinfer.graph.recording.attention import HeadNorms, LayerAttention
 from localinfer.graph.recording.draft_head import DraftBlockHead, select_draft_rows
-from localinfer.graph.recording.dspark import MARKOV, build_markov_head
-from localinfer.graph.recording.eagle3 import embed, read_token_ids, target_layers
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.separate_heads.dspark import MARKOV, build_markov_head
+from localinfer.graph.recording.separate_heads.eagle3 import embed, read_token_ids, target_layers
 
 NAME = "dflash."  # prefix of the head's caches and ops
 MAX_BLOCK = 256  # tokens

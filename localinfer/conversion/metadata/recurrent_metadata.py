@@ -8,10 +8,10 @@ from math import inf
 
 import numpy as np
 
-from localinfer.conversion.attention_metadata import mla, mla_hparams
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.expert_metadata import dense_first_hparams, experts, sigmoid_experts
 from localinfer.conversion.hparams import HParams, LayerOverrides
+from localinfer.conversion.metadata.attention_metadata import mla, mla_hparams
+from localinfer.conversion.metadata.expert_metadata import dense_first_hparams, experts, sigmoid_experts
 from localinfer.conversion.rope import mrope_sections
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable

@@ -1,0 +1,1 @@
+"""Conversion of what only embedding models and rerankers have: pooling, prompts, dense layers, scores."""

@@ -1,0 +1,1 @@
+"""Conversion of config.json: its hyperparameters -> GGUF's metadata."""
