@@ -68,6 +68,7 @@ def tune_command(
 
 def as_text(timings: "Timings") -> list[str]:
     """Return a table with a row for each way of reading weights, and a column for each shape."""
+    from localinfer.runtime.row_access.row_access_timing import SIMILAR
     from quant.ggml import TYPES
     from quant.matmul.row_access import CANDIDATES
 
@@ -83,7 +84,9 @@ def as_text(timings: "Timings") -> list[str]:
         for access in CANDIDATES
     ]
     title = "GB/s by block format and columns of a row"
-    return list(table(title, "<" + ">" * len(timings.shapes), [heading, *rows]))[1:]
+    lines = list(table(title, "<" + ">" * len(timings.shapes), [heading, *rows]))[1:]
+    note = f"* chosen: of the ways within {SIMILAR:.0%} of the fastest, the one that is fastest with one thread alone"
+    return [*lines, "", note]
 
 
 def tile_text(subtractions: "Mapping[int, bool]") -> list[str]:
@@ -112,7 +115,11 @@ def as_object(timings: "Timings", subtractions: "Mapping[int, bool]", threads: i
                 "chosen": access_object(timing.best),
                 "prefill_subtracts": subtractions.get(shape.type),
                 "bytes_per_second": [
-                    {**access_object(access), "bytes_per_second": round(timing.bytes_per_second(access))}
+                    {
+                        **access_object(access),
+                        "bytes_per_second": round(timing.bytes_per_second(access)),
+                        "one_thread": round(timing.bytes_per_second_alone(access) or timing.bytes_per_second(access)),
+                    }
                     for access in timing.seconds
                 ],
             }

@@ -32,14 +32,15 @@ ROW_ACCESS_WORDS = len(RowAccess._fields)
 # A `RowAccess`, and then 1 if register tiles subtract MAGIC: see `quant.matmul.layout.has_two_conversions`.
 PRODUCT_CHOICE_WORDS = ROW_ACCESS_WORDS + 1
 
-ROW_BY_ROW, FOUR_STREAMS = RowAccess(1, 4096), RowAccess(4, 2048)
+FOUR_STREAMS = RowAccess(4, 2048)
 CANDIDATES = (
     RowAccess(1, 0),
-    ROW_BY_ROW,
+    RowAccess(1, 8192),
     RowAccess(2, 8192, neighbours=True),
     RowAccess(4, 8192, neighbours=True),
     RowAccess(4, 16384, neighbours=True),
-    RowAccess(2, 2048),
+    RowAccess(2, 4096),
+    RowAccess(2, 6144),
     FOUR_STREAMS,
     RowAccess(8, 1024),
 )

@@ -17,8 +17,9 @@ from quant import FORMATS
 from quant.jit.cpu import target
 from quant.matmul.layout import matmul_scratch_bytes
 
-MAX_CHUNKS_PER_THREAD = 32  # bounds the wait for the last chunk of a slow thread
-MIN_CHUNK_BYTES = 1 << 16  # of a matrix chunk in a small batch: about 3 us
+# Of a small batch: a chunk takes 4 us or more, because memory is read more slowly where a chunk begins.
+MAX_SMALL_CHUNKS, MIN_CHUNK_BYTES = 12, 1 << 17
+MAX_LARGE_CHUNKS = 32  # of a large batch; bounds the wait for the last chunk of a slow thread
 CHUNK_PANELS = 2  # panels of rows of a chunk in a large batch
 SHORT_ROW, SHORT_CHUNK_PANELS = 1024, 8  # a tile of tokens with few columns stays in the nearest cache for more panels
 ENOUGH_CHUNKS = 16  # per thread: chunks have fewer panels if there would be less than this
@@ -168,10 +169,10 @@ def chunk_counts(graph: ComputeGraph, nbytes: int, n_out: int, n_in: int) -> Chu
     """Return the chunks per thread of a product that reads `nbytes` of weights, and has `n_in` inputs and `n_out`
     outputs."""
     panels = token_parts(graph, n_out, n_in) * n_panels(n_out)
-    large = chunks_per_thread(panels // chunk_panels(n_in), graph.threads_batch)
+    large = chunks_per_thread(panels // chunk_panels(n_in), graph.threads_batch, MAX_LARGE_CHUNKS)
     if large < ENOUGH_CHUNKS:
-        large = min(chunks_per_thread(panels, graph.threads_batch), ENOUGH_CHUNKS)
-    return chunks_per_thread(nbytes // MIN_CHUNK_BYTES, graph.threads), large
+        large = chunks_per_thread(panels, graph.threads_batch, ENOUGH_CHUNKS)
+    return chunks_per_thread(nbytes // MIN_CHUNK_BYTES, graph.threads, MAX_SMALL_CHUNKS), large
 
 
 def token_parts(graph: ComputeGraph, n_out: int, n_in: int) -> int:
@@ -191,10 +192,10 @@ def n_panels(n_out: int) -> int:
     return -(-n_out // target().rows)
 
 
-def chunks_per_thread(n_chunks: int, threads: int) -> int:
+def chunks_per_thread(n_chunks: int, threads: int, most: int) -> int:
     """Return the chunks per thread if the work can be divided into `n_chunks` chunks that are worth their overhead: at
-    least 1, at most MAX_CHUNKS_PER_THREAD. With several chunks, other threads can steal work from a slow one."""
-    return max(1, min(n_chunks // threads, MAX_CHUNKS_PER_THREAD)) if threads > 1 else 1
+    least 1, at most `most`. With several chunks, other threads can steal work from a slow one."""
+    return max(1, min(n_chunks // threads, most)) if threads > 1 else 1
 
 
 def converted(graph: ComputeGraph, x: Buffer, weight: Tensor, activation_type: str) -> Argument:

@@ -6,7 +6,9 @@ together. Another process that takes a core for a moment must not change the res
 quartile counts. The fastest chunks or steps would mislead: with many streams, a few of them happen to find their rows
 in the cache.
 
-Rounds of steps are repeated until two in a row agree.
+Rounds of steps are repeated until two in a row agree. Then a single thread runs a few steps alone: how much all threads
+read together depends on who else uses the memory at the time, so of the ways that are about equally fast together, the
+one that is fastest alone is chosen. It leaves the most room for more bandwidth, and takes the least time of the cores.
 """
 
 import time
@@ -18,36 +20,49 @@ from numpy.typing import NDArray
 
 from localinfer.graph.ops.compute_graph import ProductShape
 from localinfer.runtime.model_runner import ModelRunner
-from localinfer.runtime.row_access.measured_step import MeasuredStep, Steps, typical_ticks
-from localinfer.runtime.timestamps import Clock, TimestampBuffer
+from localinfer.runtime.row_access.measured_step import MeasuredStep, Run, Steps, typical_ticks
+from localinfer.runtime.timestamps import Clock
 from quant.jit.loader import Progress
 from quant.matmul.row_access import CANDIDATES, RowAccess
+
+RunWith = Callable[[RowAccess], NDArray[np.float64]]  # runs a step, and returns the ticks of its ops
 
 MAX_STEP_BYTES = 768 << 20  # of weights that a measured step reads: more than caches hold
 MIN_ROUND_STEPS, MIN_ROUND_SECONDS = 4, 0.2
 MAX_SECONDS = 4.0
-NEGLIGIBLE = 0.025  # a difference that is not worth a way of reading that depends more on the caches
+MIN_ALONE_STEPS, MIN_ALONE_SECONDS = 2, 0.1  # with one thread
+SIMILAR = 0.03  # a difference between ways of reading that matters less than how fast a thread is alone
 TOLERANCE = 0.03  # rounds agree if each finds the other's choice at most this much slower than its own
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeTiming:
-    """The bytes that a decode step reads of a shape, and the seconds that it takes with each candidate."""
+    """The bytes that a decode step reads of a shape, and the seconds that it takes with each candidate: with all
+    threads, and with one thread alone if the model has several.
+    """
 
     nbytes: int
     seconds: Mapping[RowAccess, float]
+    seconds_alone: Mapping[RowAccess, float]
 
     @property
     def best(self) -> RowAccess:
-        """The first candidate that is about as fast as the fastest. Those with more streams follow, whose times depend
-        more on what the caches happen to hold.
+        """Of the candidates that are about as fast as the fastest, the one that is fastest with one thread alone.
+
+        For a model with one thread, it is the first: those with more streams follow, whose times depend more on what
+        the caches happen to hold.
         """
-        shortest = min(self.seconds.values())
-        return next(access for access, seconds in self.seconds.items() if seconds <= (1 + NEGLIGIBLE) * shortest)
+        limit = (1 + SIMILAR) * min(self.seconds.values())
+        similar = [access for access, seconds in self.seconds.items() if seconds <= limit]
+        return min(similar, key=lambda access: self.seconds_alone.get(access, 0.0))
 
     def bytes_per_second(self, access: RowAccess) -> float:
         """Return the read bandwidth with a candidate."""
         return self.nbytes / self.seconds[access]
+
+    def bytes_per_second_alone(self, access: RowAccess) -> float | None:
+        """Return the read bandwidth of one thread alone with a candidate, if it was measured."""
+        return self.nbytes / self.seconds_alone[access] if self.seconds_alone else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,62 +80,70 @@ def measure(runner: ModelRunner, large: Sequence[ProductShape], progress: Progre
     `progress` is called with the stage "tune", milliseconds and total milliseconds. Raises LocalInferError if the CPU
     has no clock that compiled code can read.
     """
-    graph = runner.graph
-    before = {shape: graph.row_access_of(shape) for shape in graph.row_accesses}
+    graph, step = runner.graph, MeasuredStep(runner, max_bytes=MAX_STEP_BYTES)
+    before, clock = {shape: graph.row_access_of(shape) for shape in graph.row_accesses}, Clock()
+    alone: Steps = []
     try:
-        with runner.lock, runner.compiled_graph.recorded_timestamps() as buffer:
-            clock = Clock()
-            step = MeasuredStep(runner, max_bytes=MAX_STEP_BYTES)
-            rounds, agree = run_rounds(step, buffer, large, progress)
-            seconds_per_thread = clock.seconds_per_tick() / graph.threads
+        with runner.lock:
+            with runner.compiled_graph.recorded_timestamps() as buffer, step.prepared(buffer) as run:
+                rounds, agree = run_rounds(step, choosing(run), large, progress)
+            if graph.threads > 1:
+                with runner.compiled_graph.recorded_timestamps(alone=True) as buffer, step.prepared(buffer) as run:
+                    alone = run_round(choosing(run), MIN_ALONE_STEPS, MIN_ALONE_SECONDS)
     finally:
         for shape, access in before.items():
             graph.set_row_access(shape, access)
         if progress:
             progress("tune", 1, 1)
-    ticks, nbytes = typical_ticks([each for steps in rounds for each in steps]), step.nbytes
+    seconds_per_tick, nbytes = clock.seconds_per_tick(), step.nbytes
+
+    def seconds_of(shape: ProductShape, steps: Steps, threads: int) -> dict[RowAccess, float]:
+        """Return the seconds of a shape's products with each candidate, if steps have run."""
+        if not steps:
+            return {}
+        seconds = step.total(typical_ticks(steps), shape) * (seconds_per_tick / threads)
+        return dict(zip(CANDIDATES, seconds.tolist(), strict=True))
+
+    together = [each for steps in rounds for each in steps]
     return Timings(
         {
-            shape: ShapeTiming(
-                nbytes[shape],
-                dict(zip(CANDIDATES, (seconds_per_thread * step.total(ticks, shape)).tolist(), strict=True)),
-            )
+            shape: ShapeTiming(nbytes[shape], seconds_of(shape, together, graph.threads), seconds_of(shape, alone, 1))
             for shape in nbytes
         },
         agree,
     )
 
 
+def choosing(run: Run) -> RunWith:
+    """Return a function that runs a step in which all products read rows in one way."""
+    return lambda access: run(lambda graph: graph.set_row_accesses(access))
+
+
 def run_rounds(
-    step: MeasuredStep, buffer: TimestampBuffer, large: Sequence[ProductShape], progress: Progress | None
+    step: MeasuredStep, run: RunWith, large: Sequence[ProductShape], progress: Progress | None
 ) -> tuple[list[Steps], bool]:
     """Run rounds until two in a row agree, or until MAX_SECONDS have passed. Return their steps, and whether two
     agreed."""
     rounds: list[Steps] = []
     begin = time.perf_counter()
-    with step.prepared(buffer) as run_step:
-
-        def run(access: RowAccess) -> NDArray[np.float64]:
-            return run_step(lambda graph: graph.set_row_accesses(access))
-
-        run(CANDIDATES[0])  # maps the pages of the weights
-        while True:
-            seconds = time.perf_counter() - begin
-            last = [typical_ticks(steps) for steps in rounds[-2:]]
-            if len(last) > 1 and all(choose_alike(*(step.total(each, shape) for each in last)) for shape in large):
-                return rounds, True
-            if len(rounds) > 1 and seconds > MAX_SECONDS:
-                return rounds, False
-            if progress:
-                progress("tune", int(1000 * min(seconds, 0.999 * MAX_SECONDS)), int(1000 * MAX_SECONDS))
-            rounds.append(run_round(run))
+    run(CANDIDATES[0])  # maps the pages of the weights
+    while True:
+        seconds = time.perf_counter() - begin
+        last = [typical_ticks(steps) for steps in rounds[-2:]]
+        if len(last) > 1 and all(choose_alike(*(step.total(each, shape) for each in last)) for shape in large):
+            return rounds, True
+        if len(rounds) > 1 and seconds > MAX_SECONDS:
+            return rounds, False
+        if progress:
+            progress("tune", int(1000 * min(seconds, 0.999 * MAX_SECONDS)), int(1000 * MAX_SECONDS))
+        rounds.append(run_round(run, MIN_ROUND_STEPS, MIN_ROUND_SECONDS))
 
 
-def run_round(run: Callable[[RowAccess], NDArray[np.float64]]) -> Steps:
-    """Run steps with each candidate in turns."""
+def run_round(run: RunWith, min_steps: int, min_seconds: float) -> Steps:
+    """Run at least `min_steps` steps with each candidate in turns, for at least `min_seconds`."""
     steps: Steps = []
     begin = time.perf_counter()
-    while len(steps) < MIN_ROUND_STEPS or time.perf_counter() - begin < MIN_ROUND_SECONDS:
+    while len(steps) < min_steps or time.perf_counter() - begin < min_seconds:
         steps.append(np.array([run(access) for access in CANDIDATES]))
     return steps
 

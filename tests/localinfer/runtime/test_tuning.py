@@ -278,10 +278,22 @@ def test_interrupted_and_lucky_steps_do_not_count() -> None:
     assert measured_step.typical_ticks(steps).tolist() == [[40, np.inf]]
 
 
-@pytest.mark.parametrize(("seconds", "number"), [((1.0, 1.0, 0.99), 0), ((1.0, 0.98, 0.96), 1), ((1.0, 1.0, 0.9), 2)])
-def test_fewer_streams_are_preferred_to_a_negligible_difference(seconds: tuple[float, ...], number: int) -> None:
-    timing = row_access_timing.ShapeTiming(100, dict(zip(CANDIDATES, seconds, strict=False)))
-    assert timing.best == CANDIDATES[number]
+@pytest.mark.parametrize(
+    ("seconds", "alone", "number"),
+    [
+        ((1.0, 1.0, 0.99), (), 0),  # a model with one thread: fewer streams first
+        ((1.0, 0.98, 0.96), (), 1),
+        ((1.0, 1.0, 0.9), (), 2),
+        ((1.0, 1.0, 0.99), (3.0, 2.0, 2.5), 1),  # about as fast together: the fastest one alone
+        ((1.0, 1.1, 0.99), (3.0, 2.0, 2.5), 2),
+        ((1.0, 0.9, 0.9), (1.0, 2.0, 2.5), 1),
+    ],
+)
+def test_of_similar_ways_the_fastest_one_alone_is_chosen(
+    seconds: tuple[float, ...], alone: tuple[float, ...], number: int
+) -> None:
+    together, single = (dict(zip(CANDIDATES, each, strict=False)) for each in (seconds, alone))
+    assert row_access_timing.ShapeTiming(100, together, single).best == CANDIDATES[number]
 
 
 def test_candidates_within_the_tolerance_agree() -> None:

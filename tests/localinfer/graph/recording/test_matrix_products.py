@@ -10,7 +10,8 @@ from localinfer.graph.ops.compute_graph import ComputeGraph
 from localinfer.graph.recording.matrix_products import (
     CHUNK_PANELS,
     ENOUGH_CHUNKS,
-    MAX_CHUNKS_PER_THREAD,
+    MAX_LARGE_CHUNKS,
+    MAX_SMALL_CHUNKS,
     MAX_TOKEN_PARTS,
     MIN_CHUNK_BYTES,
     SHORT_CHUNK_PANELS,
@@ -29,7 +30,7 @@ from quant.jit.cpu import target
         (1, 1 << 30, 1),  # no other thread can steal a chunk
         (4, 1, 1),
         (4, 3 * 4 * MIN_CHUNK_BYTES, 3),
-        (4, 1 << 30, MAX_CHUNKS_PER_THREAD),
+        (4, 1 << 30, MAX_SMALL_CHUNKS),
     ],
 )
 def test_chunks_per_thread(threads: int, nbytes: int, chunks: int) -> None:
@@ -46,7 +47,7 @@ def test_chunks_per_thread(threads: int, nbytes: int, chunks: int) -> None:
         (MAX_TOKEN_PARTS, 1, MAX_TOKEN_PARTS, MAX_TOKEN_PARTS),  # chunks of one panel
         (4, ENOUGH_CHUNKS, None, ENOUGH_CHUNKS),  # tokens are divided, so that chunks have enough panels
         (4, SHORT_CHUNK_PANELS * ENOUGH_CHUNKS, 1, None),  # panels are enough
-        (4, 1000 * SHORT_CHUNK_PANELS, 1, MAX_CHUNKS_PER_THREAD),
+        (4, 1000 * SHORT_CHUNK_PANELS, 1, MAX_LARGE_CHUNKS),
     ],
 )
 def test_few_panels_are_divided_by_tokens(
@@ -54,7 +55,7 @@ def test_few_panels_are_divided_by_tokens(
 ) -> None:
     graph, n_out = ComputeGraph(1, 1, threads, threads, passes=1), thread_panels * threads * target().rows
     panels = SHORT_CHUNK_PANELS if n_in == SHORT_ROW else CHUNK_PANELS
-    expected = parts or panels, chunks or min(SHORT_CHUNK_PANELS * ENOUGH_CHUNKS // panels, MAX_CHUNKS_PER_THREAD)
+    expected = parts or panels, chunks or min(SHORT_CHUNK_PANELS * ENOUGH_CHUNKS // panels, MAX_LARGE_CHUNKS)
     assert (token_parts(graph, n_out, n_in), chunk_counts(graph, 1, n_out, n_in)[1]) == expected
 
 
