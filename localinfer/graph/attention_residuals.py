@@ -1,6 +1,8 @@
-"""Attention residuals (Kimi Team, 2026), composed of a builder's operations: each block of layers has a residual stream
-of its own, and branches read a mean of it and of the final ones of the blocks before, of which the embedding is the
-first."""
+"""Attention residuals (Kimi Team, 2026), composed of a builder's operations.
+
+Each block of layers has a residual stream of its own. A branch reads a weighted mean of this stream, of the final
+streams of the blocks before, and of the embedding.
+"""
 
 from typing import Generic
 

@@ -1,8 +1,8 @@
 """Compressed attention (DeepSeek-V4, 2026), composed of a builder's operations.
 
-A layer attends to a sliding window, and to keys that stand for runs of positions of the whole context. If runs overlap,
-an indexer with compressed keys of its own may choose some of them. All heads share one key, which is also the value.
-Its last dimensions are rotated, and those of the output are rotated back.
+A layer attends to a sliding window, and to compressed keys, each of which represents a run of adjacent positions of the
+context. If runs overlap, an indexer with compressed keys of its own may choose some of them. All heads share one key,
+which is also the value. Its last dimensions are rotated, and those of the output are rotated back.
 """
 
 from collections.abc import Sequence

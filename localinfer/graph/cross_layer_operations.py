@@ -1,5 +1,5 @@
-"""The operations of a builder on activations that several layers use: see `localinfer.graph.builder`, which has them,
-too."""
+"""The interface of the builder's operations on activations that several layers use (`Builder.cross_layer` in
+`localinfer.graph.builder`)."""
 
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar

@@ -4,8 +4,8 @@ A hash table has a power of two of slots, int64, of which at most two thirds are
 others, the high 32 bits are those of a string's hash, and the low ones are the string's index + 1; the string stays in
 the file. A string whose slot is taken gets the next free one.
 
-The file has a merge as its parts with a space between them, "Ġ t". It is found by two adjacent texts of a word. So
-texts need no ids while they are merged, and may be no tokens.
+The file has a merge as its two parts with a space between them, "Ġ t". A merge is looked up by two adjacent texts of a
+word. Therefore texts need no ids while they are merged, and need not be tokens.
 """
 
 from collections.abc import Callable

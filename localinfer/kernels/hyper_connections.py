@@ -1,7 +1,8 @@
 """Hyper-connections (Zhu et al., 2024; Xie et al., 2025): several residual streams, [token][stream][value].
 
-The weights of a branch are, for each token: `count` of the sum that the branch reads, `count` of its output in each
-stream, and possibly a matrix [from stream][to stream] by which the streams are mixed.
+A branch reads a weighted sum of the `count` streams, and adds its output, times a weight, to each stream. For each
+token there are `count` weights for the sum, `count` weights for the output, and possibly a matrix
+[from stream][to stream] that mixes the streams.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Idle work: what the thread that waits for a run of the compute graph does meanwhile. It does not delay the run."""
+"""Idle work: what the calling thread does while it waits for a run of the compute graph, without delaying the run."""
 
 from collections.abc import Callable, Sized
 

@@ -1,5 +1,7 @@
-"""The memory that a model may use, and whether its weights exceed it. `localinfer.runtime.expert_cache` does the rest:
-it is imported only for models that do."""
+"""The memory that a model may use, and whether its weights exceed it.
+
+Only for models that exceed it, `localinfer.runtime.expert_cache` is imported, which reads experts when they are needed.
+"""
 
 from dataclasses import replace
 

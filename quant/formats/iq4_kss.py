@@ -1,8 +1,8 @@
 """IQ4_KSS: a row begins with a float32 d, then every 256 weights have 128 bytes. A weight is d * scale *
 (TABLE[q] + shift), where q has 4 bits and the scale is an odd number from -127 to 127.
 
-The bits of four q fill 16 bits of which 15 are stored, because an even number of them is set: they are replaced by
-another word, the exclusive or of whose bits with those above them they are. Its lowest bit is free for the scale.
+Four q have 16 bits, of which an even number is set, so 15 bits determine them. They are stored as the word w for which
+w ^ (w >> 1) are these 16 bits. The lowest bit of w is then always 0, and a bit of the scale takes its place.
 
 The format is ik_llama.cpp's.
 """

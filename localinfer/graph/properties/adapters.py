@@ -4,7 +4,7 @@ A LoRA adapter (Hu et al., 2021) changes the product with a matrix W of the mode
 
     y = W x + scale * factor * B (A x)        A: (rank, n_in), B: (n_out, rank)
 
-`factor` is alpha / rank, or what else the adapter's file says; the scale is the user's, and each sequence has its own.
+`factor` is alpha / rank, or another factor that the adapter's file names. The user sets the scale, for each sequence.
 The weights of the model stay as they are. Of an embedding matrix, A has a row for each token:
 
     row = W[token] + scale * factor * B A[token]        A: (n_vocab, rank), B: (n, rank)

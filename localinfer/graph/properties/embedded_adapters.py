@@ -1,17 +1,18 @@
 """LoRA adapters in a model file, which control tokens in the text switch on (Granite Switch; IBM, 2026).
 
-Each control token stands for an adapter, from 1 on; 0 is the model without one. The adapter of a token is what a head
-of attention finds that looks for control tokens among all tokens up to it: their scores are `gain`, those of the others
--gain; the values are the numbers of the adapters, and 0. With c control tokens among n tokens, this is
+Each control token stands for an adapter. Adapters are numbered from 1 on; number 0 is the model without an adapter. An
+attention head determines the adapter of a token from all tokens up to it: the score of a control token is `gain`, and
+its value the number of its adapter; the score of another token is -gain, and its value 0. With c control tokens among
+n tokens, the result of this attention is
 
     mean = (sum of the adapters of the control tokens) / (c + (n - c) exp(-2 gain))
 
-rounded to the nearest number, and up if there are two. With the usual gain of 15, a control token switches its adapter
-on, for itself and for all tokens after it. Several control tokens switch on the rounded mean of their adapters: the
-attention counts them all, and does not know which is the last one. Everything is computed with 32-bit floats, as
-llama.cpp and the authors' code do: what is rounded depends on it.
+The adapter is this mean, rounded to the nearest integer, halves up. With the usual gain of 15, a control token switches
+its adapter on, for itself and for all tokens after it. Several control tokens switch on the rounded mean of their
+numbers, because attention weighs them equally, wherever they are. The mean is computed with 32-bit floats, as in
+llama.cpp and the authors' code, because other floats may round to another adapter.
 
-The model itself never sees a control token, but the embedding of its substitute.
+In place of a control token, the model gets the embedding of the token's substitute.
 """
 
 from collections.abc import Sequence

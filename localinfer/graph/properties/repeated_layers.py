@@ -1,8 +1,8 @@
 """Models that apply their layers several times: each time is a layer of the graph, with keys and values of its own, and
 with the tensors of the layer in the file.
 
-Such a layer has a number and names of its own, as if the file repeated its tensors. The `name` of these tensors is
-still that in the file, by which adapters and importance matrices know them.
+Each pass through a layer has its own layer number, and names as if the file repeated the tensors. The attribute `name`
+of these tensors is still the name in the file, by which adapters and importance matrices find them.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Records the points of a graph at which hooks read and change activations.
 
-Only points that are asked for are recorded, and only for them operations are divided that are fused otherwise. The run
-of the graph is cut at a point: hooks see the activations after the stage that computes them. As they may change them,
-converted representations are computed again after the cut.
+Only the requested points are recorded. Operations that are usually fused are divided only where a requested point is
+between them. The run of the graph is interrupted at a point: hooks get the activations after the stage that computes
+them. As hooks may change them, converted representations are computed again after this cut.
 """
 
 from abc import ABC, abstractmethod

@@ -8,8 +8,9 @@ the largest scores are chosen; the last `local` blocks up to that of the token i
 
 `score_panels` stores the largest products in each panel of 16 entries, float32 [token][head][page][4][2], and
 `choose_blocks` the bits of the entries in the chosen blocks, int64 [token][head][page]; `words` is the number of pages
-that a token has memory for. A panel has entries of the block of its first one, and possibly of the next block: its
-positions are contiguous, but for entries that the token does not see, of another lap of a ring buffer or empty.
+that a token has memory for. The entries of a panel belong to one block, or to two adjacent blocks, because their
+positions are contiguous. Exceptions are entries that the token does not see: empty ones, and those of another lap of a
+ring buffer.
 """
 
 from typing import Any, NamedTuple

@@ -7,10 +7,11 @@ The `top_k` visible positions with the largest scores are chosen, the earlier on
 a cache of their own, in float32, with the pages of the attention (`localinfer.kernels.attention.cache_types`).
 
 `score_positions` stores the scores of all entries of a sequence, float32 [token][page][64], and `choose_positions` a
-bit for each of them, int64 [token][page]; `words` is the number of pages that a token has memory for. Unless
-`compressed_page` is 0, only entries of the pages from this one on are scored, and all of the pages before are chosen:
-those of the positions themselves (DeepSeek, 2026: compressed sparse attention). The Hadamard
-transform of queries and keys in the published code serves 8-bit products: it does not change exact ones.
+bit for each of them, int64 [token][page]; `words` is the number of pages that a token has memory for. In compressed
+sparse attention (DeepSeek, 2026), the pages before `compressed_page` have the positions themselves and are all chosen;
+only entries of the pages from `compressed_page` on are scored. If `compressed_page` is 0, all entries are scored. The
+published code applies a Hadamard transform to queries and keys for its 8-bit products; it does not change exact
+products, so it is left out here.
 
 `choose_runs` chooses runs of adjacent positions likewise (GLM-5-Next, Z.ai, 2026; QSA, Alibaba, 2026), and sets the
 bits of their positions, and of those after the last complete run, the token's own included. A run is complete from its

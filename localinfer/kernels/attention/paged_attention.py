@@ -14,9 +14,9 @@ Queries are q[token][head][key_dim], where `group` query heads share a key head;
 `localinfer.kernels.attention.cache_types`, head after head. Keys have key_size values, padded to key_dim. The results
 are y[token][head][value_size] and, unless q_out is 0, the same quantized. Of the value_dim values in the cache, the
 first value_size are returned; if `values_in_keys`, values are the last value_dim dimensions of the keys. A token
-attends to positions from its `oldest` to its `newest`, int32 each; of the first `sink_pages` pages, to all up to its
-newest, with the queries at `q_sink`, and to all up to its newest of the pages from `compressed_page` on, unless that
-is 0. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
+attends to positions from its `oldest` to its `newest`, int32 each. In the first `sink_pages` pages it attends to all
+positions up to its newest, with the queries at `q_sink`. In the pages from `compressed_page` on, unless that is 0, it
+also attends to all positions up to its newest. Scores are multiplied by `scale` and, if `capped`, soft-capped at `cap`.
 `attn_sinks`, unless 0, has a learned score per head that takes part in the softmax and has no value (gpt-oss; OpenAI,
 2025). If `sloped`, `slopes` has a number per head, times which scores decrease with the distance of the key from
 the query, whose position is in `query_positions`, int32 each (ALiBi; Press et al., 2021). If `biased`, `biases` has

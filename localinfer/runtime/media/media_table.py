@@ -2,13 +2,14 @@
 
     ids = table.add(embeddings)      # [-1 - first, -2 - first, ...], the same for equal digests
 
-Token id -1 - k is row k of the table. Ids stay valid as long as the model; the rows themselves are dropped when there
-are too many, the least recently added ones first. They are added again with the embeddings of the same digest. Rows
-that somebody holds are found even so: what `hold` returns keeps them.
+Token id -1 - k is row k of the table. Ids stay valid as long as the model. If there are too many rows, the table drops
+them, the least recently added ones first, until embeddings of the same digest are added again. A caller that still
+needs rows keeps the object that `hold` returns; as long as it exists, the table finds these rows.
 
-Ids are never free again, so that a list of ids cannot come to stand for another image. That takes 240 bytes for each
-image or sound that was ever added, 21 MB for one per second for a day. The ids last for 524,288 of them with 4,096 rows
-each, at that rate for six days without a pause, and for 97 days with 256 rows.
+An id is never used for another image, so a list of ids always means the same images. The table therefore keeps 240
+bytes for each image or sound that was ever added, which are 21 MB for one per second for a day. There are enough ids
+for 524,288 images with 4,096 rows each: at one per second, for six days without a pause, and with 256 rows each for 97
+days.
 """
 
 from bisect import bisect_right

@@ -1,4 +1,8 @@
-"""Turns of sequences with hooks: those at other points run on another graph, so they have batches of their own."""
+"""The order in which sequences with and without hooks are evaluated.
+
+Each set of points needs a graph of its own, so sequences with hooks at different points cannot share a batch: the sets
+take turns.
+"""
 
 from collections import abc
 

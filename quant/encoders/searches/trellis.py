@@ -1,8 +1,8 @@
 """The encoder of IQ1_KT to IQ4_KT: the nearest points of a generator, and scales that are multiples of one of the row.
 
-A group of 8 or 4 columns is searched among the points of some clusters (`quant.encoders.trellis_points`): the one in
-which its weights lie, in units of the scale, and those beyond the thresholds that are nearest to them, weighted by the
-importance of the columns.
+For each group of 8 or 4 columns, only the points of some clusters are compared (`quant.encoders.trellis_points`): the
+cluster in which the group's weights lie, in units of the scale, and neighbouring clusters on the other side of the
+nearest thresholds, where distances are weighted by the importance of the columns.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """Records the cross-attention of a decoder to the output of an encoder.
 
 The graph has the encoder's ops first, which evaluate all tokens of the encoder in one batch, and then the decoder's. A
-sequence has both kinds of tokens, one after the other, and one KV cache: at the positions of the encoder's tokens, the
-cache of a decoder layer has the keys and values of its cross-attention, then those of its self-attention. Until then,
-all layers of the encoder use the cache of the first decoder layer.
+sequence has the tokens of the encoder, then those of the decoder, and one KV cache. In the cache of a decoder layer,
+the positions of the encoder's tokens have the keys and values of cross-attention, and the later positions those of
+self-attention. While the encoder runs, before these are written, all of its layers use the cache of the first decoder
+layer.
 """
 
 from localinfer.graph.builder import Builder, CrossAttentionOperations

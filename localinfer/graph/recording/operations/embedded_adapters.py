@@ -1,7 +1,7 @@
 """Records what the adapters of a model file add to its products: see `localinfer.graph.properties.embedded_adapters`.
 
-The adapters of a matrix are two tensors, A (adapters, rank, n_in) and B (adapters, n_out, rank), of which number 0 is
-zero. Each token uses one of them, as it does with experts, so the rows are sorted by adapter and multiplied likewise.
+The adapters of a matrix are two tensors, A (adapters, rank, n_in) and B (adapters, n_out, rank); adapter number 0 is
+all zeros. Each token uses one adapter, so the rows are sorted by adapter and multiplied as those of experts.
 """
 
 from collections.abc import Sequence
