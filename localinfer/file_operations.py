@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
 from localinfer.adapters import open_adapters
 from localinfer.evaluation.perplexity import Mean
-from localinfer.generation.session import Progress
 from localinfer.gguf.dequantize import dequantize
 from localinfer.gguf.overrides import open_overridden
 from localinfer.hub import resolve
@@ -22,6 +21,7 @@ from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer import from_gguf as tokenizer_from_gguf
 from localinfer.tokenizer.chunks import Chunks, split_text
+from quant.jit.loader import Progress
 
 if TYPE_CHECKING:
     from localinfer.adapters.control_vector_making import Method

@@ -132,4 +132,4 @@ def encode_parts(parts: list[str | int], tokenizer: Tokenizer, placeholders: Pla
 
 def special_token_text(tokenizer: Tokenizer, id: int | None) -> str:
     """Return the text of a special token; "" for None."""
-    return "" if id is None else tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
+    return "" if id is None else tokenizer.token_text(id)

@@ -1,6 +1,7 @@
 """Selection of the next token: a sampler, a constraint, and the log-probabilities of the piece."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,11 @@ from numpy.typing import NDArray
 
 from localinfer.errors import UsageError
 from localinfer.generation.pieces import Alternative, Piece
+from localinfer.generation.sampling import SamplerChain, SequenceBreakers
 from localinfer.generation.sampling.logprobs import entropy, log_probabilities, most_probable
+from localinfer.options import Options
+from localinfer.runtime.sequence_engine import SequenceEngine
+from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from localinfer.generation.structured.constraint import Constraint
@@ -84,6 +89,24 @@ def with_logprobs(logits: Logits, id: int, n: int, text_of: Callable[[int], str]
     logprobs = log_probabilities(logits)
     top = (Alternative(text_of(alternative), alternative, p) for alternative, p in most_probable(logprobs, n))
     return Piece("", id, logprob=float(logprobs[id]), entropy=entropy(logprobs), top=tuple(top))
+
+
+def model_sampler(
+    options: Options, engine: SequenceEngine, tokenizer: Tokenizer, excluded_id: int | None = None
+) -> SamplerChain:
+    """Return the sampler chain that the options describe, for the vocabulary of a model. It never chooses
+    `excluded_id`."""
+    n_ctx = engine.n_ctx
+    options = replace(
+        options,
+        repeat_last_n=n_ctx if options.repeat_last_n < 0 else options.repeat_last_n,
+        dry_penalty_last_n=n_ctx if options.dry_penalty_last_n < 0 else options.dry_penalty_last_n,
+    )
+    excluded = tokenizer.suppressed | tokenizer.eog if options.ignore_eos else tokenizer.suppressed
+    excluded = excluded if excluded_id is None else excluded | {excluded_id}
+    texts = () if "none" in options.dry_sequence_breaker else options.dry_sequence_breaker
+    breakers = SequenceBreakers(texts, tokenizer.token_bytes, lambda text: tokenizer.encode(text, add_special=False))
+    return SamplerChain(options, engine.n_vocab, dict.fromkeys(excluded, -np.inf), breakers)
 
 
 def checked_sampler(sampler: SamplerFunction, n_vocab: int) -> SamplerFunction:

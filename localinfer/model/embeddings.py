@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.generation.session import Progress
 from localinfer.model.base import ModelBase
+from quant.jit.loader import Progress
 
 if TYPE_CHECKING:
     from localinfer.embedding.prompts import Prompts

@@ -13,7 +13,7 @@ from localinfer.adapters import open_adapters
 from localinfer.architectures import DRAFT_HEADS
 from localinfer.errors import UsageError
 from localinfer.generation.pieces import Piece, Stats
-from localinfer.generation.session import GenerationSession, Progress
+from localinfer.generation.session import GenerationSession
 from localinfer.generation.token_selection import SamplerFunction
 from localinfer.gguf.overrides import open_overridden
 from localinfer.gguf.reader import GGUF, open_gguf
@@ -32,6 +32,7 @@ from localinfer.options import (
 from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine
+from quant.jit.loader import Progress
 
 if TYPE_CHECKING:  # constraints and the scheduler are imported when needed
     from localinfer.generation.structured.constraint import Constraint

@@ -13,7 +13,7 @@ from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.reasoning import find_tags, merge_reasoning
 from localinfer.generation.result import GenerationStream
 from localinfer.generation.sampling import SamplerChain
-from localinfer.generation.token_selection import SamplerFunction
+from localinfer.generation.token_selection import SamplerFunction, model_sampler
 from localinfer.model.adapter_scales import AdapterScales
 from localinfer.model.cache_files import CacheFiles
 from localinfer.model.chat_prompts import ChatPrompts
@@ -160,7 +160,7 @@ class Model(TextGeneration, ChatPrompts, AdapterScales, CacheFiles, Views):
 
     def sampler(self, **options: Unpack[RunKeywords]) -> SamplerChain:
         """Return the sampler chain that the options describe, which can be passed to `generate`."""
-        return self._session.sampler(self._run_options(options))
+        return model_sampler(self._run_options(options), self.engine, self.tokenizer)
 
     def _prompt_ids(self, prompt: str | Sequence[int], media: Sequence[object]) -> list[int]:
         if isinstance(prompt, str):

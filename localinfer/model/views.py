@@ -34,7 +34,7 @@ class Views(HookedModel, Embeddings):
         ids = self._text_ids(prompt)
         with self.capture(*PATTERNS) as trace:
             self._session.evaluate(ids)
-        return logit_lens(self.engine.runner, trace, self._token_texts(ids), top, self._token_text)
+        return logit_lens(self.engine.runner, trace, self._token_texts(ids), top, self.tokenizer.token_text)
 
     def attention(self, prompt: "str | Sequence[int]", *, layers: Sequence[int] | None = None) -> "AttentionMaps":
         """Return the attention weights of a text or of token ids, in all layers, or in some: for each head, how much
@@ -72,16 +72,13 @@ class Views(HookedModel, Embeddings):
             raise UsageError("prompt: at least two tokens are required: the first one has no probability")
         self.engine.compiled_graph.require_next_tokens()
         batches = self._session.logits_in_batches(ids[:-1])
-        return token_probabilities(batches, ids, self._token_texts(ids), top, self._token_text)
+        return token_probabilities(batches, ids, self._token_texts(ids), top, self.tokenizer.token_text)
 
     def _text_ids(self, prompt: "str | Sequence[int]") -> list[int]:
         return list(self.tokenize(prompt) if isinstance(prompt, str) else self._check_ids(prompt))
 
-    def _token_text(self, id: int) -> str:
-        return self.tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
-
     def _token_texts(self, ids: Sequence[int]) -> list[str]:
-        return [self._token_text(id) for id in ids]
+        return [self.tokenizer.token_text(id) for id in ids]
 
 
 def require_top(top: int) -> None:

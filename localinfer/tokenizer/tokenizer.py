@@ -105,6 +105,13 @@ class Tokenizer:
             self._pieces[id] = self._piece(id, kind)
         return self._pieces[id]
 
+    def token_text(self, id: int) -> str:
+        """Return the text of a token, also of a control token. Invalid UTF-8 becomes U+FFFD.
+
+        Raises UsageError if there is no such token.
+        """
+        return self.token_bytes(id, special=True).decode("utf-8", "replace")
+
     def _piece(self, id: int, kind: int) -> bytes:
         if kind in (NORMAL, BYTE):
             return self._segmenter.piece(id)

@@ -60,7 +60,7 @@ class ToolCallParser:
         if id in self._token_texts or id < 0 or not self._parser.is_in_call:
             return self._token_texts.get(id, "")
         is_control = not self._tokenizer.token_bytes(id)
-        return self._tokenizer.token_bytes(id, special=True).decode("utf-8", "replace") if is_control else ""
+        return self._tokenizer.token_text(id) if is_control else ""
 
     def _numbered(self, parsed: ParseResult) -> ParseResult:
         """Add ids to calls without one: nine letters and digits, as Mistral's chat templates require."""

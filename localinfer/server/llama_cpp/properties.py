@@ -108,7 +108,7 @@ def template_capabilities(template: str) -> dict[str, bool]:
 
 
 def special_token(model: "Model", id: int | None) -> str:
-    return "" if id is None else model.tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
+    return "" if id is None else model.tokenizer.token_text(id)
 
 
 async def change_props(request: Request) -> Response:

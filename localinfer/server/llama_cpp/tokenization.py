@@ -99,7 +99,7 @@ def without_bos(text: str, model: "Model") -> str:
     tokenizer = model.tokenizer
     if not tokenizer.add_bos or tokenizer.bos is None:
         return text
-    return text.removeprefix(tokenizer.token_bytes(tokenizer.bos, special=True).decode("utf-8", "replace"))
+    return text.removeprefix(tokenizer.token_text(tokenizer.bos))
 
 
 async def count_chat_tokens(request: Request) -> Response:

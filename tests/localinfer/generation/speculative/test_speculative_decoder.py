@@ -14,8 +14,8 @@ from tiny import tiny_gemma3, tiny_llama
 import localinfer
 from localinfer import ContextOverflowError, LocalInferError, Model, Piece
 from localinfer.generation.pieces import Stats
-from localinfer.generation.session import GenerationSession
 from localinfer.generation.speculative.draft_length import DraftLengthModel
+from localinfer.generation.speculative.speculation import Speculation
 from localinfer.generation.speculative.speculative_decoder import SpeculativeRun
 from localinfer.options import Options
 
@@ -96,13 +96,13 @@ def use_oracle_drafter(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes runs use an `OracleDrafter`."""
 
     def use(text: Sequence[int], mistakes: float, most: int = 16) -> None:
-        def speculation(session: GenerationSession, _: Options, stats: Stats) -> SpeculativeRun:
+        def new_run(speculation: Speculation, _: Options, stats: Stats) -> SpeculativeRun:
             length_model = DraftLengthModel()
             length_model.cost.update(1, 1e-3)
             drafters = [OracleDrafter(text, mistakes)]
-            return SpeculativeRun(session._engine, drafters, length_model, stats, min_draft=0, max_draft=most)
+            return SpeculativeRun(speculation._engine, drafters, length_model, stats, min_draft=0, max_draft=most)
 
-        monkeypatch.setattr(GenerationSession, "_speculative_run", speculation)
+        monkeypatch.setattr(Speculation, "new_run", new_run)
 
     return use
 
