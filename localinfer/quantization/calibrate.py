@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +29,8 @@ from localinfer.gguf.source import Field, SourceTensor
 from localinfer.graph.scale_pairs import ScalePair
 from localinfer.machine import resources
 from localinfer.options import Options
-from localinfer.quantization.feedback_encoders import (
-    checked_factor,
-    compile_feedback,
-    make_parts_factory,
-    supports_feedback,
-)
+from localinfer.quantization.calibrated_tensors import OUTPUT, CalibratedTensors, CalibrationCosts, Chunks
+from localinfer.quantization.feedback_encoders import checked_factor, compile_feedback, make_parts_factory
 from localinfer.quantization.plan import QuantizationPlan
 from localinfer.quantization.quantize import (
     EncoderFactory,
@@ -57,15 +52,9 @@ from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
 from localinfer.runtime.probe import ActivationProbe
 from localinfer.version import VERSION
-from quant.encoders.feedback import DESCENT_SWEEPS, is_scalar_type
 from quant.jit.loader import Progress
 
-OUTPUT = "output.weight"
-SEARCH_COST = 2000  # cost of the search for blocks per weight, in multiplications
-RUN_COST = 0.5  # cost of multiplying with blocks, relative to multiplying with floats
-
 Floats = NDArray[np.float32]
-Chunks = NDArray[np.int32]  # (chunks, tokens)
 Names = tuple[str, ...]  # of matrices that share an input
 Statistics = InputStatistics | ExpertInputStatistics
 # By the names of matrices, and the rows of these; None: all rows, or those without statistics of their own.
@@ -193,34 +182,33 @@ class _CalibrationRun:
         self._output, self._file, self._chunks = job.output, job.file, job.chunks
         self._source_engine, self._attention = attention.engine, attention
         self._threads, self._observer = job.threads, job.observer
-        self._blocks = attention.engine.compiled_graph.model_graph.block_count
-        self._output_matrix = self._output_matrix_name()
-        self._total_cost = self._cost_of_all()
+        self._tensors = CalibratedTensors(job.plan, attention)
+        self._costs = CalibrationCosts(self._tensors, job.plan.types, job.chunks, attention)
         self._cost_so_far = 0.0
         self._scales: dict[str, TensorScales] = {}  # of the tensors of the current block
 
     def run(self, compiling: Progress | None) -> None:
         """Write everything that an earlier run has not written."""
-        self._observer.on_start(self._file.steps_done, self._blocks, self._file.discard_reason)
+        self._observer.on_start(self._file.steps_done, self._tensors.blocks, self._file.discard_reason)
         encoder_factory = make_encoder_factory("normal", with_tied_output_importance(self._source, {}, "normal"))
         if not self._file.steps_done:
             self._file.file.write_at(0, self._output.layout.header)
-            self._write(self._tensors_outside_blocks(), encoder_factory)
+            self._write(self._tensors.outside_blocks(), encoder_factory)
         # In between, a tied output matrix is already written and unchanged.
-        if self._output_matrix == TABLE and self._file.steps_done in (0, self._blocks):
-            self._write(self._tensors_of(None), encoder_factory, CalibrationObserver())
+        if self._tensors.output_matrix == TABLE and self._file.steps_done in (0, self._tensors.blocks):
+            self._write(self._tensors.of(None), encoder_factory, CalibrationObserver())
         with open_engine(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
             states = np.empty((*self._chunks.shape, rounded.compiled_graph.model_graph.embedding_length), np.float32)
             for x, chunk in zip(states, self._chunks, strict=True):
                 x[:] = ActivationProbe(rounded).embed(chunk)
-            for number in range(self._blocks):
+            for number in range(self._tensors.blocks):
                 if number >= self._file.steps_done:
                     self._quantize_block(number, states)
                     rounded.file.accept_changes()
                     self._file.save_progress(number + 1)
                     self._observer.on_block_saved(number + 1)
                 else:
-                    self._cost_so_far += self._cost_of_block(number)
+                    self._cost_so_far += self._costs.of_block(number)
                 self._run_block(rounded, number, states)
         self._quantize_output_matrix(states)
 
@@ -228,17 +216,17 @@ class _CalibrationRun:
 
     def _quantize_block(self, number: int, states: Floats) -> None:
         """Collect the inputs of the matrices of a block, and write its tensors."""
-        where = f"layer {number + 1} of {self._blocks}"
+        where = f"layer {number + 1} of {self._tensors.blocks}"
         inputs_by_rows = self._collect_inputs(f"{where}: collecting inputs", number, states)
         measured = {name for names, _ in inputs_by_rows for name in names}
-        others = [each for each in self._tensors_of(number) if each.name not in measured]
+        others = [each for each in self._tensors.of(number) if each.name not in measured]
         self._scales = self._find_scales(where, number, inputs_by_rows)
         self._write(others, make_encoder_factory("normal", {}))
         self._encode_all(where, inputs_by_rows)
 
     def _quantize_output_matrix(self, states: Floats) -> None:
         """Write the output matrix, if there is one."""
-        if self._output_matrix:
+        if self._tensors.output_matrix:
             inputs_by_rows = self._collect_inputs("output layer: collecting inputs", None, states)
             self._scales = {}
             self._encode_all("output layer", inputs_by_rows)
@@ -257,7 +245,7 @@ class _CalibrationRun:
     def _collect_inputs(self, what: str, number: int | None, states: Floats) -> InputsByRows:
         """Return the inputs of a block's matrices, or of the output layer's if `number` is None."""
         statistics: StatisticsByRows = {}
-        cost = self._cost_of_reading(number)
+        cost = self._costs.of_reading(number)
         for x in states:
             self._report(what)
             probe = ActivationProbe(self._source_engine, self._attention)
@@ -276,7 +264,8 @@ class _CalibrationRun:
 
     def _add_inputs(self, statistics: StatisticsByRows, given: Iterable[WeightInputs], tokens: int) -> None:
         for each in given:
-            n, covariance, key = each.x.shape[1], any(map(self._gets_feedback, each.names)), (each.names, each.rows)
+            n, key = each.x.shape[1], (each.names, each.rows)
+            covariance = any(map(self._tensors.gets_feedback, each.names))
             if key not in statistics and each.expert is None:
                 statistics[key] = InputStatistics.empty(n, covariance=covariance)
             elif key not in statistics:
@@ -296,7 +285,7 @@ class _CalibrationRun:
             tensors = [self._source.tensors[name] for name in names]
             whole = factories.get(None) if len(parts) == 1 else None
             self._write(tensors, whole or make_parts_factory(factories, tensors[0].shape[0]))
-            self._cost_so_far += sum(map(self._cost_of_encoding, tensors))
+            self._cost_so_far += sum(map(self._costs.of_encoding, tensors))
 
     def _write(
         self,
@@ -315,67 +304,11 @@ class _CalibrationRun:
 
     def _run_block(self, rounded: Engine, number: int, states: Floats) -> None:
         """Propagate the residual streams through a finished block."""
-        cost = self._cost_of_running(number)
+        cost = self._costs.of_running(number)
         for x in states if cost else ():
-            self._report(f"layer {number + 1} of {self._blocks}: evaluating")
+            self._report(f"layer {number + 1} of {self._tensors.blocks}: evaluating")
             ActivationProbe(rounded).run_block(number, x)
             self._cost_so_far += cost
 
-    # --- which tensors ---
-
-    def _tensors_of(self, number: int | None) -> list[SourceTensor]:
-        """Return the tensors of a block, or of the output layer if `number` is None."""
-        if number is None:
-            return [self._source.tensors[self._output_matrix]] if self._output_matrix else []
-        return [tensor for name, tensor in self._source.tensors.items() if name.startswith(f"blk.{number}.")]
-
-    def _tensors_outside_blocks(self) -> list[SourceTensor]:
-        """Return the tensors outside of blocks, which the engine of the new file needs from the start."""
-        inside = {each.name for each in chain.from_iterable(map(self._tensors_of, (*range(self._blocks), None)))}
-        return [tensor for name, tensor in self._source.tensors.items() if name not in inside]
-
-    def _output_matrix_name(self) -> str | None:
-        """Return the name of the output matrix; of a tied one only if its codes depend on its inputs."""
-        multiplied = {product.weight.name for product in self._source_engine.graph.products}
-        if OUTPUT in multiplied:
-            return OUTPUT
-        return TABLE if TABLE in multiplied and self._gets_feedback(TABLE) else None
-
-    def _gets_feedback(self, name: str) -> bool:
-        tensor, number = self._source.tensors[name], self._types[name]
-        return number != tensor.type and len(tensor.shape) == 2 and supports_feedback(number)
-
-    # --- cost, in multiplications ---
-
     def _report(self, what: str) -> None:
-        self._observer.on_step(what, self._cost_so_far / self._total_cost)
-
-    def _cost_of_all(self) -> float:
-        running = sum(map(self._cost_of_running, range(self._blocks)))
-        return sum(map(self._cost_of_block, (*range(self._blocks), None))) + len(self._chunks) * running
-
-    def _cost_of_block(self, number: int | None) -> float:
-        encoding = sum(map(self._cost_of_encoding, self._tensors_of(number)))
-        return len(self._chunks) * self._cost_of_reading(number) + encoding
-
-    def _cost_of_reading(self, number: int | None) -> float:
-        """Return the cost of one chunk: the products of the source model, and those of its inputs with each other."""
-        matrices = [tensor for tensor in self._tensors_of(number) if len(tensor.shape) == 2]
-        squares = sum(n * n for n in {tensor.shape[-1] for tensor in matrices})
-        counts = {name: rows.covariance_count for name, rows in self._attention.values.items()}
-        squares += sum(counts.get(each.name, 0) * each.shape[-1] ** 2 for each in matrices)
-        products = 0 if number is None else sum(tensor.n_elements for tensor in matrices)
-        return float(self._chunks.shape[1] * (products + squares))
-
-    def _cost_of_running(self, number: int) -> float:
-        """Return the cost of one chunk; 0 if the result is not needed."""
-        if number + 1 == self._blocks and not self._output_matrix:
-            return 0.0
-        return RUN_COST * float(self._chunks.shape[1] * sum(tensor.n_elements for tensor in self._tensors_of(number)))
-
-    def _cost_of_encoding(self, tensor: SourceTensor) -> float:
-        number = self._types[tensor.name]
-        if number == tensor.type:
-            return 0.0
-        passes = 0.5 + DESCENT_SWEEPS * is_scalar_type(number) if self._gets_feedback(tensor.name) else 0.0
-        return tensor.n_elements * (SEARCH_COST + passes * tensor.shape[-1])
+        self._observer.on_step(what, self._cost_so_far / self._costs.total)
