@@ -15,14 +15,15 @@ from localinfer.runtime.sequence import Sequence as TokenSequence
 Arrays = Sequence[Sequence[Bytes]]  # of each cache
 
 
-def paged_caches(sequence: TokenSequence) -> list[SequenceCache]:
+def paged_caches(sequence: TokenSequence) -> list[KVCache]:
     """Return the caches that keep all positions."""
-    return [cache for cache in sequence.caches if cache.keeps_all_positions]
+    return [cache for cache in sequence.kv_caches if cache.keeps_all_positions]
 
 
 def other_caches(sequence: TokenSequence) -> list[SequenceCache]:
     """Return the caches with sliding windows and recurrent states."""
-    return [cache for cache in sequence.caches if not cache.keeps_all_positions]
+    paged = paged_caches(sequence)
+    return [cache for cache in sequence.caches if cache not in paged]
 
 
 def has_windows(sequence: TokenSequence) -> bool:
@@ -33,7 +34,7 @@ def has_windows(sequence: TokenSequence) -> bool:
 def hold_block(sequence: TokenSequence, number: int) -> Sequence[HeldPages]:
     """Hold the pages of a block, which are copied later; the first one has number 0."""
     first, end = BLOCK_PAGES * number, BLOCK_PAGES * (number + 1)
-    return [cache.hold_pages(first, end) for cache in paged_caches(sequence)]
+    return [cache.page_table.hold(first, end) for cache in paged_caches(sequence)]
 
 
 def reserve_blocks(sequence: TokenSequence, count: int) -> None:
@@ -73,7 +74,7 @@ def pages_after_blocks(n_tokens: int) -> tuple[int, int]:
 def save_pages(sequence: TokenSequence, first: int, end: int) -> Arrays:
     """Return copies of the pages `first` .. `end` - 1 of the caches that keep all positions; nothing if there are none.
     """
-    return [cache.save_pages(first, end) for cache in paged_caches(sequence) if end > first]
+    return [cache.page_table.copies(first, end) for cache in paged_caches(sequence) if end > first]
 
 
 def load_pages(sequence: TokenSequence, first: int, end: int, saved: Arrays, n_past: int) -> None:

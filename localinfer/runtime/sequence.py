@@ -5,6 +5,7 @@ from collections import abc
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
 from localinfer.graph.properties.embedded_adapters import EmbeddedAdapters
 from localinfer.runtime.control_tokens import ControlTokens
@@ -27,6 +28,7 @@ class Sequence:
         modifiers: Modifiers = NO_MODIFIERS, embedded: EmbeddedAdapters | None = None,
     ) -> None:  # fmt: skip
         self.caches, self.modifiers = caches, modifiers
+        self.kv_caches = [cache for cache in caches if isinstance(cache, KVCache)]
         self.tokens: list[int] = []
         self._no_media = self.media = SequenceMedia(media_table)
         self.control_tokens = ControlTokens(embedded)
@@ -63,10 +65,10 @@ class Sequence:
         for cache in self.caches:
             cache.set_inputs(first, count, row)
         if length := self.encoder_length:
-            for cache in self.caches:
+            for cache in self.kv_caches:
                 cache.hide_before(length, count, row)
         for placed in media.bidirectional(first, first + count) if media else ():
-            for cache in self.caches:
+            for cache in self.kv_caches:
                 cache.set_bidirectional(placed.start, placed.end, row + placed.start - first)
 
     def set_draft_inputs(self, position: int, row: int) -> None:
@@ -75,20 +77,20 @@ class Sequence:
 
         Raises OutOfPagesError.
         """
-        for cache in self.caches:
+        for cache in self.kv_caches:
             cache.set_draft_inputs(position, row)
 
     def set_query_inputs(self, position: int, row: int) -> None:
         """Point the kernels to this sequence's cache for a draft head without keys and values of its own, which
         evaluates `row` of the batch at a position after the committed ones."""
-        for cache in self.caches:
+        for cache in self.kv_caches:
             cache.set_query_inputs(position, row)
 
     def set_block_inputs(self, first: int, count: int, *, causal: bool) -> None:
         """Point the kernels to this sequence's cache for a draft head that evaluates a block of tokens at uncommitted
         positions, which attend to each other, or if `causal` to those before them. Raises OutOfPagesError.
         """
-        for cache in self.caches:
+        for cache in self.kv_caches:
             cache.set_block_inputs(first, count, 0, causal=causal)
 
     def hidden_state(self, position: int) -> NDArray[np.float32] | float:
@@ -97,16 +99,17 @@ class Sequence:
         return next((state for state in states if state is not None), 0.0)
 
     def fits(self, lengths: abc.Sequence[int]) -> bool:
-        """Return whether `pack` has enough space for texts of these lengths."""
-        return all(cache.fits(lengths) for cache in self.caches)
+        """Return whether texts of these lengths can be packed: a recurrent state holds only one text."""
+        return len(self.kv_caches) == len(self.caches) and all(cache.fits(lengths) for cache in self.kv_caches)
 
     def pack(self, lengths: abc.Sequence[int]) -> None:
         """Discard all tokens and prepare a batch of independent texts of these lengths.
 
         The texts are not cached. The caller must call `reset` afterwards.
         """
+        assert len(self.kv_caches) == len(self.caches)
         self._clear()
-        for cache in self.caches:
+        for cache in self.kv_caches:
             cache.pack(lengths)
 
     def commit(self, ids: abc.Sequence[int]) -> None:

@@ -1,10 +1,12 @@
-"""The page table of a sequence: the page of each logical page of its ring buffer."""
+"""The page table of a sequence: the page of each logical page of its ring buffer, and the entries of positions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from localinfer.graph.cache.ring_buffer import RingBuffer
+from localinfer.graph.cache.held_pages import HeldRingPages
+from localinfer.graph.cache.ring_buffer import RingBuffer, as_slice
+from localinfer.graph.cache.sequence_cache import Bytes
 from localinfer.kernels.layout import PAGE_SIZE
 
 
@@ -55,3 +57,51 @@ class PageTable:
         del self._pages[n_pages:]
         for page in released:
             self._ring.pages.release(page)
+
+    # --- entries ---
+
+    def contiguous_runs(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield runs of positions with contiguous entries, in writable pages: the offset of the run, its length and its
+        first entry. Yields none if positions have no entries. Raises OutOfPagesError."""
+        token = 0
+        while token < count and self._ring.ring_entries:
+            entry, n_contiguous = self._ring.entry_of(first + token)
+            logical_page, offset = divmod(entry, PAGE_SIZE)
+            n = min(n_contiguous, count - token, PAGE_SIZE - offset)
+            yield token, n, self.writable_page(logical_page) * PAGE_SIZE + offset
+            token += n
+
+    def compressed_runs(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the compressed runs of positions that end within these, in writable pages: the number of the first one,
+        their number and its entry. Raises OutOfPagesError."""
+        ring = self._ring
+        if not ring.compressed_entries:
+            return
+        run, end = (position // ring.visible.compression for position in (first, first + count))
+        while run < end:
+            page, offset = divmod(run, PAGE_SIZE)
+            n = min(end - run, PAGE_SIZE - offset)
+            yield run, n, self.writable_page(ring.compressed_page + page) * PAGE_SIZE + offset
+            run += n
+
+    # --- contents ---
+
+    def copies(self, first: int, end: int) -> list[Bytes]:
+        """Return copies of the pages `first` .. `end` - 1: the positions of the entries, and keys and values."""
+        return list(self._ring.copies(self._pages[first:end]))
+
+    def hold(self, first: int, end: int) -> HeldRingPages:
+        """Hold the pages `first` .. `end` - 1, which are full, so that they can be copied later."""
+        return HeldRingPages(self._ring, self._pages[first:end])
+
+    def load(self, first: int, end: int, saved: Sequence[Bytes]) -> None:
+        """Load what `copies` returned for these pages. Raises ValueError if it does not fit, and OutOfPagesError."""
+        if not 0 <= first <= end <= len(self.numbers):
+            raise ValueError(f"{end} pages are in use, of {len(self.numbers)}")
+        if end:
+            self.writable_page(end - 1)
+        pages = as_slice(self._pages[first:end])
+        positions, *arrays = saved
+        self._ring.page_positions[pages] = positions.view(np.int32).reshape(-1, PAGE_SIZE)
+        for array, saved_array in zip(self._ring.cache_arrays, arrays, strict=True):
+            array[:, pages] = saved_array.reshape(len(array), end - first, -1)
