@@ -54,7 +54,7 @@ def tune_command(
         with status.busy(STATUS):
             timings = tuning.measure_and_store(engine.runner, stored, status)
             tuning.tune_tiles(engine.runner, stored, may_measure=True, again=True)
-        types, measured = engine.graph.subtractions, stored.read_subtractions()
+        types, measured = engine.graph.product_choices.subtractions, stored.read_subtractions()
         subtractions = {number: subtract for number, subtract in measured.items() if number in types}
         if as_json:
             screen.write(json.dumps(as_object(timings, subtractions, engine.graph.threads), indent=1) + "\n")

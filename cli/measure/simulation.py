@@ -130,13 +130,12 @@ def measure(
         from localinfer.evaluation.simulation.chunk_times import measure_chunks
 
         ids = [random.randrange(engine.n_vocab) for _ in range(sum(tokens))]
-        prompt, decoded, graph = ids[: tokens[0]], ids[tokens[0] :], engine.graph
+        prompt, decoded = ids[: tokens[0]], ids[tokens[0] :]
         alone = measure_chunks(engine, prompt, decoded, status.show)
-        accesses = {shape: graph.row_access_of(shape) for shape in graph.row_accesses}
+        accesses = engine.graph.product_choices.accesses
     # Tuning for threads that do not run would measure something else.
     with closing(open_with_threads(model, {**given, "tune": False}, tokens, n_threads, status)) as engine:
-        for shape, access in accesses.items():
-            engine.graph.set_row_access(shape, access)
+        engine.graph.product_choices.set_accesses(accesses)
         divided = measure_chunks(engine, prompt, decoded, status.show)
     status.erase()
     return {phase: (alone[phase], divided[phase]) for phase in alone}, engine.graph.ops

@@ -145,9 +145,8 @@ class CompiledGraph:
             self.files[0], self._own_options, progress, media=model_graph.context.media,
             adapters=model_graph.adapters, hooks=HookedGraph(points, model_graph),
         )  # fmt: skip
-        for shape in result.graph.row_accesses.keys() & self.graph.row_accesses.keys():
-            result.graph.set_row_access(shape, self.graph.row_access_of(shape))
-        result.graph.set_subtractions(self.graph.subtractions)
+        result.graph.product_choices.set_accesses(self.graph.product_choices.accesses)
+        result.graph.product_choices.set_subtractions(self.graph.product_choices.subtractions)
         result.expert_cache = self.expert_cache
         return result
 

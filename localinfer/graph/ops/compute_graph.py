@@ -19,11 +19,12 @@ from localinfer.gguf.reader import Tensor
 from localinfer.graph.ops.buffers import ALIGNMENT, Buffer, ConvertedActivations, Region, Rows
 from localinfer.graph.ops.cost import NO_COST, Cost, CostModel
 from localinfer.graph.ops.op import Argument, ChunkCounts, Op, encode_argument, encode_ops
+from localinfer.graph.ops.product_choices import ProductChoices, ProductShape
 from localinfer.kernels.signatures import KernelSignature
 from quant.jit.cpu import target
 from quant.jit.kernel import Constants, Kernel, make_kernel
 from quant.matmul.layout import flat_bytes, tiled_bytes
-from quant.matmul.row_access import PRODUCT_CHOICE_WORDS, ROW_ACCESS_WORDS, RowAccess, default_row_access
+from quant.matmul.row_access import PRODUCT_CHOICE_WORDS
 
 MAX_SMALL_BATCH = 4  # tokens; larger batches amortise unpacking the weights into tiles
 
@@ -39,15 +40,6 @@ class Product(NamedTuple):
     x: Buffer
     y: Buffer
     runs: Region | None = None
-
-
-class ProductShape(NamedTuple):
-    """What the fastest way to read the rows of a matrix depends on: ggml's type number, the columns of a row, and the
-    passes of the quantized activations."""
-
-    type: int
-    n_in: int
-    passes: int
 
 
 class MatrixTable(NamedTuple):
@@ -82,7 +74,7 @@ class ComputeGraph:
     ops: list[Op] = field(default_factory=list)
     products: list[Product] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
-    row_accesses: dict[ProductShape, Region] = field(default_factory=dict)
+    product_choices: ProductChoices = field(default_factory=ProductChoices)
     matrix_tables: dict[int, MatrixTable] = field(default_factory=dict)  # by the address of the tensor in the file
     scratch_bytes: int = 0
 
@@ -128,10 +120,10 @@ class ComputeGraph:
     def row_access(self, weight: Tensor) -> Region:
         """Return the memory of the choices for products with a weight, PRODUCT_CHOICE_WORDS numbers. Products of the
         same shape share it."""
-        shape = ProductShape(weight.type, weight.shape[-1], self.passes)
-        if shape not in self.row_accesses:
-            self.row_accesses[shape] = self.region(8 * PRODUCT_CHOICE_WORDS)
-        return self.row_accesses[shape]
+        shape, regions = ProductShape(weight.type, weight.shape[-1], self.passes), self.product_choices.regions
+        if shape not in regions:
+            regions[shape] = self.region(8 * PRODUCT_CHOICE_WORDS)
+        return regions[shape]
 
     def matrix_addresses(self, weights: Tensor) -> Region:
         """Return the memory that has the addresses of the matrices of a tensor: see `MatrixTable`."""
@@ -264,41 +256,12 @@ class ComputeGraph:
             region.allocate()
         for table in new_tables:
             table.reset()
-        for shape in self.row_accesses:
-            self.set_row_access(shape, default_row_access())
-            self.set_subtractions({shape.type: False})
-
-    def set_row_accesses(self, access: RowAccess) -> None:
-        """Choose how all products read rows. No run may be in progress."""
-        for shape in self.row_accesses:
-            self.set_row_access(shape, access)
-
-    def set_row_access(self, shape: ProductShape, access: RowAccess) -> None:
-        """Choose how the products of a shape read rows. No run may be in progress."""
-        self.row_accesses[shape].view(np.int64)[:ROW_ACCESS_WORDS] = access
-
-    def row_access_of(self, shape: ProductShape) -> RowAccess:
-        """Return how the products of a shape read rows."""
-        return RowAccess(*self.row_accesses[shape].view(np.int64)[:ROW_ACCESS_WORDS].tolist())
-
-    @property
-    def subtractions(self) -> dict[int, bool]:
-        """Whether register tiles subtract to make floats of integer sums, by tensor type: see
-        `quant.matmul.layout.has_two_conversions`."""
-        return {
-            shape.type: bool(choices.view(np.int64)[ROW_ACCESS_WORDS]) for shape, choices in self.row_accesses.items()
-        }
-
-    def set_subtractions(self, subtractions: Mapping[int, bool]) -> None:
-        """Choose how the register tiles of some tensor types make floats of integer sums. No run may be in progress."""
-        for shape in self.row_accesses:
-            if shape.type in subtractions:
-                self.row_accesses[shape].view(np.int64)[ROW_ACCESS_WORDS] = subtractions[shape.type]
+        self.product_choices.reset()
 
 
 def product_ops(graph: ComputeGraph) -> dict[int, ProductShape]:
     """Return the shapes of the ops that multiply by weights, by op number."""
-    shapes = {region: shape for shape, region in graph.row_accesses.items()}
+    shapes = {region: shape for shape, region in graph.product_choices.regions.items()}
     return {
         number: shapes[argument]
         for number, op in enumerate(graph.ops)

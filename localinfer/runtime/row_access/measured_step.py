@@ -11,14 +11,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.ops.compute_graph import ComputeGraph, ProductShape, product_ops
+from localinfer.graph.ops.compute_graph import product_ops
+from localinfer.graph.ops.product_choices import ProductShape
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.timestamps import TimestampBuffer
 
 Ticks = NDArray[np.float64]  # (choices, ops): the clock ticks of all threads together, infinite if not measured
 Steps = list[Ticks]
-Run = Callable[[Callable[[ComputeGraph], None]], NDArray[np.float64]]
+Run = Callable[[], NDArray[np.float64]]
 OpRange = tuple[int, int]  # first op, and one past the last
 
 
@@ -64,7 +65,7 @@ class MeasuredStep:
 
     @contextmanager
     def prepared(self, buffer: TimestampBuffer) -> Iterator[Run]:
-        """Yield a function that makes choices for the kernels, runs the step, and returns the ticks of its ops."""
+        """Yield a function that runs the step with the choices of the graph, and returns the ticks of its ops."""
         sequence = self.runner.new_sequence()
         try:
             self.runner.prepare([Segment(sequence, np.zeros(self.tokens, np.int32))])
@@ -74,8 +75,7 @@ class MeasuredStep:
             with self.runner.page_table_lock:
                 sequence.reset()
 
-    def _run(self, buffer: TimestampBuffer, choose: Callable[[ComputeGraph], None]) -> NDArray[np.float64]:
-        choose(self.graph)
+    def _run(self, buffer: TimestampBuffer) -> NDArray[np.float64]:
         buffer.take()
         for first, end in self._ranges:
             self.runner.run(first, end, tokens=self.tokens)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.ops.compute_graph import ProductShape
+from localinfer.graph.ops.product_choices import ProductChoices, ProductShape
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.measured_step import MeasuredStep, Run, Steps, typical_ticks
 from localinfer.runtime.timestamps import Clock
@@ -81,18 +81,17 @@ def measure(runner: ModelRunner, large: Sequence[ProductShape], progress: Progre
     has no clock that compiled code can read.
     """
     graph, step = runner.graph, MeasuredStep(runner, max_bytes=MAX_STEP_BYTES)
-    before, clock = {shape: graph.row_access_of(shape) for shape in graph.row_accesses}, Clock()
+    before, clock = graph.product_choices.accesses, Clock()
     alone: Steps = []
     try:
         with runner.lock:
             with runner.compiled_graph.recorded_timestamps() as buffer, step.prepared(buffer) as run:
-                rounds, agree = run_rounds(step, choosing(run), large, progress)
+                rounds, agree = run_rounds(step, choosing(graph.product_choices, run), large, progress)
             if graph.threads > 1:
                 with runner.compiled_graph.recorded_timestamps(alone=True) as buffer, step.prepared(buffer) as run:
-                    alone = run_round(choosing(run), MIN_ALONE_STEPS, MIN_ALONE_SECONDS)
+                    alone = run_round(choosing(graph.product_choices, run), MIN_ALONE_STEPS, MIN_ALONE_SECONDS)
     finally:
-        for shape, access in before.items():
-            graph.set_row_access(shape, access)
+        graph.product_choices.set_accesses(before)
         if progress:
             progress("tune", 1, 1)
     seconds_per_tick, nbytes = clock.seconds_per_tick(), step.nbytes
@@ -114,9 +113,14 @@ def measure(runner: ModelRunner, large: Sequence[ProductShape], progress: Progre
     )
 
 
-def choosing(run: Run) -> RunWith:
+def choosing(choices: ProductChoices, run: Run) -> RunWith:
     """Return a function that runs a step in which all products read rows in one way."""
-    return lambda access: run(lambda graph: graph.set_row_accesses(access))
+
+    def run_with(access: RowAccess) -> NDArray[np.float64]:
+        choices.set_accesses(dict.fromkeys(choices.regions, access))
+        return run()
+
+    return run_with
 
 
 def run_rounds(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH
+from localinfer.graph.ops.product_choices import ProductChoices
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.measured_step import MeasuredStep, Run, Steps, typical_ticks
 from quant import FORMATS
@@ -38,27 +39,28 @@ def quantized_types(step: MeasuredStep) -> list[int]:
 def measure_tiles(step: MeasuredStep) -> dict[int, bool]:
     """Return, for each tensor type in the step, whether subtracting is faster. The choices of the model do not
     change."""
-    runner, graph, types = step.runner, step.graph, quantized_types(step)
-    before, found, chosen = graph.subtractions, Steps(), list[bool]()
+    runner, choices, types = step.runner, step.graph.product_choices, quantized_types(step)
+    before, found, chosen = choices.subtractions, Steps(), list[bool]()
     try:
         with runner.lock, runner.compiled_graph.recorded_timestamps() as buffer, step.prepared(buffer) as run:
-            run_round(run, types)  # maps the pages of the weights
+            run_round(run, choices, types)  # maps the pages of the weights
             for _ in range(MAX_ROUNDS):
-                steps = run_round(run, types)
+                steps = run_round(run, choices, types)
                 found += steps
                 last, chosen = chosen, choose(step, steps, types)
                 if chosen == last:
                     break
     finally:
-        graph.set_subtractions(before)
+        choices.set_subtractions(before)
     return dict(zip(types, choose(step, found, types), strict=True))
 
 
-def run_round(run: Run, types: Sequence[int]) -> Steps:
+def run_round(run: Run, choices: ProductChoices, types: Sequence[int]) -> Steps:
     """Run steps with each way in turns: the stored shift, and the subtraction."""
 
     def ticks(subtract: bool) -> object:
-        return run(lambda graph: graph.set_subtractions(dict.fromkeys(types, subtract)))
+        choices.set_subtractions(dict.fromkeys(types, subtract))
+        return run()
 
     return [np.array([ticks(False), ticks(True)]) for _ in range(ROUND_STEPS)]
 

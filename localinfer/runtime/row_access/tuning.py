@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
-from localinfer.graph.ops.compute_graph import ProductShape, product_ops
+from localinfer.graph.ops.compute_graph import product_ops
+from localinfer.graph.ops.product_choices import ProductShape
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.tuning_table import TunedAccess, TuningTable
 from quant.jit.loader import Progress
@@ -33,9 +34,8 @@ def tune(runner: ModelRunner, progress: Progress | None = None, *, may_measure: 
     """
     graph, table = runner.graph, TuningTable(paths.jit_dir())
     known = table.read(graph.threads)
-    for shape in known.keys() & graph.row_accesses.keys():
-        graph.set_row_access(shape, known[shape].access)
-    missing = [shape for shape in graph.row_accesses if shape not in known or not known[shape].is_final]
+    graph.product_choices.set_accesses({shape: tuned.access for shape, tuned in known.items()})
+    missing = [shape for shape in graph.product_choices.regions if shape not in known or not known[shape].is_final]
     with contextlib.suppress(LocalInferError):  # without a clock, the defaults remain
         if may_measure and missing and not set(missing).isdisjoint(tunable_shapes(runner)):
             measure_and_store(runner, table, progress)
@@ -57,7 +57,7 @@ def tune_tiles(runner: ModelRunner, table: TuningTable, *, may_measure: bool, ag
     if may_measure and not set(types) <= found.keys() and tunable_shapes(runner):
         found |= measure_tiles(step)
         table.update_subtractions({number: found[number] for number in types})
-    runner.graph.set_subtractions(found)
+    runner.graph.product_choices.set_subtractions(found)
 
 
 def measure_and_store(runner: ModelRunner, table: TuningTable, progress: Progress | None = None) -> "Timings":
@@ -70,9 +70,9 @@ def measure_and_store(runner: ModelRunner, table: TuningTable, progress: Progres
     graph, timings = runner.graph, measure(runner, tunable_shapes(runner), progress)
     known, found = table.read(graph.threads), {}
     for shape, timing in timings.shapes.items():
-        graph.set_row_access(shape, timing.best)
         disturbed = 0 if timings.rounds_agree else known[shape].disturbed + 1 if shape in known else 1
         found[shape] = TunedAccess(timing.best, timing.bytes_per_second(timing.best), disturbed)
+    graph.product_choices.set_accesses({shape: tuned.access for shape, tuned in found.items()})
     table.update(graph.threads, found)
     return timings
 

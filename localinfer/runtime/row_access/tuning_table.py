@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from localinfer.graph.ops.compute_graph import ProductShape
+from localinfer.graph.ops.product_choices import ProductShape
 from quant.ggml import TYPES
 from quant.jit.files import replace_file
 from quant.jit.kernel_cache import KernelCache

@@ -12,6 +12,7 @@ from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
+from localinfer.graph.ops.product_choices import ProductShape
 from localinfer.kernels.layout import TIMESTAMPS_OFFSET
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.row_access import measured_step, row_access_timing, tile_timing, tuning
@@ -54,8 +55,8 @@ def disagree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_access_timing, "MAX_SECONDS", 0)
 
 
-def choices(e: Engine) -> dict[object, RowAccess]:
-    return {shape: e.graph.row_access_of(shape) for shape in e.graph.row_accesses}
+def choices(e: Engine) -> dict[ProductShape, RowAccess]:
+    return e.graph.product_choices.accesses
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,7 @@ def test_logits_are_equal_with_every_candidate(tiny: Write, kind: str, tmp_path:
     with engine(tiny(tmp_path / "m.gguf", type=kind), tune=False) as e:
         logits = []
         for access in CANDIDATES:
-            for shape in e.graph.row_accesses:
-                e.graph.set_row_access(shape, access)
+            e.graph.product_choices.set_accesses(dict.fromkeys(choices(e), access))
             e.reset()
             one_by_one = [e.logits([id]) for id in tokens(5)]
             logits.append(np.concatenate([*one_by_one, e.logits(tokens(2)), e.logits(tokens(3))]))
@@ -79,7 +79,7 @@ def test_logits_of_a_prompt_are_equal_with_both_kinds_of_tiles(tiny: Write, kind
     with engine(tiny(tmp_path / "m.gguf", type=kind), tune=False, precision="fast") as e:
         logits = []
         for subtract in (False, True):
-            e.graph.set_subtractions(dict.fromkeys(e.graph.subtractions, subtract))
+            e.graph.product_choices.set_subtractions(dict.fromkeys(e.graph.product_choices.subtractions, subtract))
             e.reset()
             logits.append(e.logits(tokens(61)).copy())
         assert np.array_equal(*logits)
@@ -97,13 +97,13 @@ def test_register_tiles_are_measured_once(
     monkeypatch.setattr(tile_timing, "choose", choose)
     number = NUMBERS["Q4_K"]
     with engine(path, precision="fast") as first:
-        assert first.graph.subtractions[number]
+        assert first.graph.product_choices.subtractions[number]
     assert table.read_subtractions()[number]
     answers.pop(0)
     with engine(path, precision="fast") as second:
-        assert second.graph.subtractions[number]
+        assert second.graph.product_choices.subtractions[number]
         tuning.tune_tiles(second.runner, table, may_measure=True, again=True)
-        assert not second.graph.subtractions[number]
+        assert not second.graph.product_choices.subtractions[number]
     assert not table.read_subtractions()[number]
 
 
@@ -123,7 +123,7 @@ def test_the_first_engine_measures_and_the_next_one_reads_the_table(
     path = tiny(tmp_path / "m.gguf", type="F16")
     with engine(path) as first:
         [timings] = measured
-        assert set(timings.shapes) == set(first.graph.row_accesses)
+        assert set(timings.shapes) == set(first.graph.product_choices.regions)
         assert choices(first) == {shape: timing.best for shape, timing in timings.shapes.items()}
         expected = choices(first)
     stored = table.read(2)
