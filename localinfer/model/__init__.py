@@ -4,6 +4,7 @@
         print(model.chat([{"role": "user", "content": "Hello"}]).text)
 
 base              the file, the tokenizer and the engine, which all other classes use
+tokenization      tokenize, detokenize
 text_generation   generate, chat, and their asynchronous twins, all made of the two streams
 chat_prompts      render, truncate_messages
 embeddings        embed, rerank

@@ -8,6 +8,7 @@ from localinfer.model.base import ModelBase
 if TYPE_CHECKING:  # `generate` does not need chat templates
     from localinfer.chat_template.conversation import Message
     from localinfer.chat_template.prompt import Prompt
+    from localinfer.model.media_encoder import MediaIds
     from localinfer.multimodal.access import MediaAccess
 
 MIN_ANSWER_TOKENS = 256
@@ -46,6 +47,13 @@ class ChatPrompts(ModelBase):
         prompt_builder = self._resources.prompt_builder()
         return prompt_builder.build(
             conversation, self._run_options(options), parse_special=parse_special, on_wait=self._report_prompt)
+
+    def _encode_messages(
+        self, messages: "Sequence[Message]", access: "MediaAccess | None", media_ids: "MediaIds | None"
+    ) -> "Sequence[Message]":
+        """Return the messages with token ids in place of images and sounds: see `MediaEncoder.encode_messages`."""
+        hooks = self.engine.sequence.modifiers.hooks
+        return self._resources.encode_messages(messages, access, media_ids, self.n_ctx, hooks)
 
     def truncate_messages(self, messages: Sequence["Message"], **render_options: Any) -> "list[Message]":
         """Return the messages that fit in the context, without the oldest turns if necessary (context shift).

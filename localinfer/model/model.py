@@ -18,6 +18,7 @@ from localinfer.model.adapter_scales import AdapterScales
 from localinfer.model.cache_files import CacheFiles
 from localinfer.model.chat_prompts import ChatPrompts
 from localinfer.model.text_generation import ChatKeywords, TextGeneration
+from localinfer.model.tokenization import Tokenization
 from localinfer.model.views import Views
 from localinfer.options import CONSTRAINT_OPTIONS, Options
 from localinfer.options.keywords import RunKeywords
@@ -31,7 +32,7 @@ if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
     from localinfer.model.chat_request import ChatRequest
 
 
-class Model(TextGeneration, ChatPrompts, AdapterScales, CacheFiles, Views):
+class Model(TextGeneration, ChatPrompts, AdapterScales, CacheFiles, Views, Tokenization):
     """A loaded model. `options` are the defaults of every run.
 
     Only one run is active at a time: starting another one ends the previous one. Methods may be called from several

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from localinfer.errors import UsageError
 from localinfer.model.embeddings import Embeddings
 from localinfer.model.hooked_model import HookedModel
+from localinfer.model.tokenization import Tokenization
 
 if TYPE_CHECKING:  # most programs use no views
     from localinfer.evaluation.views.attention_maps import AttentionMaps
@@ -13,7 +14,7 @@ if TYPE_CHECKING:  # most programs use no views
     from localinfer.evaluation.views.token_probabilities import TokenProbabilities
 
 
-class Views(HookedModel, Embeddings):
+class Views(HookedModel, Embeddings, Tokenization):
     """Look at how a model evaluates a text. Notebooks and `rich.print` show the results as tables.
 
     Each method evaluates a text, or token ids, from its beginning and ends the current run. The effects of patches are
