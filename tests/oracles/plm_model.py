@@ -85,7 +85,7 @@ class Layer(nn.Module):
 
 
 class PLMForCausalLM(PreTrainedModel):
-    """The model. `ids` are (1, n)."""
+    """The model. `input_ids` are (1, n)."""
 
     config_class = PLMConfig
     _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -105,8 +105,8 @@ class PLMForCausalLM(PreTrainedModel):
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def forward(self, ids: Tensor, *, use_cache: bool = False) -> Any:
-        x = self.model.embed_tokens(ids[0])
+    def forward(self, input_ids: Tensor, *, use_cache: bool = False) -> Any:
+        x = self.model.embed_tokens(input_ids[0])
         for layer in self.model.layers:
             x = layer(x)
         return SimpleNamespace(logits=self.lm_head(self.model.norm(x))[None])

@@ -5,7 +5,7 @@ The kernels of this machine compute it from the model file; torch computes it fr
 """
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,13 @@ from localinfer.runtime.encoder_tokens import encoder_length
 # The difference that is allowed, relative to the largest value of a row, by the widest rounding of weights in the file.
 ALLOWED = {"F32": 1e-4, "BF16": 2e-2, "F16": 4e-3}
 PACKAGES = "torch", "transformers"
+# Classes of transformers for language models, and its tables of the types of models that they open.
+ENCODER_DECODER_CLASSES = {"AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"}
+DECODER_CLASSES = {
+    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "AutoModelForImageTextToText": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
+    "AutoModelForMultimodalLM": "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",
+}
 
 Floats = NDArray[np.floating[Any]]
 
@@ -54,15 +61,8 @@ def compute_hidden_states(
     number of layers.
     """
     import torch  # type: ignore[import-not-found, unused-ignore] # optional
-    import transformers  # type: ignore[import-not-found, unused-ignore]
 
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        kind = transformers.AutoModelForSeq2SeqLM if DECODER in n_layers else transformers.AutoModelForCausalLM
-        model = kind.from_pretrained(checkpoint, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise LocalInferError(f"{checkpoint}: transformers: {' '.join(str(error).split())}") from None
+    model = load_checkpoint(checkpoint, has_decoder=DECODER in n_layers, trust_remote_code=trust_remote_code)
     outputs: dict[str, Floats] = {}
 
     def keep(group: str, number: int, _module: Any, _inputs: Any, output: Any) -> None:
@@ -70,9 +70,9 @@ def compute_hidden_states(
             number += n_layers[group]
         outputs[f"{group}.{number}."] = (output[0] if isinstance(output, tuple) else output).squeeze(0).numpy()
 
-    parts = {ENCODER: "get_encoder", DECODER: "get_decoder"}
+    parts = {ENCODER: "get_encoder"}  # the decoder of a model with images is its text model
     for group, count in n_layers.items():
-        part = getattr(model, parts[group])() if group in parts else model
+        part = getattr(model, parts.get(group, "get_decoder"))()
         lists = (each for each in part.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == count)
         if (layers := next(lists, None)) is None:
             raise LocalInferError(f"{checkpoint}: has other layers than the model, which has {count}")
@@ -85,6 +85,46 @@ def compute_hidden_states(
         tensors = {name: torch.tensor([list(ids)]) for name, ids in zip(names, inputs, strict=False)}
         logits = model(**tensors, use_cache=False).logits
     return outputs, logits[0].numpy()
+
+
+def load_checkpoint(checkpoint: Path, *, has_decoder: bool, trust_remote_code: bool) -> Any:
+    """Return a checkpoint as a language model of transformers in 32-bit floats. `has_decoder` says that it is an
+    encoder-decoder model. The class of a model that also reads images or sounds is used if there is none for text.
+
+    Raises LocalInferError with the message of transformers if it cannot load the checkpoint, and UnsupportedError if it
+    has no class for it.
+    """
+    import torch  # type: ignore[import-not-found, unused-ignore]
+    import transformers  # type: ignore[import-not-found, unused-ignore]
+    from transformers.models.auto import modeling_auto  # type: ignore[import-not-found, unused-ignore]
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        config = transformers.PretrainedConfig.get_config_dict(checkpoint)[0]
+        type, own_classes = config.get("model_type"), config.get("auto_map") or {}
+        for name, table in (ENCODER_DECODER_CLASSES if has_decoder else DECODER_CLASSES).items():
+            if (trust_remote_code and name in own_classes) or type in getattr(modeling_auto, table, ()):
+                model, found = getattr(transformers, name).from_pretrained(
+                    checkpoint, dtype=torch.float32, trust_remote_code=trust_remote_code, output_loading_info=True
+                )
+                require_weights(checkpoint, model, found["missing_keys"])
+                return model.eval()
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise LocalInferError(f"{checkpoint}: transformers: {' '.join(str(error).split())}") from None
+    can_trust = own_classes and not trust_remote_code
+    advice = "; --trust-remote-code runs the Python files of the checkpoint" if can_trust else ""
+    version = transformers.__version__
+    raise UnsupportedError(f"{checkpoint}: transformers {version} has no language model of type {type}{advice}")
+
+
+def require_weights(checkpoint: Path, model: Any, missing: Collection[str]) -> None:
+    """Raise LocalInferError if transformers did not find weights of the text model, which then have random values."""
+    parts = (model.get_decoder(), model.get_output_embeddings())
+    used = {id(weight) for part in parts if part is not None for weight in part.parameters()}
+    if names := sorted(name for name, weight in model.named_parameters() if name in missing and id(weight) in used):
+        more = f" and {len(names) - 1} others" if len(names) > 1 else ""
+        raise LocalInferError(f"{checkpoint}: transformers does not find the weights {names[0]}{more}")
 
 
 def compare_with_checkpoint(

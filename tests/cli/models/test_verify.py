@@ -11,6 +11,7 @@ import pytest
 import reference_models
 from flipped_bits import flip_a_bit
 from locations import TESTS
+from safetensors.numpy import load_file, save_file
 from tiny import tiny_llama
 
 Run = Callable[..., tuple[int, str, str]]
@@ -117,4 +118,27 @@ def test_code_of_a_checkpoint_runs_only_if_it_is_trusted(
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     assert run("verify", model, "--against", checkpoint, "--trust-remote-code")[0] == 0
     code, _, err = run("verify", model, "--against", checkpoint)
-    assert (code, "trust_remote_code" in err, err.count("\n")) == (1, True, 1)
+    assert (code, err.count("\n")) == (3, 1)
+    assert "has no language model of type plm; --trust-remote-code runs the Python files of the checkpoint" in err
+
+
+@pytest.mark.skipif(not HAS_TRANSFORMERS, reason="torch and transformers are not installed")
+def test_the_text_model_of_a_model_with_images_is_compared(run: Run, tmp_path: Path) -> None:
+    """transformers has no class for the text model alone, and the encoder of images has no weights here."""
+    checkpoint = reference_models.checkpoint("qwen2vl", tmp_path)
+    model = checkpoints.as_type(checkpoint, tmp_path / "model.gguf", "F32")
+    code, out, _ = run("verify", model, "--against", checkpoint)
+    assert (code, len(out.splitlines())) == (0, 1 + 3 + 1)
+
+
+@pytest.mark.skipif(not HAS_TRANSFORMERS, reason="torch and transformers are not installed")
+def test_weights_that_transformers_does_not_find_are_an_error(run: Run, tmp_path: Path) -> None:
+    """transformers would compute with random values."""
+    checkpoint = reference_models.checkpoint("llama3", tmp_path)
+    model = checkpoints.as_type(checkpoint, tmp_path / "model.gguf", "F32")
+    weights = load_file(checkpoint / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
+    code, _, err = run("verify", model, "--against", checkpoint)
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.endswith("transformers does not find the weights model.layers.1.mlp.up_proj.weight\n")
