@@ -75,7 +75,7 @@ def chat_command(
     options = chat_options(given, question, session)
     toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
     require_one_answer(message, tools, output)
-    transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
+    log = None if output.output is None else writable_path("--output", output.output, inputs=question.files or ())
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
     name = select_model(model, resumed.model if resumed else "", again=choose)
@@ -87,6 +87,7 @@ def chat_command(
 
         resumed = session_state.begin_session(resumed, name, session, interactive=interactive)
         wait_for_servers(toolbox)
+        transcript = Transcript(log) if log is not None else None  # an old file stays if the model cannot be opened
         chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in options:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session

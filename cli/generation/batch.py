@@ -186,10 +186,7 @@ def output_path(output: OutputOptions, file: str | None, *, requires_file: bool)
         if requires_file or output.restart or output.retry_failed or output.as_json:
             raise UsageError("--restart, --retry-failed, --json and --ray: require -o FILE")
         return None
-    path = writable_path("--output", name)
-    if file and file != STDIN and path.exists() and Path(file).exists() and path.samefile(file):
-        raise UsageError(f"--output: {name}: is the input")
-    return path
+    return writable_path("--output", name, inputs=[file])
 
 
 def read_requests(file: str | None) -> tuple[str, bytes]:

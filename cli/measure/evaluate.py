@@ -112,7 +112,8 @@ def eval_command(
     from localinfer.evaluation.tasks.items import read_items
     from localinfer.harness.run import find_task
 
-    found, path = find_task(task, run_code=run_code), output_path(output)
+    inputs = [str(file) for file in (*files, *(selected.fewshot_files or ()))]
+    found, path = find_task(task, run_code=run_code), output_path(output, inputs)
     items = read_items(found, files, selected.selection())
     opened_model = OpenedModel(model, found, given)
     work = opened_model.job(items)
@@ -130,11 +131,12 @@ def eval_command(
         screen.write("\n".join(as_text(found, results)).lstrip("\n") + "\n")
 
 
-def output_path(output: OutputOptions) -> Path | None:
-    """Return the path of the output file, if there is one. Raises UsageError if it cannot be written."""
+def output_path(output: OutputOptions, inputs: Sequence[str]) -> Path | None:
+    """Return the path of the output file, if there is one. Raises UsageError if it cannot be written, or is an input
+    file."""
     if output.out is None and output.restart:
         raise UsageError("--restart: requires -o FILE")
-    return None if output.out is None else writable_path("--output", output.out)
+    return None if output.out is None else writable_path("--output", output.out, inputs=inputs)
 
 
 def open_output(path: Path | None, *, restart: bool) -> "AbstractContextManager[OutputFile | None]":

@@ -100,7 +100,7 @@ def imatrix_command(
     if (model is None) != (not collection.files) or (model is None and not existing):
         raise UsageError("requires MODEL and --file FILE, or --in-file FILE to merge, or both")
     legacy = is_legacy_format(output.output, output.output_format, collection.covariance)
-    path, status = writable_path("--output", output.output), screen.Status()
+    path, status = writable_path("--output", output.output, inputs=collection.files or ()), screen.Status()
 
     from localinfer.evaluation.imatrix import merge, unused_experts
     from localinfer.gguf import imatrix_file

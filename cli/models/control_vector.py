@@ -54,7 +54,7 @@ def control_vector_command(
         raise UsageError(f"--positive and --negative: have {counts} prompts; pairs are needed")
     if method not in ("mean", "pca"):
         raise UsageError(f"--method: must be mean or pca, not {method}")
-    path, status = writable_path("--output", out), screen.Status()
+    path, status = writable_path("--output", out, inputs=[positive, negative]), screen.Status()
     kind: Method = "pca" if method == "pca" else "mean"
     with closing(open_engine(model, given, DEFAULTS, status)) as engine:
         from localinfer import file_operations

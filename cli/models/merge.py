@@ -44,7 +44,7 @@ def merge_command(
     path = Path(model) if Path(model).is_dir() else find_or_fetch(model, status)
     with status.busy("merging"):
         merged = file_operations.merge_lora(
-            path, writable_path("--out", out), [*plain, *scaled], force=force, progress=status
+            path, writable_path("--out", out, is_model=True), [*plain, *scaled], force=force, progress=status
         )
     status.erase()
     for type, count in sorted(merged.requantized.items()):

@@ -111,10 +111,11 @@ def parse_task(
         pruned=pruned,
         calibrated=calibration is not None,
     )
-    report_path = writable_path("--report", output.report, REPORTS) if output.report is not None else None
+    inputs = [str(file) for file in (types.recipe, types.lab) if file is not None]
+    report = None if output.report is None else writable_path("--report", output.report, REPORTS, inputs=inputs)
     return Task(
         positionals, request, target, recipe_file, parse_lab(types), effort, output.keep_split, output.force,
-        report_path, calibration, source.target_model_dir, parse_adapters(source), source.remote, source.mmproj,
+        report, calibration, source.target_model_dir, parse_adapters(source), source.remote, source.mmproj,
         layer_search, source.conversion, source.architecture or "", importance.scale_pairs,
     )  # fmt: skip
 

@@ -201,11 +201,9 @@ def output_path(name: str, source: Path, options: OutputOptions) -> Path:
     """Return the path of the new file. Raises UsageError if it cannot be written."""
     stem = source.stem if source.is_file() else Path(name.rstrip("/")).name
     given = options.output or f"{stem}-fit.gguf"
-    path = writable_path("--output", given, (".gguf",))
+    path = writable_path("--output", given, (".gguf",), inputs=[str(source)], is_model=True)
     if path.exists() and not options.force and not options.dry_run:
         raise UsageError(f"--output: {given}: exists already; --force replaces it")
-    if source.is_file() and path == source.resolve():
-        raise UsageError(f"--output: {given}: is SOURCE")
     return path
 
 

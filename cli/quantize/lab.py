@@ -94,8 +94,8 @@ def lab_command(
     """
     if measurement.effort not in EFFORTS:
         raise UsageError(f"--effort: must be one of {', '.join(EFFORTS)}, not {measurement.effort}")
-    path = writable_path("--output", output, (".json",))
-    page = writable_path("--output", str(path.with_suffix(".html")))
+    path = writable_path("--output", output, (".json",), inputs=files)
+    page = writable_path("--output", str(path.with_suffix(".html")), inputs=files)
     size, text, status = parse_target_size(target_size), read_text_files(files), screen.Status()
     plan, chunks = prepare(source, text, measurement, status)
     content = measure(plan, chunks, ", ".join(files), path, size, measurement, status)

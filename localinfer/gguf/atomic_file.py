@@ -82,6 +82,9 @@ def atomic_files(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666)
                     os.fsync(file.descriptor)
                     drop_small_pages(file.descriptor)
         for file in files:
+            if file.path.exists():  # another process may have written it meanwhile
+                require_writable_path(file.path, replace)
+        for file in files:
             with raise_write_errors(file.path, file.size):
                 os.replace(file.temporary, file.path)  # noqa: PTH105
         for folder in {path.parent for path in sizes}:

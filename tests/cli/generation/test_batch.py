@@ -182,7 +182,7 @@ class TestErrors:
             tmp_path / "none" / "out.jsonl": "No such file or directory",
             tmp_path: "not a regular file",
             "/dev/full": "not a regular file",
-            prompts: "is the input",
+            prompts: "is an input file; choose another name",
         }.items():
             code, _, stderr = run(prompts, "-o", name)
             assert (code, stderr) == (2, f"error: --output: {name}: {message}\n")

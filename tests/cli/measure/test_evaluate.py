@@ -116,7 +116,7 @@ def test_generated_code_is_run_only_on_request(run: Run, model: Path, tmp_path: 
         (["arc", "items.txt"], 1, "items.txt: line 1: is no JSON object"),
         (["hellaswag", "items.txt", "--restart"], 2, "--restart: requires -o FILE"),
         (["hellaswag", "items.txt", "-o", "none/out"], 2, "--output: none/out: No such file or directory"),
-        (["hellaswag", "items.txt", "-o", "items.txt"], 2, "items.txt: exists and has lines that are not results"),
+        (["hellaswag", "items.txt", "-o", "items.txt"], 2, "items.txt: is an input file"),
         (["hellaswag", "items.txt", "-c", "4"], 5, "--ctx-size: the longest item has"),
         (["gsm8k", "q.jsonl"], 2, "the few-shot files have 0 examples, not 5; name more with --fewshot-file"),
         (["hellaswag"], 2, "FILE"),

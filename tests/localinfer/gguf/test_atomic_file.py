@@ -193,6 +193,13 @@ def test_several_files_appear_together(tmp_path: Path) -> None:
     assert names(tmp_path) == ["1", "2"]
 
 
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with pytest.raises(UsageError, match="is there already"), atomic_files({path: 1}, replace=False):
+        path.write_bytes(OLD)
+    assert (path.read_bytes(), names(tmp_path)) == (OLD, ["model"])
+
+
 class TestErrorsBeforeWriting:
     def test_existing_file(self, tmp_path: Path) -> None:
         path = tmp_path / "model"
