@@ -65,6 +65,8 @@ def lens_command(
     with missing_model_first(model):
         text = source.read_prompt(prompt or ())
     with open_model(model, given, screen.Status()) as loaded:
+        if not loaded.tokenize(text):
+            raise UsageError("the prompt has no tokens")
         found, lines = view(loaded, text, top, head, probabilities=probabilities)
     screen.write(json.dumps(found) + "\n" if as_json else "\n".join(list(lines)[1:]) + "\n")
 

@@ -82,7 +82,7 @@ def tensor_lines(tensors: "Sequence[TensorDifference]", same: int, *, show_all: 
         (screen.one_line(each.name), described(each.first), "->", described(each.second), shown_error(each))
         for each in shown
     ]
-    yield from list(table("", "<<<<>", rows))[2:]
+    yield from list(table("", "<<<<>", rows, screen.output_columns()))[2:]
     if len(shown) < len(ranked):
         yield f"  {len(ranked) - len(shown)} more (--all)"
     types = Counter((each.first.type_name, each.second.type_name) for each in tensors if each.first and each.second)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.models.loading import find_or_fetch
+from cli.models.loading import find_or_fetch, require_known_model
 from cli.models.shown_fields import shown_field
 from cli.terminal import screen
 from cli.terminal.tables import table
@@ -54,7 +54,7 @@ def edit_command(
         raise UsageError("edit: requires --set, --set-file or --remove")
     if force and out is None:
         raise UsageError("--force: requires -o")
-    path = find_or_fetch(model, screen.Status()) if out is not None else Path(model)
+    path = find_or_fetch(model, screen.Status()) if out is not None else file_to_change(model)
     texts = {key: Field.text(read(value)) for key, value in map(split_setting, from_files or ())}
 
     def change(fields: "Mapping[str, Field]") -> "Changes":
@@ -70,6 +70,14 @@ def edit_command(
         status = screen.Status()
         edit.apply(out, replace=force, progress=status.percentage("writing"))
         status.erase()
+
+
+def file_to_change(name: str) -> Path:
+    """Return the file with this name. Raises UsageError if it is the name of a model, whose file stays as it is."""
+    if not Path(name).exists():
+        require_known_model(name)
+        raise UsageError(f"{screen.one_line(name)}: is a model name, not a file; -o OUT writes a changed copy")
+    return Path(name)
 
 
 def split_setting(text: str) -> tuple[str, str]:
@@ -97,4 +105,4 @@ def lines_of(edit: "Edit") -> list[str]:
         return ["nothing changes"]
     values = ((shown_field(edit.before.get(key)), "->", shown_field(edit.after.get(key))) for key in keys)
     rows = [(screen.one_line(key), *value) for key, value in zip(keys, values, strict=True)]
-    return list(table("", "<<<<", rows))[2:]
+    return list(table("", "<<<<", rows, screen.output_columns()))[2:]

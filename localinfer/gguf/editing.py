@@ -5,6 +5,7 @@ the file. All others are written to a new file, which then takes the place of th
 """
 
 import json
+import math
 import os
 import re
 import stat
@@ -116,7 +117,7 @@ def parse_value(key: str, text: str, field: Field | None) -> Field:
             return parse_new(key, text)
         return parse_array(field, text) if field.type == ARRAY else parse_scalar(field.type, text)
     except (ValueError, OverflowError, KeyError) as error:
-        problem = f"{printable(text, 80)} is no {type_name(field)}" if field else error
+        problem = f"must be of type {type_name(field)}, not {printable(text, 80)}" if field else error
         raise UsageError(f"{printable(key, 80)}: {problem}") from None
 
 
@@ -141,7 +142,10 @@ def parse_scalar(type: int, text: str) -> Field:
 
 def parse_number(dtype: "np.dtype[np.generic]", text: str) -> Field:
     """Return a number. Raises ValueError, OverflowError."""
-    return Field.number(float(text) if dtype.kind == "f" else int(text), dtype.str)
+    value = float(text) if dtype.kind == "f" else int(text)
+    if not math.isfinite(value):  # no model can be opened with it
+        raise ValueError(text)
+    return Field.number(value, dtype.str)
 
 
 def parse_array(field: Field, text: str) -> Field:

@@ -85,6 +85,8 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file. Raises LocalInferError."""
     content = read_bytes(path)
+    if not content.strip():
+        raise LocalInferError(f"{shown(path)}: has no items")
     if content.startswith(PARQUET_MAGIC):
         raise LocalInferError(f"{shown(path)}: is a Parquet file, of which the rows are needed as JSON Lines")
     try:

@@ -58,6 +58,7 @@ def test_the_command_prints_probabilities_and_attention(file: Path, capsys: pyte
     ("flags", "message"),
     [
         (["--attention", "1"], "--attention: must be LAYER:HEAD"),
+        (["-p", ""], "the prompt has no tokens"),
         (["--attention", "1:0", "--probabilities"], "give one of them"),
         (["--attention", "1:99"], "layer 1: has no head 99"),
         (["--attention", "9:0"], "blk.9.attn_weights: the model has no such point"),
@@ -65,4 +66,4 @@ def test_the_command_prints_probabilities_and_attention(file: Path, capsys: pyte
 )
 def test_wrong_views_are_errors(file: Path, flags: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        dispatch(["lens", str(file), "-p", TEXT, "-c", "64", "-t", "1", *flags])
+        dispatch(["lens", str(file), *(flags if "-p" in flags else ["-p", TEXT, *flags]), "-c", "64", "-t", "1"])

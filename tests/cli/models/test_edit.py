@@ -110,14 +110,15 @@ def test_first_file_of_a_split_model_is_changed(run: Run, model: Path) -> None:
         ([], "requires --set, --set-file or --remove"),
         (["--set", "general.name"], "must be KEY=VALUE"),
         (["--set", "=5"], "must be KEY=VALUE"),
-        (["--set", "llama.context_length=x"], "llama.context_length: x is no uint32"),
-        (["--set", "llama.context_length=-1"], "llama.context_length: -1 is no uint32"),
-        (["--set", "llama.context_length=99999999999"], "is no uint32"),
+        (["--set", "llama.context_length=x"], "llama.context_length: must be of type uint32, not x"),
+        (["--set", "llama.context_length=-1"], "llama.context_length: must be of type uint32, not -1"),
+        (["--set", "llama.attention.layer_norm_rms_epsilon=nan"], "epsilon: must be of type float32, not nan"),
+        (["--set", "llama.context_length=99999999999"], "must be of type uint32"),
         (["--set", "llama.new_key=5"], "llama.new_key: is a new key: write TYPE:VALUE"),
         (["--set", "llama.new_key=u8:256"], "llama.new_key: 256 is not a valid u8"),
-        (["--set", "tokenizer.ggml.token_type=[1.5]"], "is no JSON array of int32"),
-        (["--set", "tokenizer.ggml.token_type=5"], "is no JSON array of int32"),
-        (["--set", "tokenizer.ggml.tokens=[1]"], "is no JSON array of string"),
+        (["--set", "tokenizer.ggml.token_type=[1.5]"], "must be of type JSON array of int32"),
+        (["--set", "tokenizer.ggml.token_type=5"], "must be of type JSON array of int32"),
+        (["--set", "tokenizer.ggml.tokens=[1]"], "must be of type JSON array of string"),
         (["--set", "general.alignment=u32:64"], "general.alignment: determines where the tensors are"),
         (["--set", "split.count=u16:64"], "split.count: determines where the tensors are"),
         (["--remove", "general.nothing"], "the file has no such key"),
@@ -132,6 +133,12 @@ def test_bad_changes_leave_the_file(run: Run, model: Path, words: list[str], pro
     assert problem in err
     assert err.count("\n") == 1
     assert model.read_bytes() == before
+
+
+def test_a_model_name_needs_an_output(run: Run) -> None:
+    code, _, err = run("edit", "smollm2", "--set", "general.name=x")
+    assert (code, err) == (2, "error: smollm2: is a model name, not a file; -o OUT writes a changed copy\n")
+    assert run("edit", "missing.gguf", "--set", "general.name=x")[0] == 3
 
 
 def test_dry_run_and_unchanged_values(run: Run, model: Path) -> None:

@@ -184,6 +184,7 @@ BAD_FILES: dict[str, tuple[str, bytes, str]] = {
     "no number": ("gsm8k", b'{"question": "?", "answer": "one"}', r"answer: must end with #### and a number"),
     "label": ("hellaswag", json.dumps(SWAG | {"label": 4}).encode(), r"label: must be a number from 0 to 3"),
     "hidden label": ("hellaswag", json.dumps(SWAG | {"label": ""}).encode(), r"label: must be a number from 0 to 3"),
+    "empty": ("hellaswag", b"\n", "bad: has no items"),
     "lines": ("hellaswag", b"a\n1\nb\n", r"bad: has 3 lines, not a multiple of 6: context"),
     "text label": ("hellaswag", b"a\nx\nb\nc\nd\ne\n", r"bad: line 2: label: must be a number from 0 to 3"),
     "empty ending": ("hellaswag", b"a\n1\nb\n\nd\ne\n", r"bad: line 2: the context or an ending is empty"),
