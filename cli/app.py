@@ -15,10 +15,10 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from cli.arguments import translation
 from cli.arguments.commands import ALIASES, SHELLS
-from cli.arguments.model_options import options_for
+from cli.arguments.model_options import debug_option, options_for
 from cli.arguments.translation import Redirect, translate
 from cli.terminal import screen
-from localinfer.errors import LocalInferError
+from localinfer.errors import LocalInferError, UsageError
 from localinfer.version import VERSION
 
 ABOUT = """Run language models locally.
@@ -97,6 +97,7 @@ class Command(TyperCommand):
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.params += options_for(self.params)
+        self.params.append(debug_option())
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -107,7 +108,11 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         for warning in () if ctx.resilient_parsing else line.warnings:
             screen.warn(warning)
-        return super().parse_args(ctx, line.words)
+        rest = super().parse_args(ctx, line.words)
+        for each in self.params:
+            if (value := ctx.params.get(str(each.name))) is not None and value != value:  # passes all limits
+                raise UsageError(f"{each.opts[-1]}: must be a finite number, not nan")
+        return rest
 
     def spec(self, ctx: Any) -> translation.CommandSpec:
         """Return the options and arguments of this command for `translation`."""

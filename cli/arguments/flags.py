@@ -178,7 +178,7 @@ def typer_option(name: str, default: Value | None = None, **more: Any) -> Any:
     """Return the Typer option of a field of `Options`; `default` replaces the default in the help."""
     flag = FLAGS[name]
     text = help_text(flag, flag.default if default is None else default)
-    metavar = "|".join(flag.choices) or METAVARS.get(flag.value_type)
+    metavar = flag.metavar or "|".join(flag.choices) or METAVARS.get(flag.value_type)
     names = [*flag.names[:-1], f"{flag.long_name}/{flag.negative_name}" if flag.negative_name else flag.long_name]
     return typer.Option(*names, help=text, metavar=metavar, show_default=False, **more)
 

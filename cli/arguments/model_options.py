@@ -1,4 +1,4 @@
-"""Options of every command that takes a model: --offline.
+"""Options of every command that takes a model, --offline, and of every command, --debug.
 
 `cli.app.Command` adds them, so that commands need not declare them. Flags that name a model, such as
 `-hf OWNER/REPO[:QUANT]`, are handled by `cli.arguments.translation`.
@@ -26,6 +26,11 @@ def options_for(parameters: list[Any]) -> list[Any]:
         help="Disable network access; use only models on this machine.",
     )
     return [offline]
+
+
+def debug_option() -> Any:
+    """Return --debug as an option of a command, which error messages suggest. `__main__` looks for it itself."""
+    return TyperOption(param_decls=["debug", "--debug"], is_flag=True, default=False, expose_value=False, hidden=True)
 
 
 def go_offline(_context: typer.Context, _: object, wanted: bool) -> None:

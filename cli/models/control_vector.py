@@ -26,7 +26,8 @@ def control_vector_command(
     given: Layer,
     *,
     positive: Annotated[
-        str, typer.Option("--positive", "--positive-file", metavar="FILE", help="Prompts with it, one per line.")
+        str,
+        typer.Option("--positive", "--positive-file", metavar="FILE", help="Prompts with the property, one per line."),
     ],
     negative: Annotated[
         str, typer.Option("--negative", "--negative-file", metavar="FILE", help="The same prompts with the opposite.")
@@ -36,17 +37,17 @@ def control_vector_command(
         str, typer.Option("--method", metavar="mean|pca", help="How the differences of pairs make a vector.")
     ] = "mean",
 ) -> None:
-    r"""Make a control vector from pairs of prompts.
+    """Make a control vector from pairs of prompts.
 
     Line N of both files is a pair: a prompt with a property, and the same prompt with the opposite one. Escape
-    sequences such as \n are replaced, and the texts of control tokens become these tokens; no chat template is applied.
-    The vector of a layer is the mean of the differences of the residual streams after the last tokens, or their first
-    principal component. `--control-vector FILE` of the other commands adds it.
+    sequences such as \\n are replaced, and the texts of control tokens become these tokens; no chat template is
+    applied. The vector of a layer is the mean of the differences of the residual streams after the last tokens, or
+    their first principal component. `--control-vector FILE` of the other commands adds it.
 
     \b
     Examples:
       localinfer control-vector smollm2 --positive happy.txt --negative sad.txt -o happy.gguf
-      localinfer generate smollm2 "I went to the park" --control-vector-scaled happy.gguf:1.5
+      localinfer generate smollm2 -p "I went to the park" --control-vector-scaled happy.gguf:1.5
     """
     texts = [[unescape(line) for line in read_text_file(name).split("\n") if line] for name in (positive, negative)]
     if len(texts[0]) != len(texts[1]) or not texts[0]:

@@ -92,9 +92,8 @@ class MeasurementOptions:
         str, typer.Option("-md", "--model-draft", metavar="MODEL", help="Also try this draft model.")
     ] = ""
     threads: Annotated[
-        int | None,
-        typer.Option("-t", "--threads", metavar="N", min=1, help="Number of threads [default: the physical cores]."),
-    ] = None
+        int, typer.Option("-t", "--threads", metavar="N", min=0, max=512, help="Threads (0: the physical cores).")
+    ] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

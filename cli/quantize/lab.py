@@ -58,9 +58,8 @@ class MeasurementOptions:
         str, typer.Option("--effort", metavar="|".join(EFFORTS), help="Search effort of the quantization.")
     ] = "normal"
     threads: Annotated[
-        int | None,
-        typer.Option("-t", "--threads", metavar="N", min=1, help="Number of threads [default: the physical cores]."),
-    ] = None
+        int, typer.Option("-t", "--threads", metavar="N", min=0, max=512, help="Threads (0: the physical cores).")
+    ] = 0
 
 
 @with_options()

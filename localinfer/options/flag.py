@@ -30,6 +30,7 @@ class Flag(NamedTuple):
     validate: Callable[[str], object] | None = None  # parses a string, and raises ValueError if it is invalid
     separator: str = ""  # the regular expression that splits the text of a tuple into its items
     negative: str = ""  # the flag that turns a boolean option off, if it is not made of the long name
+    metavar: str = ""  # what stands for a value in the help, if its type says too little
 
     @property
     def long_name(self) -> str:
@@ -107,6 +108,7 @@ class ValueRules(TypedDict, total=False):
     validate: Callable[[str], object] | None
     separator: str
     negative: str
+    metavar: str
 
 
 def option(default: T, *names: str, section: Section, help: str, **rules: Unpack[ValueRules]) -> T:

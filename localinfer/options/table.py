@@ -72,7 +72,7 @@ class Options:
         False, "--mlock", section="model",
         help="Read the whole model at start-up, and lock it in RAM.")
     memory: str = option(
-        "", "--memory", section="model", validate=parse_memory,
+        "", "--memory", section="model", metavar="SIZE", validate=parse_memory,
         help="Memory for a mixture of experts that is larger than memory, such as 8G: it keeps the weights that all "
         "tokens use, the KV cache and the experts used last; other experts are read from the disk when they are "
         "needed (default: the available memory, if the model does not fit).")
@@ -97,7 +97,7 @@ class Options:
         512, "-ub", "--ubatch-size", section="model", minimum=1, maximum=16384,
         help="Physical maximum batch size of prefill in tokens; larger values use more memory.")
     architecture: str = option(
-        "", "--architecture", section="model",
+        "", "--architecture", section="model", metavar="FILE",
         help="Python file that defines the model's compute graph, instead of the built-in architecture.")
     precision: Precision = option(
         "auto", "--precision", section="model", choices=get_args(Precision),
@@ -105,9 +105,10 @@ class Options:
         "encoders.")
 
     override_kv: tuple[str, ...] = option(
-        (), "--override-kv", section="model", separator=OVERRIDE_SEPARATOR, validate=parse_override,
-        help="Override a key of the model's metadata, KEY=TYPE:VALUE with TYPE int, float, bool or str; repeatable, "
-        "and comma-separated.")
+        (), "--override-kv", section="model", metavar="KEY=TYPE:VALUE", separator=OVERRIDE_SEPARATOR,
+        validate=parse_override,
+        help="Override a key of the model's metadata. TYPE is int, float, bool or str; repeatable, and "
+        "comma-separated.")
     check_tensors: bool = option(
         False, "--check-tensors", section="model",
         help="Read all weights when the model is loaded, and refuse values that are not finite.")
@@ -292,10 +293,10 @@ class Options:
         help="Show the text of a diffusion language model in the terminal while it is unmasked.")
 
     json_schema: str = option(
-        "", "-j", "--json-schema", section="structured",
+        "", "-j", "--json-schema", section="structured", metavar="JSON",
         help="JSON schema to constrain the output.")
     json_schema_file: str = option(
-        "", "-jf", "--json-schema-file", section="structured",
+        "", "-jf", "--json-schema-file", section="structured", metavar="FILE",
         help="File with a JSON schema to constrain the output.")
     json_mode: bool = option(
         False, "--json-mode", section="structured",
@@ -304,7 +305,7 @@ class Options:
         "", "--grammar", section="structured",
         help="GBNF grammar to constrain the output.")
     grammar_file: str = option(
-        "", "--grammar-file", section="structured",
+        "", "--grammar-file", section="structured", metavar="FILE",
         help="File with a GBNF grammar to constrain the output.")
     regex: str = option(
         "", "--regex", section="structured",
@@ -336,7 +337,7 @@ class Options:
         help="Minimum probability of a draft token of the draft model, or of a DSpark head's confidence in it.")
 
     spec_draft_model: str = option(
-        "", "-md", "--model-draft", "--spec-draft-model", section="draft",
+        "", "-md", "--model-draft", "--spec-draft-model", section="draft", metavar="MODEL",
         help="Draft model with the same vocabulary, or draft head of the model (EAGLE-3, DFlash, DSpark, assistant "
         "of Gemma 4): a path or a name.")
     ctx_size_draft: int = option(
@@ -356,7 +357,7 @@ class Options:
         help="Data type of the draft model's KV cache for V.")
 
     mmproj: str = option(
-        "", "-mm", "--mmproj", section="media",
+        "", "-mm", "--mmproj", section="media", metavar="FILE",
         help="Projector of the model, with which it reads images or sounds: a GGUF file (mmproj), or a name.")
     mmproj_auto: bool = option(
         True, "--mmproj-auto", section="media", negative="--no-mmproj",
@@ -376,10 +377,10 @@ class Options:
         "the context).")
 
     lora: tuple[str, ...] = option(
-        (), "--lora", section="adapters", separator=",",
+        (), "--lora", section="adapters", metavar="FILE", separator=",",
         help="LoRA adapter of the model: a GGUF file, or PEFT's folder; repeatable, and comma-separated.")
     lora_scaled: tuple[str, ...] = option(
-        (), "--lora-scaled", section="adapters", separator=",", validate=parse_scaled_file,
+        (), "--lora-scaled", section="adapters", metavar="FILE:SCALE", separator=",", validate=parse_scaled_file,
         help="LoRA adapter with a scale, FILE:SCALE; repeatable, and comma-separated.")
     lora_init_without_apply: bool = option(
         False, "--lora-init-without-apply", section="adapters",
@@ -389,13 +390,14 @@ class Options:
         help="Scale of a LoRA adapter in this run, as its number and the scale, such as 0=0.5; repeatable. Those that "
         "are not named have 0 (none: all of them).")
     control_vector: tuple[str, ...] = option(
-        (), "--control-vector", section="adapters", separator=",",
+        (), "--control-vector", section="adapters", metavar="FILE", separator=",",
         help="Control vector, a GGUF file that is added to the residual stream; repeatable, and comma-separated.")
     control_vector_scaled: tuple[str, ...] = option(
-        (), "--control-vector-scaled", section="adapters", separator=",", validate=parse_scaled_file,
+        (), "--control-vector-scaled", section="adapters", metavar="FILE:SCALE", separator=",",
+        validate=parse_scaled_file,
         help="Control vector with a scale, FILE:SCALE; repeatable, and comma-separated.")
     control_vector_layer_range: str = option(
-        "", "--control-vector-layer-range", section="adapters", validate=parse_layer_range,
+        "", "--control-vector-layer-range", section="adapters", metavar="START,END", validate=parse_layer_range,
         help="First and last layer that control vectors are added to, START,END or START END (empty: all layers).")
 
     system_prompt: str = option(
@@ -405,10 +407,10 @@ class Options:
         "", "--chat-template", section="chat",
         help="Jinja chat template, or the name of a built-in one, such as chatml, instead of the model's own.")
     chat_template_file: str = option(
-        "", "--chat-template-file", section="chat",
+        "", "--chat-template-file", section="chat", metavar="FILE",
         help="File with a Jinja chat template, instead of the model's own.")
     chat_template_kwargs: str = option(
-        "", "--chat-template-kwargs", section="chat",
+        "", "--chat-template-kwargs", section="chat", metavar="JSON",
         help='Additional variables of the chat template, as a JSON object: {"enable_thinking": false}.')
 
     think: Think = option(

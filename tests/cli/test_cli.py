@@ -94,6 +94,7 @@ class TestStart:
         assert app.COMMANDS[command][1] in " ".join(done.stdout.decode().split())
         shown = done.stdout.decode().replace("<|im_end|>", "").replace("<__media__>", "")
         assert not re.search(r"<\w+>|\{[^\"]", shown), "no types of Python"
+        assert "\n  Examples:\n    localinfer " in shown
 
     def test_help_shows_optional_arguments(self, fake_cli: Run) -> None:
         assert b"quantize [OPTIONS] SOURCE [OUT] TYPE [THREADS]\n" in fake_cli("quantize", "-h").stdout
@@ -182,11 +183,19 @@ class TestStart:
         assert __main__.run([]) == (4 if "memory" in line else 1)
         assert capsys.readouterr().err == f"error: {line}\n"
 
-    @pytest.mark.parametrize("debug", [["--debug"], []])
-    def test_debug_shows_the_traceback(self, fake_cli: Run, fake_model: str, debug: list[str]) -> None:
-        done = fake_cli(*debug, "generate", fake_model, "-p", "crash", LOCALINFER_DEBUG="0" if debug else "1")
+    @pytest.mark.parametrize(("before", "after"), [(["--debug"], []), ([], ["--debug"]), ([], [])])
+    def test_debug_shows_the_traceback(
+        self, fake_cli: Run, fake_model: str, before: list[str], after: list[str]
+    ) -> None:
+        variable = "0" if before or after else "1"
+        done = fake_cli(*before, "generate", fake_model, "-p", "crash", *after, LOCALINFER_DEBUG=variable)
         assert b"Traceback" in done.stderr
         assert done.returncode == 1
+
+    def test_nan_is_within_no_limits(self, fake_cli: Run) -> None:
+        for line in ("serve --timeout nan", "chat --tool-timeout nan", "cache --max-size nan"):
+            option = line.split()[1]
+            assert one_error(fake_cli(*line.split()), 2) == f"{option}: must be a finite number, not nan"
 
     def test_control_characters_of_a_name_are_escaped(self, fake_cli: Run) -> None:
         assert "\\x1b[31m" in one_error(fake_cli("generate", "\x1b[31mred\n.gguf", "-p", "x"), 3)

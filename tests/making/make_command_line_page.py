@@ -74,6 +74,7 @@ def command_options() -> Iterator[str]:
         rows = (
             (code(*each.opts, *each.secondary_opts), each.metavar or "", default_of_parameter(each), each.help)
             for each in params.values()
+            if not each.hidden
         )
         yield from table(("flag", "value", "default", "what it does"), rows)
 
