@@ -105,8 +105,12 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def with_hint(mistake: "TyperException", words: list[str]) -> str:
-    """Return the message of a mistake; for an argument too many, with the flag that may have been forgotten."""
+    """Return the message of a mistake. If an argument is missing, it has those of the command. If there is one too
+    many, it has the flag that may have been forgotten."""
     message, context = mistake.format_message(), getattr(mistake, "ctx", None)
+    if context is not None and message.startswith(("Missing argument", "Missing option")):
+        usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+        return f"{message.rstrip('.')}: {usage}; --help describes them"
     if context is None or "unexpected extra argument" not in message:
         return message
     flags = {flag for parameter in context.command.params for flag in parameter.opts}

@@ -408,7 +408,8 @@ def _locate_tensors(
         start = data_offset + info.offset
         if info.nbytes > header.file.size - start:
             remaining = max(0, header.file.size - start)
-            header.fail(name, f"{info.nbytes} bytes of data at offset {start}, but the file has {remaining} there")
+            problem = f"{info.nbytes} bytes of data at offset {start}, but the file has {remaining} there"
+            header.fail(name, f"{problem}: it is incomplete; download or copy it again")
         data = header.file.bytes[start : start + info.nbytes]
         tensors[name] = Tensor(name, info.shape, info.type, data, start)
         expected = _align(info.offset + info.nbytes, alignment)
