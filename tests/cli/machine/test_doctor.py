@@ -15,15 +15,27 @@ from localinfer import paths
 from localinfer.evaluation import self_test
 from localinfer.evaluation.self_test import FreshProcess, SelfTest
 from localinfer.gguf.reader import open_gguf
+from localinfer.graph.ops.compute_graph import ProductShape
 from localinfer.machine import resources, thread_priority
 from localinfer.options import Options
 from localinfer.runtime.compiled_graph import required_kernels
+from localinfer.runtime.row_access.tuning_table import CANDIDATES, TunedAccess, TuningTable
 from localinfer.version import VERSION
 from quant.jit import kernel_cache, loader
 from quant.jit.cpu import process_triple, target, used_features
 
 Run = Callable[..., tuple[int, str, str]]
 DOCTOR = [sys.executable, "-m", "localinfer", "doctor"]
+
+
+def test_tuning_is_summarized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "jit_dir", lambda: tmp_path)
+    assert doctor.check_tuning().text == "nothing measured yet"
+    table = TuningTable(tmp_path)
+    table.update(2, {ProductShape(0, n, 1): TunedAccess(CANDIDATES[0], n * 1e9) for n in (64, 96)})
+    found = doctor.check_tuning()
+    assert found.text == "2 ways of reading rows chosen, 64.0 to 96.0 GB/s; --json lists them"
+    assert len(doctor.as_object(found)["measured"]) == 2
 
 
 class TestDoctor:
