@@ -64,7 +64,10 @@ def run(arguments: list[str]) -> int:
     except SystemExit:
         raise
     except BaseException as error:  # a Rust panic is not an Exception
-        if is_broken_pipe(error):
+        if is_interrupt(error):
+            screen.erase_progress()
+            code = INTERRUPTED
+        elif is_broken_pipe(error):
             code = BROKEN_PIPE
         elif is_debugging(arguments):
             raise
@@ -116,6 +119,11 @@ def with_hint(mistake: "TyperException", words: list[str]) -> str:
     flags = {flag for parameter in context.command.params for flag in parameter.opts}
     hints = ((flag, hint) for flag, hint in (("-p", "-p TEXT takes a text"), ("-o", "-o FILE takes an output file")))
     return "; ".join([message, *[hint for flag, hint in hints if flag in flags - {*words}][:1]])
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an interrupt caused the error, as where Python 3.11 creates a class: it raises a RuntimeError."""
+    return isinstance(error, RuntimeError) and isinstance(error.__cause__, KeyboardInterrupt)
 
 
 def is_broken_pipe(error: BaseException) -> bool:

@@ -193,6 +193,18 @@ class TestStart:
         assert b"Traceback" in done.stderr
         assert done.returncode == 1
 
+    def test_an_interrupt_that_python_converts(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Python 3.11 raises a RuntimeError from an interrupt while it creates a class."""
+
+        def dispatch(_: object) -> int:
+            raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+        monkeypatch.setattr(__main__, "dispatch", dispatch)
+        assert __main__.run([]) == __main__.INTERRUPTED
+        assert capsys.readouterr().err == ""
+
     def test_nan_is_within_no_limits(self, fake_cli: Run) -> None:
         for line in ("serve --timeout nan", "chat --tool-timeout nan", "cache --max-size nan"):
             option = line.split()[1]
