@@ -86,6 +86,7 @@ def test_files_are_sent_before_the_message_and_stored(page: Any) -> None:
     page.reload()
     assert page.locator(".attachments summary").all_inner_texts() == ["a.py", "b.md"]
     page.click("text=a.py")
+    page.wait_for_selector(".attachments pre:not(:empty)")  # it is filled after the event that unfolds it
     assert page.inner_text(".attachments pre >> nth=0") == "print('<b>')\n"
     press(page, "Edit this message and resend")
     page.fill(".edit", "And now?")
