@@ -7,7 +7,7 @@ class Localinfer < Formula
   desc "Local LLM inference in Python: numpy and JIT-compiled kernels"
   url "@URL@"
   sha256 "@SHA256@"
-  license all_of: ["MIT", "BSD-3-Clause", "Apache-2.0"]
+  license all_of: ["MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0"]
 
   depends_on "python@3.13"
 

@@ -18,7 +18,8 @@ function draw(code, text, language) {
   const name = language.split(/[\s,{:]/)[0].toLowerCase();
   if (!library.getLanguage(name)) return;
   const { value } = library.highlight(text, { language: name, ignoreIllegals: true });
-  const parsed = new DOMParser().parseFromString(value, "text/html"); // a document in which nothing runs or loads
+  // A document in which nothing runs or loads. Without <body>, it would not have the spaces that the code begins with.
+  const parsed = new DOMParser().parseFromString(`<body>${value}`, "text/html");
   code.replaceChildren(...copies(parsed.body));
 }
 

@@ -43,6 +43,62 @@ def test_markdown_is_rendered_without_scripts(page: Any) -> None:
     assert page.locator("details > div").inner_text() == "Let me see.\nYes."
 
 
+SYNTAX = r"""# One
+
+## Two
+
+Here is a table:
+| Name | Value |
+|:-----|------:|
+| a \| b | line<br>break |
+
+1. **First**
+
+   A paragraph of the item.
+
+   ```python
+       indented()
+   ```
+
+1. Second
+   - inner
+     ```js
+     let x;
+     ```
+- [ ] open
+- [x] done
+
+***Both***, \*stars\*, snake_case_name, &lt;b&gt;, end of a line\
+and https://example.org/page. ![picture](https://example.org/a.png) [b](https://example.org/a_(b) "title")
+> a quote
+that goes on
+"""
+
+
+def test_syntax_that_models_write(page: Any) -> None:
+    """Tables after a line of text, blocks in items of lists, tasks, escapes, entities, line breaks, addresses."""
+    answer_with(page, SYNTAX)
+    ask(page, "Show")
+    page.wait_for_selector(".hljs-keyword")
+    shown = page.locator(".assistant .text")
+    assert shown.locator("h3, h4").all_inner_texts() == ["One", "Two"]
+    assert shown.locator("th").all_inner_texts() == ["Name", "Value"]
+    assert shown.locator("td").all_inner_texts() == ["a | b", "line\nbreak"]
+    assert shown.locator("td").nth(1).evaluate("each => getComputedStyle(each).textAlign") == "right"
+    assert shown.locator("ol > li").count() == 2
+    assert shown.locator("ol > li >> nth=0").locator("> p").all_inner_texts() == ["First", "A paragraph of the item."]
+    codes = shown.locator("ol code")
+    assert [codes.nth(n).evaluate("each => each.textContent") for n in range(2)] == ["    indented()", "let x;"]
+    assert shown.locator("ul > .task").all_inner_texts() == ["☐ open", "☑ done"]
+    assert shown.locator("strong em, em strong").all_inner_texts() == ["Both"]
+    last = shown.locator("> p").last
+    assert ", *stars*, snake_case_name, <b>, end of a line\nand" in last.inner_text()
+    addresses = [each.get_attribute("href") for each in last.locator("a").all()]
+    assert addresses == [f"https://example.org/{path}" for path in ("page", "a.png", "a_(b)")]
+    assert last.locator("a").nth(1).inner_text() == "picture"
+    assert shown.locator("blockquote").inner_text() == "a quote that goes on"
+
+
 RUNS = "globalThis.hacked = true"
 HOSTILE = (
     f"<script>{RUNS}</script>",
@@ -78,7 +134,7 @@ HOSTILE = (
     f"<scr\0ipt>{RUNS}</script>",
     f"{{{{constructor.{RUNS}}}}}",
 )
-ALLOWED = "A BLOCKQUOTE BUTTON CODE DIV EM H3 H4 H5 H6 HR LI OL P PRE S STRONG TABLE TBODY TD TH THEAD TR UL"
+ALLOWED = "A BLOCKQUOTE BR BUTTON CODE DIV EM H3 H4 H5 H6 HR LI OL P PRE S STRONG TABLE TBODY TD TH THEAD TR UL"
 FOUND = """[...document.querySelectorAll('.assistant .text *')].map(each => [
     each.tagName, each.tagName == 'A' ? each.href : '',
     ...each.getAttributeNames().filter(name => name.startsWith('on'))])"""
