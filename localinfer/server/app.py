@@ -49,6 +49,7 @@ from localinfer.server.startup import LoadingMiddleware, Startup
 
 RERANK_PATHS = ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
 POLL_SECONDS = 0.1
+CANCEL_SECONDS = 0.5  # that cancelled requests have to end when the server ends
 FIRST_REQUEST_MODULES = (
     "localinfer.generation.tool_calls.tool_choice", "localinfer.model.media_encoder",
     "localinfer.runtime.scheduling.scheduled_engine",
@@ -158,6 +159,8 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
             yield
         finally:
             sleeper.cancel()
+            if app.state.running:  # uvicorn has cancelled them, but their slots must still end what they do
+                await asyncio.wait(app.state.running, timeout=CANCEL_SECONDS)
             app.state.downloads.close()
             dispatcher.close()
 
@@ -185,6 +188,7 @@ def create_app(model_cache: ModelCache, settings: Settings, startup: Startup | N
         lifespan=lifespan,
     )
     app.state.dispatcher, app.state.metrics = dispatcher, observer
+    app.state.running = set()  # the tasks of requests
     app.state.startup, app.state.downloads = startup, downloads.Downloads(dispatcher.models.events)
     return app
 

@@ -1,7 +1,8 @@
-"""Middleware that reads the request body within limits and cancels a request whose client disconnects."""
+"""Middleware that reads the request body within limits, and cancels a request whose client disconnects or that is still
+running when the server ends.
+"""
 
 import asyncio
-from collections.abc import Awaitable
 
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
@@ -9,6 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from localinfer.server.error_responses import error_response
 from localinfer.server.http.api_errors import APIError
 from localinfer.server.http.middleware import Middleware
+from localinfer.server.http.streaming import SHUTDOWN, SHUTDOWN_ERROR
 from localinfer.server.prompt_history import client_name
 
 
@@ -31,7 +33,29 @@ class RequestBodyMiddleware(Middleware):
         except APIError as error:
             await reject(error, scope, receive, send)
         else:
-            await run_until_disconnect(self.app(scope, replay(body), send), receive)
+            await self.run(body, scope, receive, send)
+
+    async def run(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the endpoint. If it is cancelled because the server ends, the response is an error (503)."""
+        has_started = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        work = asyncio.ensure_future(self.app(scope, replay(body), send_noting))
+        running, this_task = scope["app"].state.running, asyncio.current_task()
+        running.add(this_task)
+        try:
+            await run_until_disconnect(work, receive)
+        except asyncio.CancelledError:  # of this task, by uvicorn
+            scope[SHUTDOWN] = True
+            await cancel(work)
+            if not has_started:
+                await error_response(scope, SHUTDOWN_ERROR)(scope, receive, send)
+        finally:
+            running.discard(this_task)
 
     async def read(self, receive: Receive) -> bytes:
         """Return the request body. Raises ClientDisconnected, or APIError (413) if it exceeds `body_limit`."""
@@ -67,19 +91,22 @@ def replay(body: bytes) -> Receive:
     return receive
 
 
-async def run_until_disconnect(work: Awaitable[None], receive: Receive) -> None:
-    """Run `work`, and cancel it if the client disconnects. Waits until `work` has ended in either case."""
-    work_task = asyncio.ensure_future(work)
+async def run_until_disconnect(work: asyncio.Future[None], receive: Receive) -> None:
+    """Wait until `work` has ended. If the client disconnects before, cancel it."""
     disconnect_task = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
-        await asyncio.wait([work_task, disconnect_task], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([work, disconnect_task], return_when=asyncio.FIRST_COMPLETED)
     finally:
         disconnect_task.cancel()
-        if not work_task.done():
-            work_task.cancel()
-        await asyncio.wait([work_task])
-    if not work_task.cancelled():
-        work_task.result()
+    await cancel(work)
+    if not work.cancelled():
+        work.result()
+
+
+async def cancel(work: asyncio.Future[None]) -> None:
+    """Cancel work that has not ended, and wait until it has."""
+    work.cancel()
+    await asyncio.wait([work])
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

@@ -12,6 +12,8 @@ from localinfer.server.http.api_errors import APIError, to_api_error
 from localinfer.server.http.json_output import EncodedEvent, Event, dump_json
 
 PING_INTERVAL = 30.0  # seconds, as in llama.cpp's server
+SHUTDOWN = "localinfer.shutdown"  # true in the scope of a request that is cancelled because the server ends
+SHUTDOWN_ERROR = APIError(503, "the server is shutting down")
 
 
 def encode_event(value: object) -> bytes:
@@ -106,7 +108,7 @@ class EventStreamResponse(Response):
         self.first, self.values, self.format, self.ping_interval = first, values, format, ping_interval
         self._is_silent = True  # nothing was sent since the last look
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         end = self.format.end_marker
         async with aclosing(self.values), self._pings(send):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -116,6 +118,10 @@ class EventStreamResponse(Response):
                     await self._send(value, send)
             except Exception as error:  # the status line is already sent
                 end = self.format.write(self.format.format_error(to_api_error(error)))
+            except asyncio.CancelledError:
+                if SHUTDOWN not in scope:  # the client has disconnected
+                    raise
+                end = self.format.write(self.format.format_error(SHUTDOWN_ERROR))
             await send(body_message(end, more_body=False))
 
     async def _send(self, value: EncodedEvent, send: Send) -> None:

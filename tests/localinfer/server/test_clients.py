@@ -6,15 +6,20 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from server_process import ServerProcess, parse_events, wait_until
 from tiny import tiny_llama
 
+from localinfer.server.anthropic.errors import error_body, error_status
+from localinfer.server.http.streaming import SHUTDOWN_ERROR
+
 TEXT = "/v1/completions"
 ENDLESS = {"prompt": "Hello", "max_tokens": 16000, "ignore_eos": True, "stream": True}
 SHORT = {"prompt": "Hello", "max_tokens": 4}
+CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "stream": True}
 
 
 def is_idle(server: ServerProcess) -> bool:
@@ -99,6 +104,24 @@ def test_first_signal_lets_responses_finish(tiny: Path, number: int) -> None:
         assert last["timings"]["predicted_n"] == 200
         assert server.process.wait(10) == 0
     assert [line for line in server.lines if "error" in line.lower()] == []
+
+
+def test_signal_ends_long_responses_with_an_error(tiny: Path) -> None:
+    """Also those of requests that wait for a slot. The log has no line about it."""
+    with ServerProcess(tiny, "--parallel", "1") as server, ThreadPoolExecutor(3) as clients:
+        stream = server.open(TEXT, ENDLESS)
+        stream.readline()
+        waiting = [clients.submit(server.post, path, body) for path, body in (
+            (TEXT, ENDLESS | {"stream": False}), ("/v1/messages", CHAT), ("/api/chat", CHAT))]  # fmt: skip
+        assert wait_until(lambda: server.get("/slots").body[0]["waiting"] == 3, 5)
+        server.process.send_signal(signal.SIGTERM)
+        assert list(parse_events(stream))[-1]["error"]["message"] == SHUTDOWN_ERROR.message
+        answers = [each.result() for each in waiting]
+        assert server.process.wait(10) == 0
+    assert [answer.status for answer in answers] == [503, error_status(SHUTDOWN_ERROR), 503]
+    errors = [SHUTDOWN_ERROR.error, error_body(SHUTDOWN_ERROR)["error"], SHUTDOWN_ERROR.message]
+    assert [answer.body["error"] for answer in answers] == errors
+    assert [line for line in server.lines if "listening" not in line] == []
 
 
 def test_second_signal_aborts_responses(tiny: Path) -> None:
