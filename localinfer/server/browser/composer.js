@@ -4,7 +4,7 @@ import { readAttachment } from "./attachments.js";
 import { at, button, chooseFiles, element, notify } from "./dom.js";
 import { generate } from "./generation.js";
 import { editLast, sends } from "./message_actions.js";
-import { picture } from "./message_list.js";
+import { picture, scrollToEnd } from "./message_list.js";
 import { fits } from "./prompt.js";
 import { isBusy, state } from "./state.js";
 import { add, path } from "./tree.js";
@@ -44,6 +44,7 @@ function submit(event) {
   grow();
   notify("");
   generate();
+  scrollToEnd();
 }
 
 const messageWith = (content, files) => ({ role: "user", content, ...(files.length ? { attachments: files } : {}) });

@@ -5,9 +5,10 @@ import { messages, options, results } from "./prompt.js";
 import * as server from "./server.js";
 import { announceChange, isBusy, model, save, state } from "./state.js";
 import * as tools from "./tools.js";
-import { add, path } from "./tree.js";
+import { add, path, select } from "./tree.js";
 
 const DECLINED = { content: "The user declined this call.", failed: true, note: "declined" }; // the result of a call
+const INCOMPLETE = "incomplete"; // the note of a response while it is generated, and afterwards if the page was closed meanwhile
 const SAVE_INTERVAL = 2000; // milliseconds between saves of an answer that is being generated
 
 /** Generate the assistant's next message after the last one shown. With `continues`, continue the last one. */
@@ -24,7 +25,8 @@ export async function generate(continues = false) {
     } while (await runCalls(mine, node, controller.signal));
     announce("The response is complete.");
   } catch (error) {
-    if (controller.signal.aborted) node.note = "stopped"; else node.problem = error.message;
+    node.note = controller.signal.aborted ? "stopped" : "";
+    if (!controller.signal.aborted) node.problem = error.message;
     announce(node.problem || "Stopped.");
   }
   await finish(mine);
@@ -43,13 +45,15 @@ export async function resume() {
 
 async function finish(conversation) {
   state.controller = state.progress = state.speed = null;
+  if (conversation.leaf) select(conversation, conversation.nodes[conversation.leaf]); // another tab may have gone on from there
   announceChange("conversation");
   await save(conversation);
 }
 
 /** Append the model's response to a message. */
 async function respond(conversation, node, continues, signal) {
-  node.problem = node.note = "";
+  node.problem = "";
+  node.note = INCOMPLETE;
   save(conversation);
   state.progress = state.speed = null;
   announceChange("conversation");
@@ -62,6 +66,7 @@ async function respond(conversation, node, continues, signal) {
     announceChange("message", node);
     if (Date.now() - saved > SAVE_INTERVAL) { saved = Date.now(); save(conversation); }
   }
+  if (node.note === INCOMPLETE) node.note = ""; // it came without timings
 }
 
 /** Wait for a promise, at most until the signal aborts. */
@@ -79,7 +84,7 @@ function addChunk(chunk, node) {
   if (!chunk.prompt_progress) state.speed = chunk.timings;
   if (!choice?.finish_reason) return;
   const { predicted_n, predicted_per_second, prompt_n, cache_n } = chunk.timings;
-  const note = `${predicted_n} tokens, ${predicted_per_second.toFixed(1)} tokens/s`;
+  const note = predicted_n ? `${predicted_n} tokens, ${predicted_per_second.toFixed(1)} tokens/s` : "the model wrote nothing";
   node.note = choice.finish_reason === "length" ? `${note}, length limit reached` : note;
   node.used = (prompt_n ?? 0) + (cache_n ?? 0) + predicted_n; // tokens of context
 }

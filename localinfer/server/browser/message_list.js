@@ -30,7 +30,13 @@ function keepAtEnd(draw) {
   const main = document.querySelector("main");
   const atEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 60;
   draw();
-  if (atEnd) main.scrollTop = main.scrollHeight;
+  if (atEnd) scrollToEnd();
+}
+
+/** Scroll to the last message. */
+export function scrollToEnd() {
+  const main = document.querySelector("main");
+  main.scrollTop = main.scrollHeight;
 }
 
 export const itemOf = node => at("messages").querySelector(`[data-id="${node.id}"]`);
@@ -85,11 +91,11 @@ function fill(item, node) {
   const isThinking = isBusy() && !node.content && node.id === state.conversation.leaf;
   reasoning.firstChild.textContent = isThinking ? "Reasoning …" : "Reasoning";
   show(text, node.content);
-  fillProgress(item.querySelector(".progress"));
+  fillProgress(item.querySelector(".progress"), node);
 }
 
-/** Show how much of the prompt is read, or how fast the answer is. */
-function fillProgress(line) {
+/** Show that the model has not begun, how much of the prompt is read, or how fast the answer is. */
+function fillProgress(line, node) {
   if (!line) return;
   const { progress, speed } = state;
   if (progress && progress.processed < progress.total) {
@@ -101,7 +107,7 @@ function fillProgress(line) {
     line.lastChild.textContent = `Reading the prompt: ${number(progress.processed)} of ${number(progress.total)} tokens`;
   } else if (speed?.predicted_n > 1) {
     line.textContent = `${number(speed.predicted_n)} tokens, ${speed.predicted_per_second.toFixed(1)} tokens/s`;
-  } else line.textContent = "";
+  } else line.textContent = node.content || node.reasoning ? "" : "Waiting for the first token …";
 }
 
 const number = value => value.toLocaleString("en-US");

@@ -3,11 +3,13 @@
 import { settings } from "./preferences.js";
 
 const RETRY_MS = 1000;
+const UNREACHABLE = "The server cannot be reached. Is it still running?";
+const BROKEN_OFF = "The connection to the server was lost before the response was complete.";
 
 /** The models of the server, as objects with an `id`. Waits while the server loads its model. */
 export async function models(onLoading) {
   for (;;) {
-    const answer = await fetch("/v1/models", { headers: headers() });
+    const answer = await request("/v1/models");
     if (answer.ok) return (await answer.json()).data;
     if (answer.status !== 503) throw new Error(await reason(answer));
     onLoading();
@@ -17,31 +19,45 @@ export async function models(onLoading) {
 
 /** The properties of a model, such as its context length and what it can see. This loads the model. */
 export async function properties(model) {
-  const answer = await fetch(`/props?model=${encodeURIComponent(model)}`, { headers: headers() });
+  const answer = await request(`/props?model=${encodeURIComponent(model)}`);
   if (!answer.ok) throw new Error(await reason(answer));
   return answer.json();
 }
 
 /** The origins that this page may connect to, besides its own. */
 export async function allowedOrigins() {
-  const policy = (await fetch("/", { method: "HEAD" })).headers.get("content-security-policy") ?? "";
+  const policy = (await request("/", { method: "HEAD" })).headers.get("content-security-policy") ?? "";
   const sources = policy.split("; ").find(each => each.startsWith("connect-src ")) ?? "";
   return sources.split(" ").slice(2);
 }
 
 /** Stream the chunks of a chat completion. */
 export async function* chunks(question, signal) {
-  const answer = await fetch("/v1/chat/completions", {
-    method: "POST", headers: headers(), signal,
+  const answer = await request("/v1/chat/completions", {
+    method: "POST", signal,
     body: JSON.stringify({ ...question, stream: true, return_progress: true, timings_per_token: true }),
   });
   if (!answer.ok) throw new Error(await reason(answer));
-  for await (const data of eventData(answer.body)) {
-    if (data === "[DONE]") continue;
+  let isComplete = false;
+  for await (const data of connected(eventData(answer.body), signal)) {
+    if (data === "[DONE]") { isComplete = true; continue; }
     const chunk = JSON.parse(data);
     if (chunk.error) throw new Error(chunk.error.message);
     yield chunk;
   }
+  if (!isComplete) throw new Error(BROKEN_OFF);
+}
+
+/** Send a request. A server that cannot be reached is reported in plain words; an abort stays what it is. */
+async function request(address, options = {}) {
+  try { return await fetch(address, { ...options, headers: headers() }); } catch (error) {
+    throw options.signal?.aborted ? error : new Error(UNREACHABLE, { cause: error });
+  }
+}
+
+/** The same events; a lost connection is reported in plain words. */
+async function* connected(events, signal) {
+  try { yield* events; } catch (error) { throw signal.aborted ? error : new Error(BROKEN_OFF, { cause: error }); }
 }
 
 /** The data of each server-sent event. */

@@ -1,6 +1,7 @@
 """The web UI in a headless browser: a chat with the model."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from server_process import ServerProcess
@@ -83,6 +84,43 @@ def test_error_is_shown(page: Any) -> None:
     page.route(CHAT, lambda route: route.fulfill(status=200, body=f"data: {body}\n\n"))
     ask(page, "Hello")
     assert page.inner_text("[role=alert]") == "the server is busy"
+
+
+def test_server_that_ends(page: Any, tiny: Path) -> None:
+    """The page says so in plain words, and goes on with the next server at the same address."""
+    page.expected_errors = ("Failed to load resource",)
+    with ServerProcess(tiny) as server:
+        page.route(CHAT, lambda route: route.continue_(url=f"{server.url}/v1/chat/completions"))
+        page.fill("#question", "Write")
+        page.press("#question", "Enter")
+        page.wait_for_selector(".assistant .text > *")
+        server.process.kill()
+        page.wait_for_selector("#send:visible")
+    assert page.inner_text("[role=alert]").startswith("The connection to the server was lost")
+    page.unroute(CHAT)
+    page.route(CHAT, lambda route: route.abort())
+    ask(page, "Still there?")
+    assert page.inner_text("[role=alert] >> nth=1").startswith("The server cannot be reached.")
+    answer_with(page, "Yes.")
+    page.click("[title='Regenerate this response'] >> nth=-1")
+    page.wait_for_selector("#send:visible")
+    assert texts(page)[-1] == "Yes."
+
+
+def test_response_without_its_end(page: Any) -> None:
+    body = 'data: {"choices": [{"delta": {"content": "Half"}}]}\n\n'
+    page.route(CHAT, lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    ask(page, "Hello")
+    assert texts(page)[-1] == "Half"
+    assert "was lost" in page.inner_text("[role=alert]")
+
+
+def test_own_message_is_scrolled_into_view(page: Any) -> None:
+    answer_with(page, "Line.\n\n" * 100)
+    ask(page, "First")
+    page.evaluate("document.querySelector('main').scrollTop = 0")
+    ask(page, "Second")
+    assert page.evaluate("(m => m.scrollHeight - m.scrollTop - m.clientHeight < 2)(document.querySelector('main'))")
 
 
 def test_keyboard_and_screen_reader(page: Any) -> None:

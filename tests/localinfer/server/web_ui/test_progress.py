@@ -14,8 +14,9 @@ STREAM = """(() => {
         window.sent = JSON.parse(options.body);
         const encoder = new TextEncoder();
         const body = new ReadableStream({ start(controller) {
-            window.push = chunk => controller.enqueue(encoder.encode(`data: ${JSON.stringify(chunk)}\\n\\n`));
-            window.finish = () => controller.close();
+            const send = text => controller.enqueue(encoder.encode(`data: ${text}\\n\\n`));
+            window.push = chunk => send(JSON.stringify(chunk));
+            window.finish = () => { send('[DONE]'); controller.close(); };
         } });
         return Promise.resolve(new Response(body));
     };
@@ -40,7 +41,7 @@ def test_prompt_progress_and_speed(page: Any) -> None:
     page.evaluate(STREAM)
     page.fill("#question", "Hello")
     page.press("#question", "Enter")
-    page.wait_for_selector(".writing")
+    page.wait_for_selector(".writing >> text=Waiting for the first token")
     assert page.evaluate("[sent.return_progress, sent.timings_per_token]") == [True, True]
     progress = {"total": 2000, "cache": 0, "processed": 500, "time_ms": 100}
     push(page, chunk({}, prompt_progress=progress, timings=timings(500, 0)))
@@ -70,7 +71,7 @@ def test_context_of_a_real_answer(page: Any) -> None:
 
 @pytest.mark.parametrize(("used", "is_near_end"), [(10_000, False), (14_000, True)])
 def test_warning_near_the_end_of_the_context(page: Any, used: int, is_near_end: bool) -> None:
-    body = f"data: {json.dumps(chunk({}, finish_reason='stop', timings=timings(used - 1, 1)))}\n\n"
+    body = f"data: {json.dumps(chunk({}, finish_reason='stop', timings=timings(used - 1, 1)))}\n\ndata: [DONE]\n\n"
     page.route(CHAT, lambda route: route.fulfill(content_type="text/event-stream", body=body))
     ask(page, "Hello")
     page.wait_for_selector("#context:visible")
