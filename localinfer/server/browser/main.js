@@ -11,6 +11,7 @@ import { wireSettings } from "./settings_dialog.js";
 import { wireShortcuts } from "./shortcuts.js";
 import { showList, wireSidebar } from "./sidebar.js";
 import { isBusy, onChange, save, state } from "./state.js";
+import { merged } from "./tree.js";
 
 const THEME = "localinfer.theme", THEMES = ["system", "light", "dark"];
 
@@ -41,10 +42,13 @@ function showConversation() {
   if (!isBusy()) showContext();
 }
 
-/** Another tab has changed a conversation: show it, unless this tab is changing it. */
+/** Another tab has changed a conversation: show it, and keep what this tab is changing. */
 function onOtherTab(id) {
-  const changed = database.get(id);
-  if (id === state.conversation.id && changed && !isBusy()) { state.conversation = changed; showAll(); }
+  const changed = database.get(id), isChanging = isBusy() || at("messages").querySelector(".edit") !== null;
+  if (id === state.conversation.id && changed) {
+    state.conversation = merged(state.conversation, changed, isChanging);
+    if (!isChanging) showAll();
+  }
   showList();
 }
 

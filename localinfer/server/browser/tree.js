@@ -40,6 +40,20 @@ export function select(conversation, node) {
   for (let next = node; next; next = children(conversation, next.id).at(-1)) conversation.leaf = next.id;
 }
 
+/**
+ * A conversation with what another tab has made of it. Messages that only one of them has are kept if `mine` is being
+ * changed (by a response or an edit); its last message is the one that is changed. Otherwise, what the other tab shows is
+ * shown, with the messages after it that are shown here.
+ */
+export function merged(mine, other, isChanging) {
+  if (isChanging) {
+    for (const node of Object.values(other.nodes)) if (node.id !== mine.leaf) mine.nodes[node.id] = node;
+    return mine;
+  }
+  if (path(other, mine.leaf).some(node => node.id === other.leaf)) other.leaf = mine.leaf;
+  return other;
+}
+
 /** Remove a message and all that follow it. Another version of it is shown instead, or else what precedes it. */
 export function remove(conversation, node) {
   const others = versions(conversation, node).filter(each => each !== node);

@@ -229,6 +229,35 @@ def test_two_tabs(page: Any, server: ServerProcess) -> None:
     other.wait_for_selector(TITLES, state="detached")
 
 
+def test_one_conversation_in_two_tabs(page: Any, server: ServerProcess) -> None:
+    """A response in one tab loses neither what another tab adds meanwhile, nor a message that is edited there."""
+    page.route(CHAT, endless)
+    set_fields(page, max_tokens=16000)
+    page.fill("#question", "Long")
+    page.press("#question", "Enter")
+    page.wait_for_selector(".assistant .text > *")
+    other = page.context.new_page()
+    other.goto(server.url)
+    other.wait_for_selector("#messages >> text=incomplete")
+    answer_with(other, "Short.")
+    ask(other, "Meanwhile")
+    assert texts(other)[2:] == ["Meanwhile", "Short."]
+    press(other, "Edit this message and resend")
+    other.fill(".edit", "Edited")
+    page.wait_for_timeout(2500)  # the response is saved
+    other.press(".edit", "Enter")
+    other.wait_for_selector("#send:visible")
+    assert texts(other)[2:] == ["Edited", "Short."]
+    page.wait_for_timeout(100)
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#send:visible")
+    for each in (page, other):
+        each.reload()
+        each.wait_for_selector("#messages >> text=2/2")
+        shown = texts(each)
+        assert (shown[0], shown[2:]) == ("Long", ["Edited", "Short."])
+
+
 def test_removed_conversation_does_not_come_back(page: Any) -> None:
     """Not even if its answer was still being generated."""
     page.route(CHAT, endless)
@@ -254,6 +283,7 @@ def test_answer_is_saved_while_it_is_generated(page: Any) -> None:
     page.wait_for_timeout(2500)
     page.reload()
     page.wait_for_selector(".assistant .text > *")
+    assert page.inner_text(".assistant .note") == "incomplete"
 
 
 def test_edit_and_continue_the_response(page: Any) -> None:
