@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from localinfer.generation.result import GenerationStream
     from localinfer.model import Model
 
-MAX_PROMPT_CHARS = 4 << 20  # messages have the limit of the chat template
+MAX_PROMPT_CHARS = 4 << 20  # also of all messages together
 Message = Mapping[str, object]
 Options = Mapping[str, Any]  # fields of `localinfer.options.Options`, already validated
 
@@ -68,6 +68,7 @@ class ChatPrompt:
     access: MediaAccess = INLINE_ONLY
 
     def begin(self, model: "Model", options: Options) -> "GenerationStream":
+        require_size(self.messages)
         return model.stream_chat(
             self.messages, template_kwargs=self.template_kwargs,
             continue_final_message=self.continue_final_message, add_generation_prompt=self.add_generation_prompt,
@@ -77,7 +78,18 @@ class ChatPrompt:
         """Return the prompt that `begin` evaluates. With `counts_media`, its images and sounds are not encoded, and its
         ids there are zeros.
         """
+        require_size(self.messages)
         return model.render(
             self.messages, tools=self.tools.tools, template_kwargs=self.template_kwargs,
             continue_final_message=self.continue_final_message, add_generation_prompt=self.add_generation_prompt,
             media_access=self.access, counts_media=counts_media, **options)  # fmt: skip
+
+
+def require_size(messages: Sequence[Message]) -> None:
+    """Raise UsageError if the texts of the messages are longer than a prompt may be; chat templates fail with them."""
+    contents = [message.get("content") for message in messages]
+    parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, Mapping)]
+    texts = [*contents, *(part.get("text") for part in parts)]
+    n_chars = sum(len(text) for text in texts if isinstance(text, str))
+    if n_chars > MAX_PROMPT_CHARS:
+        raise UsageError(f"messages: {n_chars} characters (limit {MAX_PROMPT_CHARS})")

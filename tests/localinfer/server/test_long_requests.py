@@ -55,6 +55,15 @@ def test_other_requests_go_on(server: ServerProcess, name: str) -> None:
     assert wait_until(lambda: is_idle(server), 30)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/apply-template"])
+def test_messages_that_are_too_long(server: ServerProcess, path: str) -> None:
+    content = [{"type": "text", "text": TEXT[: 1 << 20]}, {"type": "text", "text": TEXT[1 << 20 :]}]
+    messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "x"}]
+    refused = server.post(path, {"messages": messages})
+    assert refused.status == 400
+    assert refused.body["error"]["message"] == "messages: 4200001 characters (limit 4194304)"
+
+
 @pytest.mark.parametrize("name", ["text", "messages", "template"])
 def test_work_ends_when_the_client_leaves(server: ServerProcess, name: str) -> None:
     connection = send(server, name)
