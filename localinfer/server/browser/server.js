@@ -50,7 +50,8 @@ export async function* chunks(question, signal) {
 
 /** Send a request. A server that cannot be reached is reported in plain words; an abort stays what it is. */
 async function request(address, options = {}) {
-  try { return await fetch(address, { ...options, headers: headers() }); } catch (error) {
+  const complete = { ...options, headers: headers() };
+  try { return await fetch(address, complete); } catch (error) {
     throw options.signal?.aborted ? error : new Error(UNREACHABLE, { cause: error });
   }
 }
@@ -76,7 +77,10 @@ export async function* eventData(body) {
   }
 }
 
-const headers = () => ({ "Content-Type": "application/json", ...(settings.key ? { Authorization: `Bearer ${settings.key}` } : {}) });
+function headers() {
+  if (/[^\x20-\x7e]/.test(settings.key ?? "")) throw new Error("The API key in the settings has characters that keys cannot have.");
+  return { "Content-Type": "application/json", ...(settings.key ? { Authorization: `Bearer ${settings.key}` } : {}) };
+}
 
 async function reason(answer) {
   try { return (await answer.json()).error.message; } catch { return `the server answers with status ${answer.status}`; }

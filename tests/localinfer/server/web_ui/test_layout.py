@@ -69,6 +69,16 @@ def test_nothing_is_cut_on_a_phone(phone: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+def test_words_in_tables_are_not_broken(page: Any) -> None:
+    """A cell with one word is one line high, however long the others are."""
+    row = "| " + "a description of many words " * 10 + "| Complexity | Complexity |"
+    answer_with(page, f"{row}\n|---|---|---|\n{row}\n\nA line.")
+    ask(page, "Compare")
+    height = """each => { const range = document.createRange(); range.selectNodeContents(each);
+        return range.getBoundingClientRect().height; }"""
+    assert page.locator("td").nth(1).evaluate(height) <= page.locator(".text > p").last.evaluate(height)
+
+
 def test_dialogs_and_lists_have_names(page: Any) -> None:
     snapshot = page.locator("body").aria_snapshot()
     for each in ('navigation "Conversations"', 'list "Messages"', 'textbox "Message"', 'combobox "Model"',

@@ -150,3 +150,9 @@ def test_settings_survive_a_reload(page: Any) -> None:
     page.reload()
     page.click("#open-settings")
     assert (page.input_value("[name=system]"), page.input_value("[name=top_k]")) == ("Be brief", "3")
+
+
+def test_key_that_cannot_be_sent(page: Any) -> None:
+    set_fields(page, key="schlüssel ✓")
+    ask(page, "Hello")
+    assert page.inner_text("#messages [role=alert]").startswith("The API key in the settings has characters")
