@@ -50,7 +50,8 @@ def merge_command(
     for type, count in sorted(merged.requantized.items()):
         screen.warn(f"{count} matrices of {type} are quantized again, which adds an error of its own")
     size = screen.mib(merged.path.stat().st_size)
-    screen.note(f"{screen.one_line(str(merged.path))}: {len(plain) + len(scaled)} adapters merged, {size}")
+    count = len(plain) + len(scaled)
+    screen.note(f"{screen.one_line(out)}: {count} {'adapter' if count == 1 else 'adapters'} merged, {size}")
 
 
 def parse_scaled(text: str) -> tuple[str, float]:
