@@ -60,7 +60,6 @@ def chat_command(
       localinfer "Why is the sky blue?"
       localinfer chat --continue "And at sunset?"
       localinfer chat path/to/model.gguf -c 4096 --temp 0.7 -sys "You answer in one sentence."
-      localinfer chat --continue
       localinfer chat qwen.gguf --tools tools.json --tool-exec ./tool.py
       localinfer chat qwen.gguf --mcp servers.json
       localinfer chat smollm2 "Why is the sky blue?" > answer.txt
@@ -87,7 +86,7 @@ def chat_command(
 
         resumed = session_state.begin_session(resumed, name, session, interactive=interactive)
         wait_for_servers(toolbox)
-        transcript = Transcript(log) if log is not None else None  # an old file stays if the model cannot be opened
+        transcript = Transcript(log) if log is not None else None
         chat = Chat(opened, output, transcript=transcript, session=resumed, tools=toolbox)
         if "system_prompt" in options:
             chat.conversation.settings.pop("system_prompt", None)  # it precedes the one of the session
