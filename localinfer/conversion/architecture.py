@@ -120,6 +120,7 @@ class Architecture:
     adapted_keys: Callable[[JsonObject], dict[str, Any]] = no_adapted_keys  # values of keys that have another form
     float_keys: Mapping[str, str] = field(default_factory=dict)  # floats -> GGUF's keys
     folded_multipliers: tuple[str, ...] = ()  # multipliers that `read_hparams` folds into the weights
+    written_keys: tuple[str, ...] = ()  # keys that `metadata` writes, which others do not support
     bool_keys: Mapping[str, str] = field(default_factory=dict)  # bools -> GGUF's keys
     int_keys: Mapping[str, str] = field(default_factory=dict)  # integers, which may be 0 -> GGUF's keys
     read_hparams: Callable[[JsonObject, HParams], HParams] = keep_hparams  # adds what only this architecture has

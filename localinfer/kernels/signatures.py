@@ -112,6 +112,10 @@ CONVOLVE = KernelSignature.parse(
     "localinfer.kernels.recurrent.convolution:convolve", "tokens x weight bias width dilation n segments tail:out y:out"
 )
 
+CONVOLVE_GROUPS = KernelSignature.parse(
+    "localinfer.kernels.grouped_convolution:convolve_groups", "tokens x base dynamic side taps size n y:out"
+)
+
 COMPRESS = KernelSignature.parse(
     "localinfer.kernels.recurrent.compression:compress",
     "tokens values scores ape positions run parts n segments values_tail:out scores_tail:out y:out",

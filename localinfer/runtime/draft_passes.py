@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.recording.draft_head import DraftHead
+from localinfer.graph.recording.draft_head import DraftHead, Selector
 from localinfer.runtime.batch import DraftBlockOutput, Logits
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats, float_rows
 
@@ -42,7 +42,7 @@ def run_draft_token(
     graph: CompiledGraph, block: DraftBlockOutput, row: int, previous: int
 ) -> tuple[Logits, float | None]:
     """Return the logits of a draft token of a block, (n_vocab,), which the token before it changes if there is a Markov
-    head, and the probability that it is accepted, by the confidence head: None without one."""
+    head or a selector, and the probability that it is accepted, by the confidence head: None without one."""
     head, logits, confidence = graph.model_graph.draft_block, block.logits[row], None
     assert head
     if markov := head.markov:
@@ -53,7 +53,27 @@ def run_draft_token(
         logits = logits + float_rows(markov.bias, 1)[0]
         if markov.confidence:
             confidence = sigmoid(float(float_rows(markov.confidence, 1)[0, 0]))
-    return of_all_tokens(logits[None], head.token_ids, graph.n_vocab)[0], confidence
+    logits = of_all_tokens(logits[None], head.token_ids, graph.n_vocab)[0]
+    if head.selector:
+        logits = select_candidates(graph, head.selector, logits, block.states[row], previous)
+    return logits, confidence
+
+
+def select_candidates(
+    graph: CompiledGraph, selector: Selector, logits: Logits, projection: Floats, previous: int
+) -> Logits:
+    """Return the logits of a draft token, (n_vocab,), as a selector changes them: -inf for all but the most probable
+    tokens. `projection` is that of the token's state."""
+    candidates = np.argpartition(logits, -selector.n_candidates)[-selector.n_candidates :]
+    selector.row.set(1)
+    selector.rows.set(selector.n_candidates)
+    selector.previous.view(np.int32)[0] = previous
+    selector.candidates.view(np.int32)[:] = candidates
+    graph.run(selector.start_op, len(graph.graph.ops), 1)
+    weights = float_rows(selector.predecessor, 1)[0] * projection
+    selected = np.full_like(logits, -np.inf)
+    selected[candidates] = logits[candidates] + float_rows(selector.successors, selector.n_candidates) @ weights
+    return selected
 
 
 def of_all_tokens(logits: Logits, token_ids: NDArray[np.int64] | None, n_vocab: int) -> Logits:

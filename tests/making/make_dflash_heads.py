@@ -46,6 +46,19 @@ HEADS: dict[str, tuple[str, list[int], dict[str, Any]]] = {  # the model, positi
             "dflash_config": {"mask_token_id": 3, "target_layer_ids": [0]},
         },
     ),
+    "dflash2": (
+        "qwen35", [40],
+        {
+            "architectures": ["DFlash2DraftModel"], "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 128, "use_sliding_window": True,
+            "sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"], "is_causal": False,
+            "dflash_config": {
+                "block_size": 4, "mask_token_id": 9, "target_layer_ids": [0, 2], "conv_kernel_size": 3,
+                "conv_group_size": 16, "selector_rank": 32, "selector_top_k": 8, "output_multiplier": 0.5,
+                "final_logit_softcapping": 3.0,
+            },
+        },
+    ),
     "dspark": (
         "qwen3", [6, 41],
         {
@@ -110,9 +123,11 @@ def make(name: str, target: str, positions: list[int], values: dict[str, Any]) -
         features = torch.cat([captured[layer + 1] for layer in own["target_layer_ids"]], 1).double()
         blocks, confidences = [], []
         for at in positions:
-            block = torch.tensor([int(ids[at]), *[own["mask_token_id"]] * (values["block_size"] - 1)])
+            block = torch.tensor(separate_heads.block_input(name, int(ids[at])))
             states = head(model.get_input_embeddings()(block), features[:at])[config.first_row :]
-            logits, confidence = output(states), torch.zeros(0)
+            logits, confidence = scaled(output(states), own), torch.zeros(0)
+            if "selector_rank" in own:
+                logits = head.candidate_selector(states, logits, int(ids[at]))
             if config.markov_rank:
                 tokens = separate_heads.draft_tokens(name).tolist()
                 logits, confidence = head.chain(states, logits, int(ids[at]), tokens)
@@ -122,7 +137,15 @@ def make(name: str, target: str, positions: list[int], values: dict[str, Any]) -
         separate_heads.DATA / f"{name}.npz", positions=positions, logits=np.stack(blocks),
         confidences=np.stack(confidences),
     )  # fmt: skip
-    print(f"{name:20} standard deviation of logits {np.stack(blocks).std():.2f}, confidences {np.stack(confidences)}")
+    found = np.stack(blocks)
+    deviation = found[np.isfinite(found)].std()
+    print(f"{name:20} standard deviation of logits {deviation:.2f}, confidences {np.stack(confidences)}")
+
+
+def scaled(logits: torch.Tensor, own: dict[str, Any]) -> torch.Tensor:
+    """Return logits as a model scales and caps them."""
+    logits, cap = logits * own.get("output_multiplier", 1.0), own.get("final_logit_softcapping")
+    return cap * torch.tanh(logits / cap) if cap else logits
 
 
 def config_of(name: str, values: dict[str, Any]) -> Any:

@@ -70,8 +70,8 @@ def expected_blocks(name: str) -> ExpectedBlocks:
 def block_input(name: str, id: int) -> list[int]:
     """Return the tokens of a block after the token `id`: it, and mask tokens."""
     config = read_description(name)["config"]
-    mask = config.get("dflash_config", config)["mask_token_id"]
-    return [id, *[mask] * (config["block_size"] - 1)]
+    own = {**config, **config.get("dflash_config", {})}
+    return [id, *[own["mask_token_id"]] * (own["block_size"] - 1)]
 
 
 def draft_tokens(name: str) -> NDArray[np.int64]:

@@ -67,6 +67,50 @@ class Attention(nn.Module):
         return x * angles.cos() + rotate_half(x) * angles.sin()
 
 
+class Convolution(nn.Module):
+    """The convolution over the tokens of a block before and after a branch of DFlash 2."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        n, own = config.hidden_size, config.dflash_config
+        self.taps, self.groups = own["conv_kernel_size"], n // own["conv_group_size"]
+        self.base_kernel = nn.Parameter(torch.zeros(2, self.taps, n))
+        self.kernel_projection = nn.Linear(n, 2 * self.taps * self.groups, bias=False)
+
+    def filters(self, x: Tensor) -> Tensor:
+        """Return the two filters of each token, (tokens, 2, taps, n)."""
+        dynamic = self.kernel_projection(x).unflatten(1, (2, self.taps, self.groups))
+        return self.base_kernel + dynamic.repeat_interleave(x.shape[1] // self.groups, 3)
+
+    def forward(self, x: Tensor, filters: Tensor) -> Tensor:
+        padded = torch.cat([torch.zeros(self.taps - 1, x.shape[1], dtype=x.dtype), x])
+        shifted = [padded[self.taps - 1 - tap :][: len(x)] for tap in range(self.taps)]
+        return (filters * torch.stack(shifted, 1)).sum(1)
+
+
+class Selector(nn.Module):
+    """Chooses one of the most probable tokens, given the token before it."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        rank, self.count = config.dflash_config["selector_rank"], config.dflash_config["selector_top_k"]
+        self.predecessor_codebook = nn.Parameter(torch.zeros(config.vocab_size, rank))
+        self.successor_codebook = nn.Parameter(torch.zeros(config.vocab_size, rank))
+        self.hidden_projection = nn.Linear(config.hidden_size, rank, bias=False)
+
+    def forward(self, states: Tensor, logits: Tensor, id: int) -> Tensor:
+        """Return the scores of draft tokens, of which each follows the best one before it, the first one the token
+        `id`: -inf for other tokens than the candidates."""
+        rows = []
+        for gate, row in zip(self.hidden_projection(states), logits, strict=True):
+            best = row.topk(self.count).indices
+            scores = torch.full_like(row, -torch.inf)
+            scores[best] = row[best] + self.successor_codebook[best] @ (self.predecessor_codebook[id] * gate)
+            rows.append(scores)
+            id = int(scores.argmax())
+        return torch.stack(rows)
+
+
 class Layer(nn.Module):
     def __init__(self, config: Any, window: int) -> None:
         super().__init__()
@@ -77,6 +121,22 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, states: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), states)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class ConvolvingLayer(Layer):
+    """A layer of DFlash 2."""
+
+    def __init__(self, config: Any, window: int) -> None:
+        super().__init__(config, window)
+        self.attention_conv, self.mlp_conv = Convolution(config), Convolution(config)
+
+    def forward(self, x: Tensor, states: Tensor) -> Tensor:
+        h = self.input_layernorm(x)
+        before, after = self.attention_conv.filters(h).unbind(1)
+        x = x + self.attention_conv(self.self_attn(self.attention_conv(h, before), states), after)
+        h = self.post_attention_layernorm(x)
+        before, after = self.mlp_conv.filters(h).unbind(1)
+        return x + self.mlp_conv(self.mlp(self.mlp_conv(h, before)), after)
 
 
 class Gemma4Layer(Layer):
@@ -119,10 +179,13 @@ class Head(nn.Module):
         n, eps = config.hidden_size, config.rms_norm_eps
         kinds = config.layer_types or ["full_attention"] * config.num_hidden_layers
         windows = [config.sliding_window if each == "sliding_attention" else 0 for each in kinds]
-        kind = Gemma4Layer if config.is_gemma4 else Layer
+        is_second = "selector_rank" in config.dflash_config
+        kind = Gemma4Layer if config.is_gemma4 else ConvolvingLayer if is_second else Layer
         self.layers = nn.ModuleList(kind(config, window) for window in windows)
         self.fc = nn.Linear(len(config.dflash_config["target_layer_ids"]) * n, n, bias=False)
         self.hidden_norm, self.norm = Norm(n, eps), Norm(n, eps)
+        if is_second:
+            self.candidate_selector = Selector(config)
         if config.markov_rank:
             self.markov_head = MarkovHead(config)
         if config.has_confidence:

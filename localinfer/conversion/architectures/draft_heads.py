@@ -11,7 +11,7 @@ from localinfer.conversion.architectures.common import (
     PRE_NORMS,
     SEPARATE_QKV,
 )
-from localinfer.conversion.draft_heads import dflash, dspark, eagle3
+from localinfer.conversion.draft_heads import dflash, dflash2, dspark, eagle3
 
 EAGLE3 = Architecture(
     name="eagle3",
@@ -60,7 +60,36 @@ DFLASH = Architecture(
     writes_window_flags=True,
     read_hparams=dflash.add_sizes,
     metadata=dflash.metadata,
+    written_keys=(dflash.LOGIT_CAP,),
     defaults={"use_sliding_window": False},
+)
+CONVOLUTIONS = ("attn_conv_base", "attn_conv_proj", "ffn_conv_base", "ffn_conv_proj")
+SELECTOR = ("selector_predecessor", "selector_successor", "selector_hidden")
+DFLASH2 = replace(
+    DFLASH,
+    layer_tensors=(*DFLASH.layer_tensors, *CONVOLUTIONS),
+    model_tensors=(*DFLASH.model_tensors, *SELECTOR),
+    shapes={
+        **DFLASH.shapes,
+        **dict.fromkeys(CONVOLUTIONS[::2], ("n_sides", "n_taps", "n_embd")),
+        **dict.fromkeys(CONVOLUTIONS[1::2], ("n_filters", "n_embd")),
+        **dict.fromkeys(SELECTOR[:2], ("n_vocab", "n_rank")),
+        SELECTOR[2]: ("n_rank", "n_embd"),
+    },
+    tensor_names={
+        **DFLASH.tensor_names,
+        "attention_conv.base_kernel": "attn_conv_base",
+        "attention_conv.kernel_projection": "attn_conv_proj",
+        "mlp_conv.base_kernel": "ffn_conv_base",
+        "mlp_conv.kernel_projection": "ffn_conv_proj",
+        "candidate_selector.predecessor_codebook": "selector_predecessor.weight",
+        "candidate_selector.successor_codebook": "selector_successor.weight",
+        "candidate_selector.hidden_projection.weight": "selector_hidden.weight",
+    },
+    no_weight_suffix=CONVOLUTIONS[::2],
+    f32_tensors=CONVOLUTIONS[::2],
+    read_hparams=dflash2.add_sizes,
+    metadata=dflash2.metadata,
 )
 DSPARK = replace(
     DFLASH,
@@ -91,7 +120,9 @@ DSPARK_GEMMA4 = replace(
     activations=("gelu_pytorch_tanh",),
     adapted_keys=dspark.gemma4_keys,
     metadata=dspark.gemma4_metadata,
-    required_values={"attention_k_eq_v": True, "attention_bias": False, "enable_moe_block": False},
+    required_values={
+        "attention_k_eq_v": True, "attention_bias": False, "enable_moe_block": False, dflash.LOGIT_CAP: None,
+    },
     defaults={
         **DSPARK.defaults,
         "hidden_act": "gelu_pytorch_tanh",
@@ -99,11 +130,21 @@ DSPARK_GEMMA4 = replace(
         "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
     },
 )
+MUSE_GLIMMER_ASSISTANT = replace(
+    DFLASH,
+    tensor_names={
+        **DFLASH.tensor_names,
+        "encoder.fc.weight": "fc.weight",
+        "encoder.output_norm_enc.weight": "enc.output_norm.weight",
+    },
+    defaults={"use_sliding_window": True},
+)
 QWEN3_DSPARK_CLASSES = (
     "Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel",
 )  # fmt: skip
 BY_CLASS = {
     "Gemma4DSparkModel": DSPARK_GEMMA4,
-    "DFlashDraftModel": dflash.with_rope(DFLASH),
+    "MuseGlimmerAssistantModel": MUSE_GLIMMER_ASSISTANT,
+    **dict.fromkeys(("DFlashDraftModel", "DFlash2DraftModel"), dflash.with_rope(DFLASH, DFLASH2)),
     **dict.fromkeys(QWEN3_DSPARK_CLASSES, dflash.with_rope(DSPARK)),
 }

@@ -25,21 +25,23 @@ OWN, LAYERS, BLOCK, MASK, SCALE = (
     "dflash_config", "target_layer_ids", "block_size", "mask_token_id", "input_embedding_scale",
 )  # fmt: skip
 VALUE_SCALE = "attention_value_scale"  # of the output of attention
+LOGIT_SCALE, LOGIT_CAP = "output_multiplier", "final_logit_softcapping"
+TAPS = "conv_kernel_size"  # of DFlash 2
 MARKOV, OUTPUT, EMBEDDING = "markov_head.markov_w1.weight", "lm_head.weight", "embed_tokens.weight"
+FACTORS = {
+    SCALE: "embedding_scale", VALUE_SCALE: "attention.value_scale", LOGIT_SCALE: "logit_scale", LOGIT_CAP: LOGIT_CAP,
+}  # fmt: skip
 MASK_FILE = "mask_embedding.pt"  # in heads for models whose own embedding of the mask token was not trained
 MAX_BLOCK, DEFAULT_BLOCK = 256, 16  # tokens
 M_ROPE = "target_has_mrope"  # the positions of the target's tokens have several coordinates
-# of DFlash 2, of Markov heads of another kind, and of heads whose logits are scaled
-UNSUPPORTED = {
-    "conv_kernel_size": None, "selector_rank": None, "output_multiplier": None, "markov_head_type": "vanilla",
-}  # fmt: skip
+UNSUPPORTED = {"markov_head_type": "vanilla"}
 
 
 def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFolder, JsonObject]:
     """Return the directory of the target model, and the head's config with its nested values at the top level.
 
-    Raises UsageError if no target is given, UnsupportedError for DFlash 2 and for a head with an embedding of its mask
-    token, LocalInferError if the head does not belong to the target.
+    Raises UsageError if no target is given, UnsupportedError for a head with an embedding of its mask token,
+    LocalInferError if the head does not belong to the target.
     """
     folder, model = open_target(config, target, "a DFlash")
     if (mask := config.path.with_name(MASK_FILE)).is_file():
@@ -55,10 +57,13 @@ def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFold
         what = f"is {config.values['hidden_size']}; it must be {n}, that of its target model"
         raise config.error("hidden_size", what)
     count = model.positive_int("num_hidden_layers", MAXIMA["block_count"])
+    if values.get("swa_window_size"):
+        values["sliding_window"] = values["swa_window_size"]
     if values.get("use_swa"):
-        values |= {"use_sliding_window": True, "sliding_window": values.get("swa_window_size")}
+        values["use_sliding_window"] = True
         values["layer_types"] = ["sliding_attention"] * config.get("num_hidden_layers", int)
     rope = model.child("rope_parameters" if model.values.get("rope_parameters") else "rope_scaling")
+    values.setdefault("vocab_size", model.values.get("vocab_size"))
     given = JsonObject(config.path, {**values, M_ROPE: "mrope_section" in rope.values})
     chosen = given.get(LAYERS, list)
     if not chosen or any(type(layer) is not int or not 0 <= layer < count for layer in chosen):
@@ -73,15 +78,14 @@ def add_sizes(config: JsonObject, hp: HParams) -> HParams:
 
 
 def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
-    """Return the layers whose inputs the head reads, and the number of tokens of a block."""
+    """Return the layers whose inputs the head reads, the number of tokens of a block, and factors of activations."""
     fields = {
         "target_layers": Field.numbers(np.array(config.get(LAYERS, list), np.int32) + 1),
         "block_size": Field.uint32(config.positive_int(BLOCK, MAX_BLOCK, DEFAULT_BLOCK)),
     }
-    if config.values.get(SCALE):
-        fields["embedding_scale"] = Field.float32(config.positive_float(SCALE))
-    if config.values.get(VALUE_SCALE):
-        fields["attention.value_scale"] = Field.float32(config.positive_float(VALUE_SCALE))
+    for key, name in FACTORS.items():
+        if config.values.get(key):
+            fields[name] = Field.float32(config.positive_float(key))
     for key in ("causal", "is_causal"):  # the second one takes precedence
         if config.values.get(key) is not None:
             fields["attention.causal"] = Field.flag(config.get(key, bool))
@@ -106,6 +110,8 @@ def model_tensors(config: JsonObject, hp: HParams, stored: Mapping[str, StoredTe
     the head's file for its output layer, so a head with its own embedding keeps both.
     """
     tensors = {name_in_head(name): tensor for name, tensor in stored.items()}
+    if not config.get("has_embed_tokens", bool, True):
+        tensors.pop(EMBEDDING, None)
     if hp.sizes["n_draft"] < hp.n_vocab and "d2t" not in tensors:
         what = f"is {hp.sizes['n_draft']} of {hp.n_vocab} tokens; there is no tensor d2t that maps them"
         raise config.error(DRAFT, what)
@@ -114,9 +120,11 @@ def model_tensors(config: JsonObject, hp: HParams, stored: Mapping[str, StoredTe
     return {name: tensor for name, tensor in tensors.items() if name not in left_out}
 
 
-def with_rope(architecture: Architecture) -> Callable[[JsonObject], Architecture]:
-    """Return a function of a head's config that returns the architecture for it: if rope rotates adjacent values, with
-    rows in another order, because readers rotate halves."""
+def with_rope(
+    architecture: Architecture, version2: Architecture | None = None
+) -> Callable[[JsonObject], Architecture]:
+    """Return a function of a head's config that returns the architecture for it, `version2` for one of DFlash 2. If
+    rope rotates adjacent values, its rows are in another order, because readers rotate halves."""
     reorders = {
         "attn_q": reorder.halve_query_pairs, "attn_k": reorder.halve_key_pairs,
         "attn_q_norm": reorder.halve_norm_pairs, "attn_k_norm": reorder.halve_norm_pairs,
@@ -124,7 +132,8 @@ def with_rope(architecture: Architecture) -> Callable[[JsonObject], Architecture
 
     def find(config: JsonObject) -> Architecture:
         values = {**config.values, **config.child(OWN).values}
-        return architecture if values.get("rope_is_neox_style", True) else replace(architecture, reorder=reorders)
+        chosen = version2 if version2 and values.get(TAPS) else architecture
+        return chosen if values.get("rope_is_neox_style", True) else replace(chosen, reorder=reorders)
 
     return find
 

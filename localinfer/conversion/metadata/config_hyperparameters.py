@@ -249,7 +249,7 @@ def read_dense_layers(config: JsonObject, n_layer: int) -> int:
 
 def reject_unsupported(architecture: Architecture, config: JsonObject) -> None:
     """Raise UnsupportedError for a key that has no counterpart in GGUF, unless its value has no effect."""
-    known = (*architecture.float_keys, *architecture.folded_multipliers)
+    known = (*architecture.float_keys, *architecture.folded_multipliers, *architecture.written_keys)
     harmless = {key: value for key, value in UNSUPPORTED_KEYS.items() if key not in known}
     for key, value in (harmless | dict(architecture.required_values)).items():
         given = config.values.get(key, value)

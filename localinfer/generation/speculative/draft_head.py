@@ -12,7 +12,9 @@ from localinfer.runtime.batch import DraftBlockOutput, Logits
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.sequence_engine import SequenceEngine
 
-LOOKED_UP = ("token_embd.weight", "markov_w1.weight")  # one row for each token
+LOOKED_UP = (  # a few rows for each token
+    "token_embd.weight", "markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight",
+)  # fmt: skip
 
 
 class DraftHead(DraftModel):

@@ -60,6 +60,20 @@ class MarkovHead(NamedTuple):
     confidence: Buffer | None  # the logit of the probability that it is accepted, if there is a confidence head
 
 
+class Selector(NamedTuple):
+    """The ops and buffers of a selector of draft tokens: from `start_op` to the end of the graph, for one draft token
+    of a block."""
+
+    start_op: int
+    row: Rows  # the number of these tokens
+    rows: Rows  # the number of their candidates
+    previous: Region  # int32 [1]: the token before it
+    candidates: Region  # int32 [n_candidates]: the tokens that it may be
+    predecessor: Buffer  # of the token before it
+    successors: Buffer  # of the candidates
+    n_candidates: int
+
+
 class DraftBlockHead(NamedTuple):
     """The ops and buffers of a draft head that drafts a block of tokens at once: a token of the text, and mask tokens
     in the places of those that follow.
@@ -71,7 +85,7 @@ class DraftBlockHead(NamedTuple):
     embed_op: int
     end_op: int
     draft_rows: Region  # int32 [block_size]: the tokens of the block that drafts come from, from `first_row` on
-    states: Buffer  # of these tokens, after the last norm
+    states: Buffer  # of these tokens, after the last norm, or their projections if there is a selector
     logits: Buffer  # of these tokens
     n_drafts: Rows  # the number of these tokens
     block_size: int
@@ -79,6 +93,7 @@ class DraftBlockHead(NamedTuple):
     mask_token: int
     token_ids: NDArray[np.int64] | None  # the token of each logit; None: all tokens
     markov: MarkovHead | None
+    selector: Selector | None
     is_causal: bool  # whether the tokens of a block attend to those before them only
 
     @property

@@ -46,6 +46,48 @@ def test_windows_and_scale_of_the_nested_configuration(head: Path, model: Path) 
     assert fields["dflash.block_size"].value == 8
 
 
+@pytest.mark.parametrize(("own", "window"), [({"use_swa": True}, 20), ({"use_swa": True, "swa_window_size": 32}, 32)])
+def test_windows_of_all_layers(own: dict[str, Any], window: int, head: Path, model: Path) -> None:
+    edit(head, own, sliding_window=20)
+    assert open_checkpoint(head, model).fields["dflash.attention.sliding_window"].value == window
+
+
+def test_embedding_that_config_json_denies_is_left_out(head: Path, model: Path) -> None:
+    tensors, embedding = load_file(head / "model.safetensors"), np.zeros((reference_models.N_VOCAB, 96), np.float32)
+    save_file({**tensors, "embed_tokens.weight": embedding}, head / "model.safetensors")
+    assert "token_embd.weight" in open_checkpoint(head, model).tensors
+    edit(head, {}, has_embed_tokens=False)
+    assert "token_embd.weight" not in open_checkpoint(head, model).tensors
+
+
+def test_logits_of_dflash_are_scaled_and_capped(head: Path, model: Path) -> None:
+    edit(head, {"output_multiplier": 0.5, "final_logit_softcapping": 20.0})
+    fields = open_checkpoint(head, model).fields
+    assert fields["dflash.logit_scale"].value == np.float32(0.5)
+    assert fields["dflash.final_logit_softcapping"].value == np.float32(20)
+
+
+def test_assistant_of_muse_glimmer_is_a_dflash_head(head: Path, model: Path) -> None:
+    """Its keys are not nested, all its layers have a window, and two of its tensors have other names."""
+    expected = open_checkpoint(head, model)
+    names = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
+    tensors = load_file(head / "model.safetensors")
+    save_file({names.get(name, name): values for name, values in tensors.items()}, head / "model.safetensors")
+
+    def change(config: dict[str, Any]) -> None:
+        config |= {"architectures": ["MuseGlimmerAssistantModel"], "sliding_window": 24, **config.pop("dflash_config")}
+        config["layer_types"] = ["sliding_attention"] * 2
+        del config["vocab_size"]  # is that of the model
+
+    edit_json(head / "config.json", change)
+    actual = open_checkpoint(head, model)
+    for name, tensor in expected.tensors.items():
+        np.testing.assert_array_equal(actual.tensors[name].load(), tensor.load(), err_msg=name)
+    assert actual.fields["dflash.attention.sliding_window"].value == 24
+    for key in ("dflash.target_layers", "dflash.block_size", "tokenizer.ggml.mask_token_id"):
+        assert actual.fields[key] == expected.fields[key]
+
+
 def test_embedding_of_the_mask_token_is_refused(head: Path, model: Path) -> None:
     (head / "mask_embedding.pt").touch()
     with pytest.raises(UnsupportedError, match=r"mask_embedding\.pt: an embedding of the mask token"):
@@ -151,6 +193,8 @@ def test_missing_tensors(lacking: str, problem: str, tmp_path: Path) -> None:
         ({"mask_token_id": 264}, {}, "mask_token_id: is 264; it must be a token of the vocabulary"),
         ({}, {"hidden_size": 64}, "hidden_size: is 64; it must be 96, that of its target model"),
         ({"block_size": 300}, {}, "block_size: "),
+        ({"conv_kernel_size": 2, "conv_group_size": 36}, {}, "conv_group_size: is 36; it must divide "),
+        ({"conv_kernel_size": 2, "conv_group_size": 32}, {}, "selector_rank"),
     ],
 )
 def test_invalid_configuration(
@@ -164,9 +208,8 @@ def test_invalid_configuration(
 @pytest.mark.parametrize(
     ("own", "values"),
     [
-        ({"selector_rank": 4}, {}),
+        ({"markov_head_type": "gated"}, {}),
         ({}, {"markov_head_type": "gated"}),
-        ({}, {"output_multiplier": 2.0}),
     ],
 )
 def test_unsupported_configuration(own: dict[str, Any], values: dict[str, Any], head: Path, model: Path) -> None:

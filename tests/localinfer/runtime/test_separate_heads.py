@@ -77,7 +77,8 @@ def test_blocks_match_torch(name: str, batch_size: int, tmp_path: Path) -> None:
             engine.evaluate(ids[engine.n_past : position])
             actual, confidences = draft_of_block(engine, ids[position], int(position))
             np.testing.assert_allclose(actual[:, tokens], logits, rtol=0, atol=1e-4)
-            assert np.isneginf(actual).sum() == len(actual) * (reference_models.N_VOCAB - len(tokens))
+            lacking = len(actual) * (reference_models.N_VOCAB - len(tokens))
+            assert np.isneginf(actual).sum() == lacking + np.isneginf(logits).sum()
             np.testing.assert_allclose(confidences, wanted, rtol=0, atol=1e-5)
             assert engine.n_past == position
 
@@ -180,13 +181,18 @@ def changed(path: Path, fields: dict[str, Field]) -> Path:
         ("dflash", {"target_layers": Field.numbers(np.array([1]))}, "tensor fc.weight: "),
         ("dflash", {"block_size": Field.uint32(1)}, "block_size: is 1; it must be 2 to 256"),
         ("dflash", {"selector_rank": Field.uint32(8)}, "selector_rank: 8 is not supported by the dflash architecture"),
+        ("dflash2", {"selector_rank": Field.uint32(64)}, "tensor selector_hidden.weight: has shape"),
+        ("dflash2", {"selector_top_k": Field.uint32(265)}, "selector_top_k: is 265; it must be 1 to 264"),
+        ("dflash2", {"conv_group_size": Field.uint32(24)}, "is 24; it must be a multiple of 16 that divides 96"),
+        ("dflash2", {"conv_kernel_size": Field.uint32(2)}, "tensor blk.0.attn_conv_proj.weight: has shape"),
     ],
 )
 def test_head_of_another_model_is_rejected(
     name: str, fields: dict[str, Field], problem: str, tmp_path: Path
 ) -> None:
     pair = draft_head_models.write_model_and_head(name, tmp_path)
-    named = {f"{name}.{key}": field for key, field in fields.items()}
+    architecture = "dflash" if name in separate_heads.DFLASH else name
+    named = {f"{architecture}.{key}": field for key, field in fields.items()}
     with pytest.raises(LocalInferError, match=problem), opened(Pair(pair.model, changed(pair.head, named))):
         pass
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from localinfer.graph.attention import rope_of_file, with_window
-from localinfer.graph.decoder import POST_NORMS, BranchOutput, add_branch
+from localinfer.graph.decoder import POST_NORMS, add_branch
 from localinfer.graph.feed_forward import feed_forward, read_activation
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
@@ -30,6 +30,7 @@ from localinfer.graph.recording.attention import HeadNorms, LayerAttention
 from localinfer.graph.recording.draft_head import DraftBlockHead, select_draft_rows
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.separate_heads.dflash2 import PROJECTION, BranchConvolution, build_selector
 from localinfer.graph.recording.separate_heads.dspark import MARKOV, build_markov_head
 from localinfer.graph.recording.separate_heads.eagle3 import embed, read_token_ids, target_layers
 
@@ -75,10 +76,14 @@ def build_dflash_head(head: GraphBuilder, target: GraphBuilder) -> DraftBlockHea
     owner = head if own.tensors.has(f"{own.output_matrix}.weight") else target
     states, token_ids = head.norm(drafts, "output_norm"), read_token_ids(own, model.n_vocab)
     logits = owner.matmul(states, owner.model.output_matrix, model.n_vocab if token_ids is None else len(token_ids))
+    scale_logits(head, logits)
+    if own.tensors.has(f"{PROJECTION}.weight"):
+        states = head.matmul(states, PROJECTION, head.hparams.count("selector_rank"))
     end_op, mask_token = len(graph.ops), read_mask_token(head, model.n_vocab)
     is_causal = head.hparams.flag("attention.causal", default=False)
     first_row = 0 if own.tensors.has(MARKOV) and head.hparams.flag("sample_from_anchor", default=True) else 1
     markov = build_markov_head(head, states, model.n_vocab, logits.n)
+    selector = build_selector(head, model.n_vocab, logits.n)
     own.reject_unused()
     return DraftBlockHead(
         start_op,
@@ -93,21 +98,33 @@ def build_dflash_head(head: GraphBuilder, target: GraphBuilder) -> DraftBlockHea
         mask_token,
         token_ids,
         markov,
+        selector,
         is_causal,
     )
 
 
+def scale_logits(head: GraphBuilder, logits: Buffer) -> None:
+    """Scale and cap logits as the model does, for probabilities and a selector. A Markov head adds to logits as they
+    are, as in llama.cpp."""
+    scale, cap = head.hparams.positive("logit_scale", 1.0), head.hparams.number("final_logit_softcapping", 0.0)
+    if not head.tensors.has(MARKOV) and (scale != 1.0 or cap):
+        head.soft_cap(logits, scale, cap)
+
+
 def apply_layer(head: GraphBuilder, x: Buffer, layer: LayerAttention, blk: Block) -> None:
     """Apply a layer to the states of a block. In a head for Gemma 4, branches have norms, and layers a scale."""
-    h, value_scale = head.norm(x, f"{blk}attn_norm"), head.hparams.positive("attention.value_scale", 1.0)
+    around_attention, around_ffn = (BranchConvolution(head, blk, branch) for branch in ("attn", "ffn"))
+    h = around_attention.before(head.norm(x, f"{blk}attn_norm"))
+    value_scale = head.hparams.positive("attention.value_scale", 1.0)
     q = head.matmul(h, f"{blk}attn_q", blk.heads.count * blk.heads.key)
     a = head.model.attention.attend(layer, q, *keys_and_values(head, h, blk))
     if value_scale != 1:
         head.scale(a, value_scale)
     norms = {name: name if head.tensors.has(f"{blk}{name}.weight") else None for name in POST_NORMS.values()}
-    add_branch(head, x, BranchOutput(a, "attn_output"), blk, norms[POST_NORMS["attention"]])
-    f = feed_forward(head, head.norm(x, f"{blk}ffn_norm"), blk, read_activation(head, "silu"))
-    add_branch(head, x, BranchOutput(f, "ffn_down"), blk, norms[POST_NORMS["feed_forward"]])
+    add_branch(head, x, around_attention.after(a, "attn_output"), blk, norms[POST_NORMS["attention"]])
+    h = around_ffn.before(head.norm(x, f"{blk}ffn_norm"))
+    f = feed_forward(head, h, blk, read_activation(head, "silu"))
+    add_branch(head, x, around_ffn.after(f, "ffn_down"), blk, norms[POST_NORMS["feed_forward"]])
     if head.tensors.has(f"{blk}layer_output_scale.weight"):
         head.scale(x, head.tensors.scalar(f"{blk}layer_output_scale.weight"))
 

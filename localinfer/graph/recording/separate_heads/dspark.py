@@ -26,16 +26,16 @@ def build_markov_head(head: GraphBuilder, states: Buffer, n_vocab: int, n_logits
         return None
     start_op, row = len(graph.ops), graph.rows(1)
     previous, state = graph.region(4), graph.buffer(states.n, row)
-    m = look_up_rows(graph, own.tensors.tensor(MARKOV, n_vocab, read_rank(head)), previous, rows=row)
+    m = look_up_rows(graph, own.tensors.tensor(MARKOV, n_vocab, read_rank(head, MARKOV)), previous, rows=row)
     bias, confidence = head.matmul(m, "markov_w2", n_logits), None
     if head.hparams.flag("has_confidence_head", default=own.tensors.has(f"{CONFIDENCE}.weight")):
         confidence = head.matmul(concatenate(graph, state, m), CONFIDENCE, 1)
     return MarkovHead(start_op, row, previous, state, bias, confidence)
 
 
-def read_rank(head: GraphBuilder) -> int:
-    """Return the length of the rows of a Markov head. Raises UnsupportedError unless it is a multiple of 32."""
-    rank = head.f.tensors[MARKOV].shape[-1]
+def read_rank(head: GraphBuilder, name: str) -> int:
+    """Return the length of the rows of a tensor of low rank. Raises UnsupportedError unless it is a multiple of 32."""
+    rank = head.f.tensors[name].shape[-1]
     if rank % 32:
-        raise head.f.error(f"tensor {MARKOV}", f"has rows of {rank}; it must be a multiple of 32", UnsupportedError)
+        raise head.f.error(f"tensor {name}", f"has rows of {rank}; it must be a multiple of 32", UnsupportedError)
     return rank
