@@ -46,6 +46,14 @@ HEADS: dict[str, tuple[str, list[int], dict[str, Any]]] = {  # the model, positi
             "dflash_config": {"mask_token_id": 3, "target_layer_ids": [0]},
         },
     ),
+    "dflash-streams": (  # of a model with hyper-connections
+        "deepseek4", [30],
+        {
+            "num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 32,
+            "intermediate_size": 64, "block_size": 3, "layer_types": ["full_attention"],
+            "dflash_config": {"mask_token_id": 11, "target_layer_ids": [0, 2]},
+        },
+    ),
     "dflash2": (
         "qwen35", [40],
         {

@@ -98,7 +98,7 @@ def make(name: str, target: str, values: dict[str, Any]) -> None:
 
 
 def inputs(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
-    """Return the inputs of each layer, and the output of the last one."""
+    """Return the inputs of each layer, and the output of the last one: of several residual streams, their mean."""
     actual: list[torch.Tensor] = []
     layers = model.model.layers
     hooks = [each.register_forward_pre_hook(lambda _, args: actual.append(args[0][0])) for each in layers]
@@ -106,7 +106,7 @@ def inputs(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
     model(ids[None])
     for hook in hooks:
         hook.remove()
-    return actual
+    return [each.mean(1) if each.ndim == 3 else each for each in actual]
 
 
 def chain(name: str, head: Head, ids: torch.Tensor, g: torch.Tensor) -> tuple[list[int], Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF, StringArray, Tensor
 from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.recurrent_state import RecurrentState, StatePool
@@ -18,7 +19,7 @@ from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.properties.repeated_layers import has_repeated_layers
 from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
-from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead, DraftHeadStates
+from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead, DraftHeadStates, average_streams
 from localinfer.graph.recording.media_input import MediaInput
 from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.points import PointRecorder
@@ -92,6 +93,8 @@ class ModelGraph(ModelProperties):
         self.adapter_scales = graph.region(4 * graph.batch * self.n_adapters)  # float32 [batch][n_adapters]
         self.captured_inputs: Buffer | None = None  # the inputs of the layers of `capture_inputs`, concatenated
         self._captured_layers: Sequence[int] = ()
+        self._n_captured = 0
+        self.streams: tuple[Buffer, int] | None = None  # residual streams in place of one, and their number
         # Layers share more than the residual stream.
         self.has_cross_layer_inputs = has_repeated_layers(f) or self.embedded_adapters is not None
         self.residual: Buffer | None = None
@@ -200,13 +203,24 @@ class ModelGraph(ModelProperties):
         self._captured_layers, self.captured_inputs = blocks, self.graph.buffer(len(blocks) * self.embedding_length)
 
     def capture_input(self, number: int, x: Buffer | None) -> None:
-        """Record the copy of a layer's input, if it is one of `capture_inputs`."""
+        """Record the copy of a layer's input, if it is one of `capture_inputs`: of the mean of several streams."""
+        if number in self._captured_layers and self.streams:
+            x = average_streams(self.graph, *self.streams)
         for index, layer in enumerate(self._captured_layers):
             if layer == number and x and self.captured_inputs:
+                self._n_captured += 1
                 self.graph.op(
                     "input", COPY, x.rows, chunks=(0, 8), x=x, x_n=x.n, x_first=0, n=x.n, y=self.captured_inputs,
                     y_n=self.captured_inputs.n, y_first=index * x.n,
                 )  # fmt: skip
+
+    def require_captured_inputs(self) -> None:
+        """Raise UnsupportedError unless all inputs of `capture_inputs` have been captured: layers with several residual
+        streams of which only one is computed with have none."""
+        if self._n_captured != len(self._captured_layers):
+            name = self.f.get("general.architecture", str)
+            what = f"{name} has several residual streams, which draft heads in files of their own cannot read"
+            raise self.f.error("general.architecture", what, UnsupportedError)
 
     def reject_unused(self) -> None:
         """Raise UnsupportedError for metadata or tensors of the file that the graph does not use."""

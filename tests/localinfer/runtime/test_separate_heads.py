@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import reference_models
 import separate_heads
+from checkpoints import as_type
 from draft_head_models import Pair
 from speculative_helpers import check_draft_head_isolation, draft_of_block
 from tiny import tiny_llama
 
-from localinfer.errors import LocalInferError
+from localinfer.errors import LocalInferError, UnsupportedError
 from localinfer.gguf.gguf_source import from_gguf
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.source import Field
@@ -202,6 +203,13 @@ def test_dflash_head_needs_the_embedding_of_its_length(tmp_path: Path) -> None:
     shorter = tiny_llama(tmp_path / "other.gguf")
     problem = "embedding_length: is 96; the model's embedding has 256 values"
     with pytest.raises(LocalInferError, match=problem), opened(Pair(shorter, pair.head)):
+        pass
+
+
+def test_head_of_a_model_with_alternating_updates_is_refused(tmp_path: Path) -> None:
+    head = draft_head_models.write_model_and_head("dflash", tmp_path / "other").head
+    model = as_type(reference_models.checkpoint("gemma3n", tmp_path), tmp_path / "model.gguf", "F32")
+    with pytest.raises(UnsupportedError, match="gemma3n has several residual streams"), opened(Pair(model, head)):
         pass
 
 

@@ -1,13 +1,11 @@
 """Activations that several layers use, beside the residual stream."""
 
-import numpy as np
-
 from localinfer.graph.builder import AltUpStreams, Builder, CrossLayerOperations, HyperConnections
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.properties.tensors import constant_tensor
+from localinfer.graph.recording.draft_head import average_streams, collapse_streams
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.operations.altup import AltUpRecorder
-from localinfer.kernels.signatures import ATTEND_STREAMS, COLLAPSE, COPY, MIX, WEIGH_STREAMS
+from localinfer.kernels.signatures import ATTEND_STREAMS, COPY, MIX, WEIGH_STREAMS
 
 
 class CrossLayerRecorder(CrossLayerOperations[Buffer]):
@@ -37,7 +35,9 @@ class CrossLayerRecorder(CrossLayerOperations[Buffer]):
 
     def streams(self, x: Buffer, count: int) -> Buffer:
         self._require_one_stream("hyper_connection.count")
-        return self._g.per_head.repeat(x, count)
+        streams = self._g.per_head.repeat(x, count)
+        self._model.streams = streams, count
+        return streams
 
     def weigh_streams(self, logits: Buffer, name: str, shape: HyperConnections) -> None:
         tensors, n_scales = self._g.tensors, 1 if logits.n == shape.count else shape.n_scales
@@ -48,13 +48,9 @@ class CrossLayerRecorder(CrossLayerOperations[Buffer]):
         )  # fmt: skip
 
     def collapse(self, x: Buffer, weights: Buffer | None, count: int) -> Buffer:
-        y = self._graph.buffer(x.n // count, x.rows)
-        equal = constant_tensor("equal_weights", np.full(count, 1 / count, np.float32))
-        self._graph.op(
-            "collapse", COLLAPSE, x.rows, chunks=(0, 8), x=x, weights=weights or equal,
-            n_weights=weights.n if weights else 0, count=count, n=y.n, y=y,
-        )  # fmt: skip
-        return y
+        if weights is None:
+            return average_streams(self._graph, x, count)
+        return collapse_streams(self._graph, x, weights, weights.n, count)
 
     def mix(self, x: Buffer, y: Buffer, weights: Buffer, count: int) -> None:
         self._graph.need_scratch(64 * count)

@@ -31,4 +31,5 @@ def build_with_draft_head(model: ModelGraph, build_model: Callable[[Builder[Any]
         model.capture_inputs(FEATURE_LAYERS[draft_head.architecture](head, model))
     target = GraphBuilder(model)
     build_model(target)
+    model.require_captured_inputs()
     model.draft_head = BUILDERS[draft_head.architecture](GraphBuilder(head), target)
