@@ -25,6 +25,7 @@ N_FEATURE_LAYERS = 3
 LAYERS, HIDDEN, VOCABULARY, DRAFT = "target_layers", "target_hidden_size", "target_vocab_size", "draft_vocab_size"
 NESTED, GIVEN_LAYERS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
 I64 = ggml.TYPE_NUMBERS["I64"]
+OFFSETS = {"I64": "<i8", "I32": "<i4"}  # the types that d2t may have in a checkpoint
 
 
 def is_eagle3(config: JsonObject) -> bool:
@@ -109,9 +110,10 @@ def draft_vocabulary(stored: Mapping[str, StoredTensor], config: JsonObject, hp:
     if offsets is None:
         return {}
     count, tokens = hp.sizes["n_draft"], config.positive_int(VOCABULARY, hp.n_vocab, hp.n_vocab)
-    if (offsets.dtype, offsets.shape) != ("I64", (count,)):
-        raise offsets.error(f"has type {offsets.dtype} and shape {list(offsets.shape)}; it must be I64 [{count}]")
-    ids = offsets.load().view("<i8") + np.arange(count)
+    if offsets.dtype not in OFFSETS or offsets.shape != (count,):
+        what = f"has type {offsets.dtype} and shape {list(offsets.shape)}; it must be I64 or I32 [{count}]"
+        raise offsets.error(what)
+    ids = offsets.load().view(OFFSETS[offsets.dtype]) + np.arange(count)
     if ids.min() < 0 or ids.max() >= tokens:
         raise offsets.error(f"maps beyond the vocabulary of {tokens} tokens")
     if len(np.unique(ids)) < count:

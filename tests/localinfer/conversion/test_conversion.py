@@ -702,6 +702,18 @@ def test_invalid_draft_vocabulary(first: int, second: int, problem: str, tmp_pat
         open_checkpoint(head, model)
 
 
+def test_draft_vocabulary_of_other_types(tmp_path: Path) -> None:
+    head, model = head_and_model(tmp_path)
+    tensors, expected = load_file(head / "model.safetensors"), open_checkpoint(head, model).tensors["d2t"]
+    save_file({**tensors, "d2t": tensors["d2t"].astype(np.int32)}, head / "model.safetensors")
+    actual = open_checkpoint(head, model).tensors["d2t"]
+    np.testing.assert_array_equal(actual.load(), expected.load())
+    assert actual.type == expected.type
+    save_file({**tensors, "d2t": tensors["d2t"].astype(np.float32)}, head / "model.safetensors")
+    with pytest.raises(LocalInferError, match="tensor d2t: has type F32 and shape"):
+        open_checkpoint(head, model)
+
+
 @pytest.mark.parametrize("layers", [[1, 2], [1, 2, 3], [1, 2, "1"]])
 def test_nonexistent_target_layers(layers: list[object], tmp_path: Path) -> None:
     head, model = head_and_model(tmp_path)
