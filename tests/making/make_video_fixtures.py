@@ -26,6 +26,7 @@ import torch
 import transformers
 import video_cases
 from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
+from transformers.models.glm5_next.processing_glm5_next import Glm5NextProcessor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
@@ -68,12 +69,17 @@ def qwen3_text(grid: Any, metadata: VideoMetadata, _: int) -> str:
     return Qwen3VLProcessor.replace_video_token(processor, {"video_grid_thw": [grid], "video_metadata": [metadata]}, 0)
 
 
-def glm4v_text(grid: Any, metadata: VideoMetadata, _: int) -> str:
-    processor = SimpleNamespace(video_processor=SimpleNamespace(merge_size=2), image_token="#")
-    processor.replace_frame_token_id = lambda *given, **named: Glm4vProcessor.replace_frame_token_id(
-        processor, *given, **named
-    )
-    return Glm4vProcessor.replace_video_token(processor, {"video_grid_thw": [grid], "video_metadata": [metadata]}, 0)
+def glm_text(kind: Any) -> Callable[[Any, VideoMetadata, int], str]:
+    """Return the text that a processor of GLM writes."""
+
+    def write(grid: Any, metadata: VideoMetadata, _: int) -> str:
+        processor = SimpleNamespace(video_processor=SimpleNamespace(merge_size=2), image_token="#")
+        processor.replace_frame_token_id = lambda *given, **named: kind.replace_frame_token_id(
+            processor, *given, **named
+        )
+        return kind.replace_video_token(processor, {"video_grid_thw": [grid], "video_metadata": [metadata]}, 0)
+
+    return write
 
 
 def smolvlm_text(_: Any, metadata: VideoMetadata, n_rows: int) -> str:
@@ -101,7 +107,12 @@ FAMILIES = {
         processor=lambda **changes: transformers.Glm4vVideoProcessor(
             patch_size=4, image_mean=[0.5] * 3, image_std=[0.5] * 3,
             size=changes or {"shortest_edge": 12_544, "longest_edge": 47_040_000},
-        ), sampling={}, text=glm4v_text,
+        ), sampling={}, text=glm_text(Glm4vProcessor),
+    ),
+    "glm5v": Family(
+        processor=lambda **changes: transformers.Glm5NextVideoProcessor(
+            patch_size=4, image_mean=[0.5] * 3, image_std=[0.5] * 3, **changes
+        ), sampling={"max_frames": "most"}, text=glm_text(Glm5NextProcessor),
     ),
     "idefics3": Family(
         processor=lambda **_: transformers.SmolVLMVideoProcessor(
@@ -173,7 +184,7 @@ def make(name: str) -> None:
         else:
             sizes.append(levels_of(resized).shape[-2:])
     resizing = family.processor(**(case.limits if name in video_cases.LARGE else {}))
-    resized = processed(resizing, video_cases.frames(*video_cases.RESIZED))
+    resized = processed(resizing, video_cases.resized(name))
     arrays |= {"sizes": np.array(sizes), "levels": levels_of(resized)}
     torch.manual_seed(20)
     model = encoders.SPECS[name].model().eval().float()

@@ -39,7 +39,7 @@ SAMPLED = (
 )  # fmt: skip
 WITHOUT_MOST = ("glm4v", "internvl")  # families whose processors have no largest number of frames
 SIZES = ((4, 480, 640), (16, 720, 1280), (2, 40, 60), (300, 360, 200), (8, 1080, 1920))  # frames, height, width
-RESIZED = (3, 50, 70)
+RESIZED = {"glm5v": (3, 20, 30)}  # frames, height, width: this one becomes larger
 LARGE = ("qwen2_5vl",)  # of which resized frames would be large
 LIMITS = {"image_min_tokens": 2, "image_max_tokens": 60}  # options for frames of the encoded video
 
@@ -49,11 +49,18 @@ def sampled_by(name: str) -> list[Sampled]:
     return [each for each in SAMPLED if name not in WITHOUT_MOST or each.most == 768]
 
 
+def resized(name: str) -> NDArray[np.uint8]:
+    """Return the frames whose pixels a family resizes."""
+    return frames(*RESIZED.get(name, (3, 50, 70)))
+
+
 def encoded(name: str) -> Encoded:
     """Return the video that the encoder of a family encodes."""
     if name in ("idefics3", "internvl"):
         side = 60 if name == "idefics3" else 24
         return Encoded((3, side, side), {}, (0, 40, 99))
+    if name == "glm5v":
+        return Encoded((3, 16, 32), {}, (0, 40, 80))
     token = 28 if name == "qwen2_5vl" else 8
     shape = 5, 2 * token, 3 * token
     pixels = shape[1] * shape[2] * (1 if name.startswith("qwen2") else 6)

@@ -6,16 +6,17 @@ pixels of a frame.
 
 import math
 
+from localinfer.multimodal.preprocessing.glm5v import PAIR, CanvasLimits
 from localinfer.multimodal.preprocessing.idefics3 import longest_edge_size
 from localinfer.multimodal.preprocessing.image_parameters import ImageParameters
 from localinfer.multimodal.preprocessing.smart_resize import check_aspect_ratio, enlarge_to_token, smart_size
 
 Size = tuple[int, int]
-PAIR = 2  # frames that become one row of tokens
 PIXELS_MARGIN = 1.05  # the most pixels of a frame exceed the fewest ones by this factor
 QWEN2_TOKENS = int(128_000 * 0.9)  # of all pairs of a video
 QWEN3_PIXELS = 25_165_824, 4096  # the most of all frames of a video, and the fewest
 GLM4V_PIXELS = 47_040_000, 12_544
+GLM5V_TOKENS = 240_000  # of all pairs of a video
 
 
 def qwen2_sizes(p: ImageParameters, height: int, width: int, n: int, fewest: int, most: int) -> list[Size]:
@@ -36,6 +37,14 @@ def glm4v_sizes(p: ImageParameters, height: int, width: int, n: int, fewest: int
     `most` is 0 without a limit for each."""
     total = min(most * n, GLM4V_PIXELS[0]) if most else GLM4V_PIXELS[0]
     return [volume_size(n, height, width, p.token_size, fewest, total)]
+
+
+def glm5v_sizes(p: ImageParameters, height: int, width: int, n: int, fewest: int, most: int) -> list[Size]:
+    """Return the size of the content and that of its canvas, which has a number of pixels of all frames together
+    (GLM-5-Next). `fewest` is that of a pair of them; `most` is 0 without a limit for each."""
+    total = PAIR * GLM5V_TOKENS * p.token_size**2
+    limits = CanvasLimits(p.token_size, PAIR * fewest, min(most * n, total) if most else total, n)
+    return list(limits.sizes(height, width))
 
 
 def smolvlm_sizes(p: ImageParameters, height: int, width: int, *_: int) -> list[Size]:

@@ -41,6 +41,30 @@ def glm4v_frames(info: VideoInfo, fps: float, most: int) -> list[int]:
     return frames if len(frames) % 2 == 0 else [*frames, frames[-1]]
 
 
+def glm5v_frames(info: VideoInfo, fps: float, most: int) -> list[int]:
+    """Return as many frames as there are instants, the first one at or after each instant, or frames at equal distances
+    if these are fewer or more; an even number of them, of which the last two may be the same (GLM-5-Next)."""
+    wanted = max(1, min(int(info.duration * fps), most))
+    frames = list(range(info.n_frames)) if info.n_frames < wanted else frames_at_instants(info, fps)
+    if len(frames) != wanted:
+        last = frames[-1] if info.n_frames >= wanted > len(frames) else info.n_frames - 1
+        frames = np.linspace(0, last, wanted, dtype=int).tolist()
+    frames = list(dict.fromkeys(frames))
+    return frames if len(frames) % 2 == 0 else [*frames, frames[-1]]
+
+
+def frames_at_instants(info: VideoInfo, fps: float) -> list[int]:
+    """Return the first frame at or after each instant of a video, up to its last full second."""
+    frames, instant, seconds_per_frame = list[int](), 0.0, 1 / info.fps
+    for number in range(info.n_frames):
+        if number * seconds_per_frame >= instant:
+            frames.append(number)
+            instant += 1 / fps
+            if instant >= int(info.duration):
+                break
+    return frames
+
+
 def smolvlm_frames(info: VideoInfo, fps: float, most: int) -> list[int]:
     """Return frames at equal distances, without the first and the last second of a long video (SmolVLM2)."""
     n = max(1, min(round(fps * info.duration), most))

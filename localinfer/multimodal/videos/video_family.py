@@ -20,7 +20,8 @@ class VideoFamily:
 
     `fps` and `most` are the rate and the largest number of frames unless the user sets them. An encoder input shows
     `frames` frames. `tokens` are the fewest and the most tokens that the pixels of a frame make, 0 for no limit;
-    `fewest_pixels`, of all frames together, stands for the fewest tokens.
+    `fewest_pixels`, of all frames together, stands for the fewest tokens. `padded` frames have black pixels at the
+    right and at the bottom up to the last of their sizes, instead of being resized to it.
     """
 
     sample: Sample
@@ -31,3 +32,4 @@ class VideoFamily:
     frames: int = 1
     tokens: tuple[int, int] = (0, 0)
     fewest_pixels: int = 0
+    padded: bool = False

@@ -8,7 +8,7 @@ import numpy as np
 from localinfer.multimodal.media import Video
 from localinfer.multimodal.preprocessing.encoder_input import EncoderInput
 from localinfer.multimodal.preprocessing.image_parameters import ImageParameters
-from localinfer.multimodal.preprocessing.pixel_operations import Pixels, resize, to_patches
+from localinfer.multimodal.preprocessing.pixel_operations import Pixels, pad, resize, to_patches
 from localinfer.multimodal.videos.frame_sizes import Size
 from localinfer.multimodal.videos.video_family import VideoFamily
 from localinfer.multimodal.videos.video_info import VideoInfo
@@ -51,9 +51,10 @@ class VideoProcessor:
 
     def fit(self, frame: Pixels, n: int) -> Pixels:
         """Return one of `n` frames in the size that the encoder reads; a frame that has it stays as it is."""
-        for height, width in self.sizes(frame.shape[0], frame.shape[1], n):
+        sizes = self.sizes(frame.shape[0], frame.shape[1], n)
+        for height, width in sizes[:-1] if self.family.padded else sizes:
             frame = resize(frame, height, width, self.parameters.filter)
-        return frame
+        return pad(frame, *sizes[-1]) if self.family.padded else frame
 
     def __call__(self, video: Video) -> list[EncoderInput]:
         """Return the encoder inputs, each with the patches of its frames side by side; the last frame is repeated if

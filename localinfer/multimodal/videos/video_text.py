@@ -1,6 +1,6 @@
 """The text around the rows of a video, with special tokens as text, as the processor of each model writes it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TypeAlias
 
@@ -41,10 +41,20 @@ def qwen3_text(video: Video, rows: Rows) -> list[Part]:
 
 
 def glm4v_text(video: Video, rows: Rows) -> list[Part]:
+    """Return each pair of frames, and behind it the second of the first one."""
+    return glm_text(video, rows, lambda time: f"{int(time)}")
+
+
+def glm5v_text(video: Video, rows: Rows) -> list[Part]:
     """Return each pair of frames, and behind it the time of the first one."""
+    return glm_text(video, rows, lambda time: f"{time:.1f} seconds")
+
+
+def glm_text(video: Video, rows: Rows, written: Callable[[float], str]) -> list[Part]:
+    """Return each pair of frames, and behind it the time of the first one as it is `written`."""
     parts: list[Part] = []
     for number, each in enumerate(rows):
-        parts += ["<|begin_of_image|>", each, f"<|end_of_image|>{int(video.times[2 * number])}"]
+        parts += ["<|begin_of_image|>", each, f"<|end_of_image|>{written(video.times[2 * number])}"]
     return parts
 
 

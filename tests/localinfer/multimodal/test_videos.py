@@ -76,7 +76,7 @@ def test_sizes_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 def test_pixels_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """torchvision rounds some pixels to a neighbouring value, as it does for images."""
     processor = projector(name, tmp_path, **(video_cases.LIMITS if name in video_cases.LARGE else {})).video_processor
-    frames = video_cases.frames(*video_cases.RESIZED)
+    frames = video_cases.resized(name)
     inputs = processor(Video(frames, (0.0, 1.0, 2.0), 3.0))
     levels = np.concatenate([each.patches for each in inputs])
     wanted = as_inputs(expected(name)["levels"], inputs[0].grid, processor.parameters, processor.family.frames)
