@@ -58,7 +58,7 @@ def slug(heading: str) -> str:
 def test_every_encoder_is_in_the_list() -> None:
     page = (CHECKOUT / "docs" / "architectures.md").read_text()
     for name in [*image_encoders.known(), *sound_encoders.known()]:
-        assert re.search(rf"`{re.escape(name).replace('_', '[._]')}(_merger)?`", page), name
+        assert re.search(rf"`{re.escape(name).replace('_', '[-._]')}(_merger)?`", page), name
 
 
 def test_every_architecture_is_in_the_tables() -> None:

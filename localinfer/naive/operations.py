@@ -325,7 +325,9 @@ class NumpyBuilder(PointBuilder):
         return queries @ keys.T, visible(self.positions, window if self.model.n_ctx else 0, self.model.sinks)
 
     def rotate(self, x: Floats, heads: int, rope: Rope) -> None:
-        x[:] = join_heads(rotate(split_heads(x, heads), self.media.coordinates, rope))
+        numbers = np.arange(len(x)) - rope.offset
+        before = self.media.coordinates[np.maximum(numbers, 0)] + np.minimum(numbers, 0)[:, None]
+        x[:] = join_heads(rotate(split_heads(x, heads), before + rope.offset, rope))
 
     def distance_biases(self, name: str) -> Floats:
         """Return what is added to the score of each query and key, (heads, n_tokens, n_tokens), by their distance."""
@@ -437,6 +439,8 @@ class NumpyEmbeddings(EmbeddingOperations[Floats]):
         return (rows * math.sqrt(size) + projected) / math.sqrt(2)
 
     def ngrams(self, ngrams: Ngrams) -> Floats:
-        rows = ngram_rows(self.g.token_ids, ngrams)
+        ids = self.g.token_ids.copy()
+        ids[self.g.media.rows] = ngrams.media
+        rows = ngram_rows(ids, ngrams)
         values = self.model.rows("per_layer_token_embd", rows.ravel()).astype(self.model.dtype)
         return values.reshape(len(rows), -1)

@@ -49,11 +49,11 @@ Floats = NDArray[np.float32]
 
 
 class MediaInputs(NamedTuple):
-    """The media of a batch: its runs of rows, the rotary positions of all tokens, (n, 4), and a function that returns
-    those of the tokens at which the pages of the batch's tokens begin."""
+    """The media of a batch: its runs of rows, and functions that return the rotary positions of the tokens that are a
+    number of tokens before each one, (n, 4), and those of the tokens at which the pages of the batch's tokens begin."""
 
     rows: Sequence[MediaRows]
-    coordinates: NDArray[np.int64]
+    coordinates_before: Callable[[int], NDArray[np.int64]]
     page_positions: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
@@ -241,14 +241,15 @@ class CompiledGraph:
         them. `encoder_lengths` are, for each token, how many tokens its sequence has of an encoder.
 
         `media` are the media rows of the batch and the rotary positions of its tokens, if these differ. The
-        vocabulary entry of a media row is 0. Raises LocalInferError if a model file has changed since it was opened.
+        token of a media row is the `media_token` of the graph. Raises LocalInferError if a model file has changed since
+        it was opened.
         """
         for f in self.files:
             f.check_unchanged()
         model_graph, count = self.model_graph, len(ids)
         self.graph.tokens.set(count)
         if model_graph.media_input:
-            ids = np.maximum(ids, 0)
+            ids = np.where(ids < 0, np.int32(model_graph.media_token), ids)
             model_graph.media_input.fill(count, media.rows if media else ())
             if modality_rows := model_graph.modality_rows:
                 modality_rows.fill(count, media.rows if media else ())
@@ -259,7 +260,8 @@ class CompiledGraph:
         model_graph.token_types.view(np.int32)[:count] = types
         model_graph.attention.positions.view(np.int32)[:count] = positions
         for table in model_graph.attention.rope_tables.values():
-            table.fill(media.coordinates if media else positions, self.n_ctx)
+            offset = table.rope.offset  # which the table subtracts
+            table.fill(media.coordinates_before(offset) + offset if media else positions, self.n_ctx)
         for block_table in model_graph.attention.block_tables.values():
             starts = block_table.page_starts(positions)
             block_table.fill(media.page_positions(starts) if media else starts)

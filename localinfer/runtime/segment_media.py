@@ -1,6 +1,7 @@
 """The media of a batch: which of its tokens are media rows, and the rotary positions of all."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import accumulate
 
 import numpy as np
@@ -29,13 +30,20 @@ def media_inputs(
     lengths = [len(each) for each in positions]
     firsts = [0, *accumulate(lengths)]
 
+    def coordinates_before(offset: int) -> Positions:
+        """Those before the first token have negative ones, as in text."""
+        pairs = [(media, each - offset) for media, each in zip(medias, positions, strict=True)]
+        return np.concatenate(
+            [media.coordinates(np.maximum(each, 0)) + np.minimum(each, 0)[:, None] for media, each in pairs]
+        )
+
     def page_positions(starts: Positions) -> Positions:
         divided = np.split(starts, firsts[1:-1])
         return np.concatenate([media.page_positions(each) for media, each in zip(medias, divided, strict=True)])
 
     return MediaInputs(
         [run for segment, first in zip(segments, firsts, strict=False) for run in media_rows(segment, first)],
-        np.concatenate([media.coordinates(each) for media, each in zip(medias, positions, strict=True)]),
+        cache(coordinates_before),
         page_positions,
     )
 

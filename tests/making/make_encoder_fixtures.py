@@ -30,7 +30,7 @@ import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
 
-from encoder_families import cogvlm, hunyuan, kimi, llava_next, minicpm, minimax, nemotron, ocr
+from encoder_families import cogvlm, hunyuan, kimi, llava_next, minicpm, minimax, muse, nemotron, ocr, qwen4
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip, video_patches
 from generated_weights import LARGEST, SEED, pack
 from safetensors.torch import save_file
@@ -403,8 +403,10 @@ SPECS = {
     **llava_next.SPECS,
     **minicpm.SPECS,
     **minimax.SPECS,
+    **muse.SPECS,
     **nemotron.SPECS,
     **ocr.SPECS,
+    **qwen4.SPECS,
 }  # fmt: skip
 
 

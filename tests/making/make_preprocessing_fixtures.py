@@ -34,6 +34,7 @@ from transformers.models.llama4.image_processing_llama4 import Llama4ImageProces
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
+from transformers.models.muse_glimmer.image_processing_muse_glimmer import MuseGlimmerImageProcessor
 from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -51,7 +52,7 @@ from localinfer.multimodal.media import Image  # noqa: E402
 from localinfer.multimodal.preprocessing.processors import make_image_processor  # noqa: E402
 
 DATA = TESTS / "data"
-TORCHVISION = ("kimivl", "lfm2", "llama4")
+TORCHVISION = ("kimivl", "lfm2", "llama4", "muse-glimmer")
 Values = NDArray[np.float32]  # (channels, height, width)
 NORMALIZED = {"image_mean": HALF, "image_std": HALF}
 CLIP = {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
@@ -103,6 +104,14 @@ def kimi(image: Any) -> list[Values]:
     found = processor(image, return_tensors="pt")
     _, rows, columns = found["image_grid_thw"][0].tolist()
     patches = found["pixel_values"].reshape(rows, columns, 3, 14, 14)
+    return [patches.permute(2, 0, 3, 1, 4).reshape(3, rows * 14, columns * 14).numpy()]
+
+
+def muse(image: Any) -> list[Values]:
+    """A patch has two equal frames, one after the other."""
+    found = MuseGlimmerImageProcessor(max_image_tokens=100)(image, return_tensors="pt")
+    _, rows, columns = found["image_grid_thw"][0].tolist()
+    patches = found["pixel_values"].reshape(rows, columns, 2, 3, 14, 14)[:, :, 0]
     return [patches.permute(2, 0, 3, 1, 4).reshape(3, rows * 14, columns * 14).numpy()]
 
 
@@ -167,6 +176,7 @@ REFERENCES: dict[str, Callable[[Any], list[Values]]] = {
         )(image, return_tensors="np")["pixel_values"][0]
     ),
     "mlp": pixel_values(LlavaImageProcessorPil(size={"shortest_edge": 112}, crop_size=square(112), do_pad=True)),
+    "muse-glimmer": muse,
     "paddleocr": qwen_like(PaddleOCRVLImageProcessorPil(size=edges(147_384, 400_000)), 14, 1, 1),
     "pixtral": pixel_values(PixtralImageProcessorPil(size={"longest_edge": 320}, patch_size=16)),
     "resampler": minicpm,

@@ -21,6 +21,7 @@ sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/gguf-py"]  # before the installed `
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "harness", "."))
 
 import recorded  # noqa: E402
+from encoder_families import qwen4  # noqa: E402
 from image_processors import HALF  # noqa: E402
 from projector_checkpoints import (  # noqa: E402
     comparable,
@@ -119,6 +120,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         SIGLIP,
     ),
+    "qwen4exp": (
+        "Qwen4ExpConfig",
+        {
+            "text_config": qwen4.TEXT,
+            "vision_config": {
+                "depth": 4, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "out_hidden_size": 64,
+                "num_position_embeddings": 64,
+            },
+        },
+        SIGLIP,
+    ),
     "pixtral": (
         "LlavaConfig",
         {
@@ -183,6 +195,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {**CLIP, "patch_size": 14, "merge_size": 2, "min_image_tokens": 16, "max_image_tokens": 8000},
     ),
+    "muse-glimmer": (
+        "MuseGlimmerConfig",
+        {
+            "text_config": TEXT, "out_hidden_size": 256, "projector_hidden_size": 96,
+            "vision_config": {**VISION, "pos_emb_height": 2, "pos_emb_width": 2},
+        },
+        CLIP,
+    ),
     "qwen2audio": (
         "Qwen2AudioConfig",
         {
@@ -207,6 +227,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
+
+KIMI_STEM = {"vision_tower.patch_embed.proj": [64, 3, 14, 14], "vision_tower.encoder.final_layernorm": [64]}
+KIMI_LAYERS = layers(4, with_bias({
+    f"vision_tower.encoder.blocks.{{}}.{name}": shape
+    for name, shape in {
+        "wqkv": [192, 64], "wo": [64, 64], "norm0": [64], "norm1": [64], "mlp.fc0": [96, 64], "mlp.fc1": [64, 96],
+    }.items()
+}))  # fmt: skip
 
 # Checkpoints of classes that transformers lacks, by the names in published ones.
 OTHERS: dict[str, dict[str, Any]] = {
@@ -240,6 +268,25 @@ OTHERS: dict[str, dict[str, Any]] = {
             }),
         },
     },
+    "kimik25": {
+        "files": {
+            "config.json": {
+                "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": TEXT,
+                "vision_config": {
+                    **VISION, **{f"vt_{key}": value for key, value in VISION.items()}, "init_pos_emb_height": 6,
+                    "init_pos_emb_width": 4, "merge_kernel_size": [2, 2],
+                    "projector_hidden_act": "gelu", "projector_ln_eps": 1e-5,
+                },
+            },
+            "preprocessor_config.json": {"media_proc_cfg": {**SIGLIP, "in_patch_limit": 4096}},
+        },
+        "tensors": {
+            "vision_tower.patch_embed.pos_emb.weight": [6, 4, 64],
+            **with_bias({"mm_projector.pre_norm": [64], "mm_projector.proj.0": [256, 256],
+                         "mm_projector.proj.2": [64, 256], **KIMI_STEM}),
+            **KIMI_LAYERS,
+        },
+    },
     "kimivl": {
         "files": {
             "config.json": {
@@ -251,17 +298,10 @@ OTHERS: dict[str, dict[str, Any]] = {
         "tensors": {
             "vision_tower.patch_embed.pos_emb.weight": [4, 4, 64],
             **with_bias({
-                "vision_tower.patch_embed.proj": [64, 3, 14, 14], "vision_tower.encoder.final_layernorm": [64],
-                "multi_modal_projector.pre_norm": [64], "multi_modal_projector.linear_1": [256, 256],
+                **KIMI_STEM, "multi_modal_projector.pre_norm": [64], "multi_modal_projector.linear_1": [256, 256],
                 "multi_modal_projector.linear_2": [64, 256],
             }),
-            **layers(4, with_bias({
-                f"vision_tower.encoder.blocks.{{}}.{name}": shape
-                for name, shape in {
-                    "wqkv": [192, 64], "wo": [64, 64], "norm0": [64], "norm1": [64], "mlp.fc0": [96, 64],
-                    "mlp.fc1": [64, 96],
-                }.items()
-            })),
+            **KIMI_LAYERS,
         },
     },
     "minimax_m3": {

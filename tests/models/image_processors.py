@@ -37,6 +37,8 @@ KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llava-1.6": {"image_size": 112, "patch_size": 14, "image_grid_pinpoints": PINPOINTS, "image_mean": CLIP_MEAN,
                   "image_std": CLIP_STD},
     "mlp": {"image_size": 112, "patch_size": 14, "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
+    "muse-glimmer": {"image_size": 448, "patch_size": 14, "image_max_pixels": 100 * 784, "image_mean": HALF,
+                     "image_std": HALF},
     "paddleocr": {"image_size": 384, "patch_size": 14, "image_min_pixels": 147_384, "image_max_pixels": 400_000,
                   "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
     "pixtral": {"image_size": 320, "patch_size": 16, "image_mean": CLIP_MEAN, "image_std": CLIP_STD},

@@ -146,6 +146,7 @@ BY_CLASS = {
     "DeepseekOCRForCausalLM": DEEPSEEK2_OCR,
     "DeepseekOCR2ForCausalLM": DEEPSEEK2_OCR,
     "KimiVLForConditionalGeneration": DEEPSEEK3,
+    "KimiK25ForConditionalGeneration": DEEPSEEK3,
     "Glm4MoeLiteForCausalLM": DEEPSEEK3,
     "Mistral4ForCausalLM": MISTRAL4,
 }

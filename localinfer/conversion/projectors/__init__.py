@@ -17,6 +17,7 @@ from localinfer.conversion.projectors import (
     llava,
     minicpm,
     minimax,
+    muse,
     nemotron,
     ocr,
     pixtral,
@@ -28,8 +29,8 @@ from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 
 FAMILIES = (
-    gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, minimax, nemotron, ocr, whisper,
-    granite, cogvlm,
+    gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, minimax, muse, nemotron, ocr,
+    whisper, granite, cogvlm,
 )  # fmt: skip
 Found = ProjectorArchitecture | tuple[ProjectorArchitecture, ...]
 BY_CLASS: Mapping[str, Found | Callable[[JsonObject], Found]] = {

@@ -134,4 +134,5 @@ BY_CLASS = {
     "Qwen3VLMoeForConditionalGeneration": QWEN3VL,
     "Qwen3_5ForConditionalGeneration": QWEN3VL,
     "Qwen3_5MoeForConditionalGeneration": QWEN3VL,
+    "Qwen4ExpForConditionalGeneration": QWEN3VL,
 }

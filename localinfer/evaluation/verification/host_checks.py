@@ -40,7 +40,7 @@ def interpolation_checks(g: EncoderBuilder) -> Iterator[OperationCheck]:
         exact, single = (
             interpolated(
                 each.table.astype(dtype), each.grid, each.kind, align_corners=each.align_corners,
-                antialias=each.antialias,
+                antialias=each.antialias, zeros_beyond=each.zeros_beyond,
             )
             for dtype in (np.float64, np.float32)
         )  # fmt: skip

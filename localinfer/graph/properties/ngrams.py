@@ -16,11 +16,12 @@ PREFIX = "ple"  # of the keys: per-layer embeddings
 class Ngrams:
     """The n-grams from 2 to `longest` tokens, which have `heads` rows each: see `localinfer.kernels.ngrams`. There are
     `multipliers` for the tokens of an n-gram, and `sizes` and `offsets` of the rows of all heads. The token `end` ends
-    a text."""
+    a text, the token `media` stands for each media row."""
 
     longest: int
     heads: int
     end: int
+    media: int
     multipliers: NDArray[np.int64]
     sizes: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -39,17 +40,17 @@ class Ngrams:
 def read_ngrams(hparams: Hyperparameters, n_vocab: int) -> Ngrams:
     """Return what the metadata says about n-grams of a vocabulary. Raises LocalInferError for numbers that kernels
     cannot compute with."""
-    hparams.accept(f"{PREFIX}.image_token_id")  # stands for images
     longest = hparams.count(f"{PREFIX}.ngram_size", minimum=2, maximum=MAX_LENGTH)
     heads = hparams.count(f"{PREFIX}.heads_per_ngram", maximum=MAX_HEADS)
     end = hparams.count(f"{PREFIX}.eos_token_id", minimum=0, maximum=n_vocab - 1)
+    media = hparams.count(f"{PREFIX}.image_token_id", end, minimum=0, maximum=n_vocab - 1)
     count, largest = (longest - 1) * heads, np.iinfo(np.int64).max // n_vocab
     multipliers = read_integers(hparams, "layer_multipliers", longest, largest)
     sizes = read_integers(hparams, "head_vocab_sizes", count, MAX_ROW - 1)
     offsets = read_integers(hparams, "head_offsets", count, MAX_ROW - 1)
     if not sizes.all():
         raise hparams.error(f"{PREFIX}.head_vocab_sizes", "has a 0")
-    ngrams = Ngrams(longest, heads, end, multipliers, sizes, offsets)
+    ngrams = Ngrams(longest, heads, end, media, multipliers, sizes, offsets)
     if ngrams.n_rows > MAX_ROW:
         raise hparams.error(f"{PREFIX}.head_offsets", f"has rows up to {ngrams.n_rows}; at most {MAX_ROW} are possible")
     return ngrams

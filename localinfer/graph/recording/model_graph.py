@@ -105,6 +105,7 @@ class ModelGraph(ModelProperties):
         self.media_input: MediaInput | None = None
         if context.media:
             self.media_input = MediaInput(graph, self.embedding_length, self.n_deepstack)
+        self.media_token = 0  # the id that media rows have, for what is looked up beside their embeddings
         self.modality_rows: ModalityRows | None = None  # of an architecture that distinguishes them
 
     def sequence_caches(self) -> Sequence[SequenceCache]:

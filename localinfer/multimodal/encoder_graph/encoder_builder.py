@@ -58,6 +58,7 @@ class Resampled(NamedTuple):
     kind: str
     align_corners: bool
     antialias: bool
+    zeros_beyond: bool
     rows: Floats
 
 
@@ -123,13 +124,15 @@ class EncoderBuilder(GraphBuilder):
 
     def resample(
         self, table: Floats, kind: str, grid: tuple[int, int] | None = None, *, align_corners: bool = False,
-        antialias: bool = False,
+        antialias: bool = False, zeros_beyond: bool = False,
     ) -> Floats:  # fmt: skip
         """Return position embeddings for the grid of patches, or for another one: see `positions.resample`."""
         size = grid or self.grid
-        rows = positions.resample(table, size, kind, align_corners=align_corners, antialias=antialias)
+        rows = positions.resample(
+            table, size, kind, align_corners=align_corners, antialias=antialias, zeros_beyond=zeros_beyond
+        )
         if table.shape[:2] != size:
-            self.resampled.append(Resampled(table, size, kind, align_corners, antialias, rows))
+            self.resampled.append(Resampled(table, size, kind, align_corners, antialias, zeros_beyond, rows))
         return rows
 
     def embed_patches(

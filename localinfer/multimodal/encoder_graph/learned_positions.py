@@ -28,3 +28,10 @@ def of_square_grid(g: EncoderBuilder) -> Floats:
     tensor = g.f.tensors.get(POSITIONS)
     side = isqrt(tensor.shape[0]) if tensor else 0
     return g.tensors.values(POSITIONS, side**2, g.embedding_length).reshape(side, side, -1)
+
+
+def of_grid(g: EncoderBuilder) -> Floats:
+    """Return the position embeddings of a grid, (rows, columns, n), which the file has in this shape."""
+    tensor = g.f.tensors.get(POSITIONS)
+    shape = tensor.shape[:-1] if tensor and len(tensor.shape) == 3 else (0, 0)
+    return g.tensors.values(POSITIONS, *shape, g.embedding_length)

@@ -1,6 +1,6 @@
 """Vision encoders: one file for each projector type of llama.cpp's projector files.
 
-A file is named after the type, with "." replaced by "_" and without "_merger". It has
+A file is named after the type, with "." and "-" replaced by "_" and without "_merger". It has
 
     build(g)            computes the output rows with the operations of an `EncoderBuilder`
     arrange(views)      returns the rows of an image and of its tiles with text around them
@@ -17,6 +17,7 @@ A file is named after the type, with "." replaced by "_" and without "_merger". 
     ANY_SIZE            whether clip.vision.image_size is unused: the image processor chooses a size (False if missing)
 """
 
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -68,7 +69,7 @@ def known() -> list[str]:
 
 def find_encoder(projector_type: str) -> Encoder | None:
     """Return the encoder of a projector type, or None if there is none."""
-    name = projector_type.removesuffix("_merger").replace(".", "_")
+    name = re.sub(r"[.-]", "_", projector_type.removesuffix("_merger"))
     if name not in known():
         return None
     module = import_module(f"localinfer.multimodal.encoders.{name}")

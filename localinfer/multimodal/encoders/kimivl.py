@@ -7,6 +7,7 @@ from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.attention import AttentionSpec
 from localinfer.multimodal.encoder_graph import learned_positions, positions, row_order
 from localinfer.multimodal.encoder_graph.encoder_builder import EncoderBuilder
+from localinfer.multimodal.encoder_graph.encoder_tensors import Floats
 from localinfer.multimodal.encoder_graph.transformer import activation, transform, two_layers
 from localinfer.multimodal.encoders.arrangement import surround
 
@@ -16,10 +17,15 @@ arrange = surround("<|media_start|>image<|media_content|>", "<|media_end|>")
 
 def build(g: EncoderBuilder) -> Buffer:
     """A transformer; a norm of each patch, the patches of each square side by side, two layers."""
+    return build_squares(g, learned_positions.of_square_grid(g), alternating_angles(g))
+
+
+def build_squares(g: EncoderBuilder, learned: Floats, angles: positions.Doubles) -> Buffer:
+    """Build the encoder with learned positions, (rows, columns, n), and the angles of the pairs of a head."""
     g.use_layer_norm()
     squares = row_order.blocks(g.grid, g.merge_size("projector.scale_factor", 2))
-    x = g.embed_patches(g.resample(learned_positions.of_square_grid(g), "cubic"))
-    transform(g, x, activation(g), AttentionSpec(g.attention.rotation("interleaved", alternating_angles(g))))
+    x = g.embed_patches(g.resample(learned, "cubic"))
+    transform(g, x, activation(g), AttentionSpec(g.attention.rotation("interleaved", angles)))
     x = g.gather(g.default_layer_norm(g.norm(x, "v.post_ln"), "mm.input_norm"), squares)
     return two_layers(g, x, "mm.1", "mm.2", "gelu_erf")
 

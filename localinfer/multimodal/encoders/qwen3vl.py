@@ -10,7 +10,7 @@ from localinfer.multimodal.encoders.arrangement import surround
 from localinfer.multimodal.videos import frame_sizes, sampling, video_text
 from localinfer.multimodal.videos.video_family import VideoFamily
 
-ARCHITECTURES = ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
+ARCHITECTURES = ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen4exp")
 GRID_POSITIONS = True
 arrange = surround("<|vision_start|>", "<|vision_end|>")
 VIDEO = VideoFamily(

@@ -38,6 +38,7 @@ from localinfer.multimodal.preprocessing.lfm2 import LargeImageTiles
 from localinfer.multimodal.preprocessing.llama4 import BestCanvas
 from localinfer.multimodal.preprocessing.llava_next import AnyResolution
 from localinfer.multimodal.preprocessing.minicpmv import Slices
+from localinfer.multimodal.preprocessing.muse_glimmer import NearestTokens
 from localinfer.multimodal.preprocessing.pixtral import LongestEdge
 from localinfer.multimodal.preprocessing.smart_resize import SmartResize, enlarge_sides_to_token, enlarge_to_token
 from localinfer.multimodal.preprocessing.square_padding import SquarePadding
@@ -100,6 +101,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "hunyuanvl": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=(256, 16384)),
     "idefics3": ProcessorKind(Idefics3Tiles, 1, SCALE_FACTOR, "lanczos"),
     "internvl": ProcessorKind(NearestGrid, 1, SCALE_FACTOR, tiles=(1, 12)),
+    "kimik25": ProcessorKind(PaddedTokens, 1, SCALE_FACTOR, tokens=(0, 4096)),
     "kimivl": ProcessorKind(PaddedTokens, 1, SCALE_FACTOR, tokens=(0, 1024)),
     "ldp": LLAVA,
     "ldpv2": LLAVA,
@@ -109,6 +111,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "minimax_m3": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=(4, 576)),
     "mlp": LLAVA,
     "mlp_norm": LLAVA,
+    "muse-glimmer": ProcessorKind(NearestTokens, 2, SPATIAL_MERGE, "lanczos", tokens=(1, 4096)),
     "nemotron_v2_vl": ProcessorKind(NearestGrid, 1, SCALE_FACTOR, tiles=(1, 12)),
     "paddleocr": ProcessorKind(lambda parameters: SmartResize(parameters, enlarge_sides_to_token), 2, tokens=None),
     "pixtral": ProcessorKind(LongestEdge, 1, SPATIAL_MERGE),

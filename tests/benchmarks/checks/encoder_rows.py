@@ -40,7 +40,7 @@ SECONDS = 30  # libmtmd pads shorter sounds to 30 s, and hears the padding
 MAX_TOKENS = 100  # of images of Gemma 4, which ours enlarges to the limit
 SIZES = {  # libmtmd enlarges smaller images of these
     **dict.fromkeys(("lightonocr", "mistral3", "pixtral"), (48, 64)),
-    "glm-ocr": (56, 56), "minimax_m3": (24, 32),
+    "glm-ocr": (56, 56), "minimax_m3": (24, 32), "qwen4exp": (24, 32),
     **dict.fromkeys(("gemma4uv", "gemma4v", "gemma4v_unclipped"), (120, 120)),
 }
 FLATTENED = "libmtmd interpolates the positions of CLIP along the wrong axes; without them, 7e-4"

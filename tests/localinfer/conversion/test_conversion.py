@@ -794,7 +794,10 @@ VISION = ("model.vision_embedder.pos_embedding", "model.embed_vision.x.weight", 
         ("nemotron_h", "NemotronH_Nano_VL_V2", "llm_config", "language_model.model.", ("vision_model.x", "mlp1.1.x")),
         ("nemotron_h_moe", "NemotronH_Nano_VL_V2", "llm_config", "language_model.model.", ("sound_encoder.x.weight",)),
         ("deepseek2-ocr", "DeepseekOCR2ForCausalLM", "language_config", "model.", ("model.qwen2_model.x",)),
-        ("deepseek3", "KimiVLForConditionalGeneration", "text_config", "language_model.model.", ("vision_tower.x",)),
+        *(
+            ("deepseek3", f"{name}ForConditionalGeneration", "text_config", "language_model.model.", others)
+            for name, others in (("KimiVL", ("vision_tower.x",)), ("KimiK25", ("vision_tower.x", "mm_projector.x")))
+        ),
     ],
 )
 def test_text_models_of_models_that_see(

@@ -16,7 +16,7 @@ def make_ngrams(longest: int, heads: int) -> Ngrams:
     rng, count = np.random.default_rng(longest), (longest - 1) * heads
     sizes = rng.integers(30, 90, count)
     multipliers = rng.integers(1 << 40, np.iinfo(np.int64).max // VOCABULARY, longest)
-    return Ngrams(longest, heads, END, multipliers, sizes, np.cumsum(sizes) - sizes)
+    return Ngrams(longest, heads, END, END, multipliers, sizes, np.cumsum(sizes) - sizes)
 
 
 def hashed(ngrams: Ngrams, texts: list[Ids], tail: Ids) -> NDArray[np.int32]:

@@ -63,13 +63,11 @@ def test_a_quantized_file_is_decoded_and_nothing_is_rounded(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("grid", [(3, 9), (7, 5), (12, 2)])
 @pytest.mark.parametrize("kind", ["linear", "cubic"])
-@pytest.mark.parametrize(("align_corners", "antialias"), [(False, False), (True, False), (False, True)])
-def test_positions_are_interpolated_as_by_a_matrix(
-    grid: tuple[int, int], kind: str, align_corners: bool, antialias: bool
-) -> None:
+@pytest.mark.parametrize("how", [{}, {"align_corners": True}, {"antialias": True}, {"zeros_beyond": True}])
+def test_positions_are_interpolated_as_by_a_matrix(grid: tuple[int, int], kind: str, how: dict[str, bool]) -> None:
     table = np.random.default_rng(0).standard_normal((6, 5, 8), np.float32)
-    expected = resample(table, grid, kind, align_corners=align_corners, antialias=antialias)
-    actual = interpolated(table.astype(np.float64), grid, kind, align_corners=align_corners, antialias=antialias)
+    expected = resample(table, grid, kind, **how)
+    actual = interpolated(table.astype(np.float64), grid, kind, **how)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
 
 

@@ -148,8 +148,11 @@ def test_whole_images_are_those_of_transformers(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "begin", "end"),
     [
+        ("kimik25", "<|media_begin|>image<|media_content|>", "<|media_end|>"),
         ("kimivl", "<|media_start|>image<|media_content|>", "<|media_end|>"),
         ("minimax_m3", "]<]start of image[>[", "]<]end of image[>["),
+        ("muse-glimmer", "<|image_start|>", "<|image_end|>"),
+        ("qwen4exp", "<|vision_start|>", "<|vision_end|>"),
     ],
 )
 def test_text_around_the_rows_of_an_image(name: str, begin: str, end: str, tmp_path: Path) -> None:

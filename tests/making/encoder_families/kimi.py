@@ -1,4 +1,5 @@
-"""Kimi-VL, whose tower and projector transformers has as those of Kimi K2.5, which computes the same for images."""
+"""Kimi K2.5, and Kimi-VL, whose tower and projector transformers has as those of Kimi K2.5, which computes the same for
+images."""
 
 from functools import partial
 from typing import Any
@@ -33,16 +34,35 @@ def as_kimi_vl(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "architectures": ["KimiVLForConditionalGeneration"]}
 
 
+def as_kimi_k25(config: dict[str, Any]) -> dict[str, Any]:
+    """Return config.json with the keys of published ones beside those of transformers, which the converter adds to
+    files without them."""
+    vision = config["vision_config"]
+    published = {f"vt_{key}": vision[key] for key in SIZES} | {
+        f"init_{key}": vision[key] for key in ("pos_emb_height", "pos_emb_width")
+    }
+    return {**config, "architectures": ["KimiK25ForConditionalGeneration"], "vision_config": vision | published}
+
+
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+PATCH_EMBEDDING = ("vision_tower.encoder.patch_embed", "vision_tower.patch_embed")
 KIMI_VL: dict[str, Any] = {
     "architecture": "deepseek2", "encode": kimi_rows, "preprocessor": MEAN, "written": as_kimi_vl,
     "saved": renamed(
-        ("vision_tower.encoder.patch_embed", "vision_tower.patch_embed"),
+        PATCH_EMBEDDING,
         ("model.mm_projector.pre_norm", "multi_modal_projector.pre_norm"),
         ("mm_projector.proj.0", "multi_modal_projector.linear_1"),
         ("mm_projector.proj.2", "multi_modal_projector.linear_2"),
     ),
 }  # fmt: skip
 SPECS = {
+    "kimik25": Spec(
+        architecture="deepseek2", encode=kimi_rows, preprocessor=MEAN, written=as_kimi_k25, patch=4,
+        saved=renamed(PATCH_EMBEDDING, ("model.mm_projector.", "mm_projector.")), grids=[(4, 6), (2, 2)],
+        model=partial(
+            kimi, 4, 32, patch_size=4, num_attention_heads=2, num_hidden_layers=3, intermediate_size=48
+        ),
+    ),
     "kimivl": Spec(
         model=partial(
             kimi, 6, 32, patch_size=4, num_attention_heads=2, num_hidden_layers=3, intermediate_size=48

@@ -68,6 +68,7 @@ class EmbeddingRecorder(EmbeddingOperations[Buffer]):
 
     def ngrams(self, ngrams: Ngrams) -> Buffer:
         model, graph, table = self._model, self._graph, self._model.tensors.rows_from(TABLE, ngrams.n_rows)
+        model.media_token = ngrams.media
         rows, tail = graph.region(4 * graph.batch * ngrams.per_token), model.states.add_layer(4 * (ngrams.longest - 1))
         graph.op(
             "hash_ngrams", HASH_NGRAMS, graph.tokens, chunks=(0, 0), ids=model.ids,
