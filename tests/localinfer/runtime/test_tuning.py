@@ -4,6 +4,7 @@ import json
 from collections import deque
 from pathlib import Path
 
+import draft_head_models
 import numpy as np
 import pytest
 from engine_helpers import Write, engine, tokens
@@ -114,6 +115,17 @@ def test_a_way_that_is_hardly_faster_is_not_chosen(tmp_path: Path) -> None:
         for ratio, expected in ((1.1, False), (0.995, False), (0.98, True)):
             steps = [np.array([np.ones(n_ops), np.full(n_ops, ratio)])] * 4
             assert set(tile_timing.choose(step, steps, types)) == {expected}
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_a_model_with_a_draft_head_is_measured(tokens: int, tmp_path: Path) -> None:
+    """Its products are those of the model; with several tokens, without the output layer and the head."""
+    path = draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0")
+    with engine(path, tune=False, parallel=1) as e, engine(path, tune=False, parallel=1, spec_type="none") as plain:
+        assert e.compiled_graph.has_draft_head
+        steps = [measured_step.MeasuredStep(each.runner, max_bytes=1 << 30, tokens=tokens) for each in (e, plain)]
+        assert steps[0].nbytes.keys() >= steps[1].nbytes.keys()
+        assert tokens == 1 or steps[0].nbytes == steps[1].nbytes
 
 
 @pytest.mark.parametrize("tiny", [tiny_llama, tiny_qwen3moe])
