@@ -12,9 +12,11 @@ from localinfer.graph.properties.latent_attention import read_latent_shape
 
 
 def build(g: Builder[X]) -> None:
-    """Layers without a sliding window have an indexer, which rotates halves of its heads."""
+    """Layers without a sliding window have an indexer, which rotates halves of its heads. The MTP layer is one with a
+    window."""
     g.hparams.accept("attention.indexer.types")  # these layers
-    sliding, select = sliding_layers(g, 0), read_indexer(g, "halves")
+    sliding, select = [*sliding_layers(g, 0), True], read_indexer(g, "halves")
+    heads_of_local = [heads for number, heads in enumerate(g.attention_heads) if sliding[number]]
     full, local = read_latent_shape(g.hparams), read_latent_shape(g.hparams, "_swa")
     sparse = AttentionSpec(g.rope("interleaved", amplified=False), scale=full.scale, selected=True)
     rope = rope_swa(g, "interleaved", size="rope.dimension_count")
@@ -22,8 +24,10 @@ def build(g: Builder[X]) -> None:
 
     def mixer(blk: Block, h: X) -> BranchOutput[X]:
         is_local = sliding[blk.number]
+        if blk.number == g.block_count and heads_of_local:  # the MTP layer
+            blk = blk._replace(heads=heads_of_local[0])
         shape, spec = (local, windowed) if is_local else (full, sparse)
         y = latent_attention(g, h, blk, shape, spec, None if is_local else partial(select, blk, h))
         return BranchOutput(gate_heads(g, h, blk, y, shape.value_dim, "sigmoid"), "attn_output")
 
-    build_decoder(g, DecoderSpec(attention=sparse, router=read_router(g, "sigmoid")), mixer)
+    build_decoder(g, DecoderSpec(attention=sparse, router=read_router(g, "sigmoid"), mtp_states="normed"), mixer)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from localinfer.graph.attention import latent_attention
-from localinfer.graph.builder import AttentionSpec, Block, Builder, X
-from localinfer.graph.decoder import BranchOutput, expert_branch
+from localinfer.graph.builder import AttentionSpec, Block, Builder, MtpSpec, X
+from localinfer.graph.decoder import BranchOutput, apply_branches, expert_branch
 from localinfer.graph.hyper_connections import apply_layers, merge_streams
 from localinfer.graph.indexer import read_indexer, read_indexer_layers
 from localinfer.graph.mixture_of_experts import LIMITED, LIMITS, limited_activations, read_router
@@ -16,13 +16,14 @@ from localinfer.graph.properties.latent_attention import read_latent_shape
 
 
 def build(g: Builder[X]) -> None:
-    """Decoder with dense first layers. The gates of the routed experts are limited before SiLU."""
+    """Decoder with dense first layers. The gates of the routed experts are limited before SiLU. The MTP layer has one
+    residual stream, and an indexer."""
     streams = read_hyper_connections(g.hparams)
     streams = replace(streams, magnitude=g.hparams.positive("hyper_connection.magnitude"), output_eps=streams.eps)
     shape, select = read_latent_shape(g.hparams), read_indexer(g, "interleaved", key_eps=g.eps, at_end=True)
     spec = AttentionSpec(g.rope("interleaved", amplified=False), scale=shape.scale, sinks=True, selected=True)
-    has_indexer, limited = read_indexer_layers(g, lambda _: True), limited_activations(g, LIMITED, LIMITS)
-    network = expert_branch(g, read_router(g, "sigmoid"), limited, ["silu"] * g.block_count)
+    has_indexer, limited = [*read_indexer_layers(g, lambda _: True), True], limited_activations(g, LIMITED, LIMITS)
+    network = expert_branch(g, read_router(g, "sigmoid"), limited, ["silu"] * (g.block_count + 1))
 
     def attend(blk: Block, h: X) -> BranchOutput[X]:
         selects = partial(select, blk, h) if has_indexer[blk.number] else None
@@ -30,5 +31,6 @@ def build(g: Builder[X]) -> None:
         gate = g.matmul(h, f"{blk}attn_gate", blk.heads.count * shape.value_dim)
         return BranchOutput(g.gate(gate, y, "sigmoid"), "attn_output")
 
-    x = apply_layers(g, streams, attend, network)
-    g.output.logits(merge_streams(g, x, "output_hc", streams))
+    x = merge_streams(g, apply_layers(g, streams, attend, network), "output_hc", streams)
+    g.output.logits(x)
+    g.output.add_mtp_head(x, partial(apply_branches, g, attend, network), MtpSpec())

@@ -42,8 +42,8 @@ class Indexer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CompressedAttention:
-    """The attention of a model. `runs` are the positions of a run in each layer; 0: it only has a window. The output
-    has a matrix of `rank` rows for each of several `groups` of heads, and one of all groups."""
+    """The attention of a model. `runs` are the positions of a run in each layer, and in the MTP layer; 0: it only has a
+    window. The output has a matrix of `rank` rows for each of several `groups` of heads, and one of all groups."""
 
     runs: Sequence[int]
     window: int
@@ -56,11 +56,11 @@ class CompressedAttention:
 
 def read_compressed_attention(g: Builder[X]) -> CompressedAttention:
     """Return the attention that the metadata describes. Layers without runs have a rotary embedding of their own,
-    without context extension."""
+    without context extension. The MTP layer has no runs."""
     hparams, heads = g.hparams, g.attention_heads[0]
     size = heads.key
     sizes = (hparams.count(f"attention.indexer.{key}", 1) for key in ("head_count", "key_length", "top_k"))
-    runs, indexer = read_runs(hparams, g.block_count), Indexer(*sizes)
+    runs, indexer = [*read_runs(hparams, g.block_count), 0], Indexer(*sizes)
     plain = plain_frequencies(hparams.positive("rope.freq_base", BASE), read_n_rot(hparams, size))
     slow = g.rope("interleaved", base=COMPRESSED_BASE).frequencies if any(runs) else plain
 

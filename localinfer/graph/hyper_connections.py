@@ -1,7 +1,7 @@
 """Hyper-connections, composed of a builder's operations: what a branch reads of several residual streams, and what it
 adds to them (`localinfer.graph.properties.hyper_connections`)."""
 
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import Block, Builder, X
 from localinfer.graph.decoder import Branch
 from localinfer.graph.properties.hyper_connections import HyperConnections
 
@@ -10,13 +10,20 @@ def apply_layers(g: Builder[X], shape: HyperConnections, attend: Branch[X], feed
     """Return the residual streams after all layers."""
     x = g.cross_layer.streams(g.embeddings.tokens(), shape.count)
     for blk in g.blocks():
-        for name, branch in (("attn", attend), ("ffn", feed_forward)):
-            h, weights = read_streams(g, x, f"{blk}hc_{name}", shape)
-            y, matrix = branch(blk, g.norm(h, f"{blk}{name}_norm"))
-            y = g.matmul(y, f"{blk}{matrix}", g.embedding_length) if matrix else y
-            g.point(y, f"{blk}{name}_out")
-            g.cross_layer.mix(x, y, weights, shape.count)
+        apply_layer(g, shape, attend, feed_forward, blk, x)
     return x
+
+
+def apply_layer(
+    g: Builder[X], shape: HyperConnections, attend: Branch[X], feed_forward: Branch[X], blk: Block, x: X
+) -> None:
+    """Apply one layer to the residual streams x: two branches, each after a norm."""
+    for name, branch in (("attn", attend), ("ffn", feed_forward)):
+        h, weights = read_streams(g, x, f"{blk}hc_{name}", shape)
+        y, matrix = branch(blk, g.norm(h, f"{blk}{name}_norm"))
+        y = g.matmul(y, f"{blk}{matrix}", g.embedding_length) if matrix else y
+        g.point(y, f"{blk}{name}_out")
+        g.cross_layer.mix(x, y, weights, shape.count)
 
 
 def read_gated_streams(g: Builder[X], x: X, name: str, count: int, rank: int) -> tuple[X, X]:

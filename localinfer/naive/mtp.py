@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.builder import BlockFunction, Builder, MtpSpec
+from localinfer.graph.mtp import join_inputs, merge_outputs
 from localinfer.graph.properties.mtp import mtp_norm, read_mtp_block
 from localinfer.naive.formulas import Floats
 from localinfer.naive.weights import Model
@@ -22,8 +23,6 @@ def compute_mtp_states(
     states = g.norm(x, spec.norm) if spec.normed_states else x
     before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), states[:-1]])
     name = f"{own}embed_tokens" if model.has(f"{own}embed_tokens.weight") else "token_embd"
-    embedded = model.rows(name, token_ids).astype(x.dtype)
-    both = np.concatenate([g.norm(embedded, f"{own}enorm"), g.norm(before, f"{own}hnorm")], axis=1)
-    y = model.matmul(f"{own}eh_proj", both)
+    y = join_inputs(g, model.rows(name, token_ids).astype(x.dtype), before, own, spec)
     apply_block(blk, y)
-    return g.norm(y, mtp_norm(g.tensors, blk, spec))
+    return g.norm(merge_outputs(g, y, own, spec), mtp_norm(g.tensors, blk, spec))

@@ -6,7 +6,7 @@ heads.
 
 Needs torch and transformers, and llama.cpp's sources. Tokenizers have tests of their own. Each entry has the keys of
 the architecture and the tensors in the form of `reference_models.summary`, or the reason why there are none.
-"qwen35; head" is the reference model qwen35 with an MTP layer.
+"qwen35; head" is the reference model qwen35 with an MTP layer, or this layer without the model.
 """
 
 import json
@@ -38,7 +38,8 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     names = sys.argv[2:]
     remaining = recorded.read("conversion") if names else {}
-    known = [*reference_models.ALL, *(f"{name}; head" for name in draft_head_models.NAMES), *separate_heads.NAMES]
+    heads = [name for name in draft_head_models.NAMES if name not in draft_head_models.DROPPED]
+    known = [*reference_models.ALL, *(f"{name}; head" for name in heads), *separate_heads.NAMES]
     actual = remaining | {name: converted(name) for name in names or known}
     recorded.write("conversion", dict(sorted(actual.items())))
 
@@ -67,7 +68,7 @@ def converted(name: str) -> dict[str, Any] | str:
             model_class = get_model_class(values["architectures"][0])
         except NotImplementedError as error:
             return f"NotImplementedError: {error}"
-        model_class.no_mtp = not head
+        model_class.no_mtp, model_class.mtp_only = not head, bool(head) and reference in draft_head_models.ALONE
         gguf.TensorNameMap.block_mappings_cfg = dict(block_names())
         prepare_class(model_class)
         if name == "deepseek3; head":  # the conversion omits MTP layers that llama.cpp supports

@@ -8,32 +8,50 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import reference_models
 import separate_heads
 from reference_models import Floats
 from safetensors.numpy import load_file, save_file
 
+LOGITS = Path(__file__).parents[1] / "data" / "mtp_heads.npz"  # of some heads, computed by make_mtp_heads.py
 NAMES = [  # of reference models
-    "bailingmoe3", "cohere2moe", "deepseek3", "deepseek32", "glm-dsa", "glm-ocr", "glm4moe", "glm4moe-lite",
-    "glm5-next", "hy_v3", "mimo2", "qwen35", "qwen35moe", "qwen3next", "step35",
+    "bailingmoe3", "cohere2moe", "deepseek3", "deepseek32", "deepseek4", "dots3note-narrow", "glm-dsa", "glm-ocr",
+    "glm4moe", "glm4moe-lite", "glm5-next", "hy_v3", "hy_v4", "mimo2", "qwen35", "qwen35moe", "qwen3next", "step35",
 ]  # fmt: skip
+DROPPED = {"hy_v4"}  # by llama.cpp's conversion
+ALONE = {"deepseek4"}  # which llama.cpp's conversion writes to a file of its own
 QWEN = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm"}
 FINAL_NORM = {"shared_head.norm": "final_layernorm"}
 OTHER_NAMES = {  # of the tensors before and after the layer
-    "bailingmoe3": FINAL_NORM, "hy_v3": FINAL_NORM, "mimo2": FINAL_NORM, "qwen35": QWEN, "qwen35moe": QWEN,
-    "qwen3next": QWEN,
+    **dict.fromkeys(("bailingmoe3", "hy_v3", "hy_v4", "mimo2"), FINAL_NORM),
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), QWEN),
+    "deepseek4": {"shared_head.norm": "norm"},
     "step35": {
         "shared_head.norm": "transformer.shared_head.norm", "shared_head.head": "transformer.shared_head.output",
     },
 }  # fmt: skip
-IN_MODULE = {"mimo2": "model.mtp.layers."}  # in place of numbers after the other layers
+# in place of numbers after the other layers
+IN_MODULE = {"deepseek4": "mtp.", "hy_v4": "model.mtp_layers.", "mimo2": "model.mtp.layers."}
 OF_WHOLE_MODULE = {"qwen35": "mtp.", "qwen35moe": "mtp.", "qwen3next": "mtp."}
-SOURCE_LAYERS = {"mimo2": 0}  # with the weights of an MTP layer, if it is not the last one with attention
+# with the weights of an MTP layer, if it is not the last one with attention
+SOURCE_LAYERS = {"dots3note-narrow": 0, "mimo2": 0}
 COUNTS = {"mimo2": 3}  # MTP layers; llama.cpp requires 3 of this model
-ONE_STREAM = {"glm5-next"}  # whose MTP layer has no weights of residual streams
-WITHOUT_EMBEDDINGS = {"bailingmoe3"}  # whose head always uses the model's embedding
-OF_LAYERS = {"layer_types": "sliding_attention", "partial_rotary_factors": 1.0, "rope_theta": 10_000.0}  # of step35
+MISSING = {  # parts of the names of tensors that the other layer has
+    "deepseek4": (".compressor.", ".indexer."), "glm5-next": (".hc_",), "hy_v4": (".hc_",),
+}  # fmt: skip
+OF_MODEL = {"deepseek4": ("hc_head_fn", "hc_head_base", "hc_head_scale")}  # tensors that the head has of its own, too
+HALVES = {"deepseek4": ("e_proj", "h_proj")}  # of eh_proj
+WITHOUT_EMBEDDINGS = {"bailingmoe3", "deepseek4"}  # whose head always uses the model's embedding
+WITH_EMBEDDING = {"dots3note-narrow": "model.mtp."}  # whose head always has its own one, and no output layer
+EMBEDDINGS = ("embed_tokens.weight", "word_embeddings.weight", "embed.weight")
+OUTPUTS = ("self_attn.o_proj.weight", "attention.dense.weight", "attn.wo_b.weight")  # of attention
+OF_LAYERS: dict[str, dict[str, Any]] = {  # further entries of lists in config.json
+    "deepseek4": {"compress_ratios": 0},
+    "step35": {"layer_types": "sliding_attention", "partial_rotary_factors": 1.0, "rope_theta": 10_000.0},
+}
 
 
 def checkpoint(name: str, folder: Path, *, has_embeddings: bool = False) -> Path:
@@ -48,36 +66,50 @@ def checkpoint(name: str, folder: Path, *, has_embeddings: bool = False) -> Path
     save_file(tensors | head, path / "model.safetensors")
     key = "mtp_num_hidden_layers" if name.startswith("qwen") else "num_nextn_predict_layers"
     config = {**reference["config"], key: COUNTS.get(name, 1)}
-    if name == "step35":
-        config |= {each: [*config[each], value] for each, value in OF_LAYERS.items()}
+    config |= {each: [*config[each], value] for each, value in OF_LAYERS.get(name, {}).items()}
     (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return path
+
+
+def computed_logits() -> dict[str, Floats]:
+    """Return the logits of some MTP heads that torch computed, in the form of `reference_models.expected`."""
+    with np.load(LOGITS) as computed:
+        return dict(computed)
 
 
 def mtp_layer(name: str, tensors: Mapping[str, Floats], number: int, *, has_embeddings: bool) -> dict[str, Floats]:
     """Return the tensors of an MTP layer: the weights of another layer, and those before and after it."""
     reference = reference_models.read_description(name)
-    [embedding] = [each for each in tensors if each.endswith(("embed_tokens.weight", "word_embeddings.weight"))]
-    layers = f"{embedding.rsplit('.', 2)[0]}.layers."
-    outputs = (each for each in tensors if each.endswith(("self_attn.o_proj.weight", "attention.dense.weight")))
+    [embedding] = [each for each in tensors if each.endswith(EMBEDDINGS)]
+    outputs = [each for each in tensors if each.endswith(OUTPUTS)]
+    layers = f"{outputs[0].partition('layers.')[0]}layers."
     last = max(int(each.removeprefix(layers).split(".")[0]) for each in outputs)
     source = f"{layers}{SOURCE_LAYERS.get(name, last)}."
     n_vocab, n = tensors[embedding].shape
     shapes: dict[str, tuple[int, ...]] = {"eh_proj": (n, 2 * n), "enorm": (n,), "hnorm": (n,), "shared_head.norm": (n,)}
-    if has_embeddings and name not in WITHOUT_EMBEDDINGS:
+    if has_embeddings and name not in WITHOUT_EMBEDDINGS and name not in WITH_EMBEDDING:
         shapes |= {"embed_tokens": (n_vocab, n), "shared_head.head": (n_vocab, n)}
     block = reference["n_layer"] + number
     prefix = f"{IN_MODULE[name]}{number}." if name in IN_MODULE else f"{layers}{block}."
     if name in OF_WHOLE_MODULE:
         prefix = f"mtp.layers.{number}."
     head = {each.replace(source, prefix): values for each, values in tensors.items() if each.startswith(source)}
-    if name in ONE_STREAM:
-        head = {each: values for each, values in head.items() if ".hc_" not in each}
+    head = {each: x for each, x in head.items() if not any(part in each for part in MISSING.get(name, ()))}
     for each, shape in shapes.items():
         values = reference_models.values(f"{name}/{layers}{block}.{each}.weight", shape, reference["norm"])
         other = OTHER_NAMES.get(name, {}).get(each, each)
         whole_module = name in OF_WHOLE_MODULE and each in QWEN
         head[f"{OF_WHOLE_MODULE[name] if whole_module else prefix}{other}.weight"] = values
+    if name in WITH_EMBEDDING:
+        key = f"{WITH_EMBEDDING[name]}embed_tokens.weight"
+        head[key] = reference_models.values(f"{name}/{key}", (n_vocab, n), reference["norm"])
+    for each in OF_MODEL.get(name, ()):
+        head[f"{prefix}{each}"] = reference_models.values(
+            f"{name}/{prefix}{each}", tensors[each].shape, reference["norm"]
+        )
+    if name in HALVES:
+        halves = np.split(head.pop(f"{prefix}eh_proj.weight"), 2, axis=1)
+        head |= {f"{prefix}{half}.weight": x.copy() for half, x in zip(HALVES[name], halves, strict=True)}
     return head
 
 

@@ -1,14 +1,22 @@
 """DeepSeek-V4: compressed attention, hyper-connections, and experts that the number of a token chooses."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, PRE_NORMS, SHARED_EXPERTS
 from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.draft_heads.mtp import MERGE
 from localinfer.conversion.hparams import HParams, LayerOverrides
 from localinfer.conversion.metadata.expert_metadata import experts
+from localinfer.conversion.tensor_formats.dequantized_matrix import decode, dequantized
+from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
+from localinfer.conversion.tensor_formats.values import Floats
+from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyper_connections import MAX_ITERATIONS, MAX_STREAMS
 from localinfer.graph.properties.hyperparameters import DEFAULT_MAXIMUM
@@ -27,6 +35,13 @@ STREAM_SHAPES = {
 COMPRESSOR = tuple(f"attn_compressor_{kind}" for kind in ("kv", "gate", "ape", "norm"))
 INDEXER_COMPRESSOR = tuple(f"indexer_compressor_{kind}" for kind in ("kv", "gate", "ape", "norm"))
 INDEXER = ("indexer.attn_q_b", "indexer.proj", *INDEXER_COMPRESSOR)
+MERGE_SHAPES = {"fn": ("n_streams", "n_all_streams"), "base": ("n_streams",), "scale": ("one",)}
+MTP_NAMES = {  # of an MTP layer, in checkpoints -> as those of other families
+    "norm.weight": "shared_head.norm.weight",
+    **dict(zip((f"hc_head_{kind}" for kind in MERGE_SHAPES), MERGE, strict=True)),
+}  # fmt: skip
+MTP_TENSOR = re.compile(rf"(?P<layer>layers\.\d+\.)(?P<name>{'|'.join(map(re.escape, MTP_NAMES))})")
+E_PROJ, H_PROJ, EH_PROJ = (f".{name}_proj.weight" for name in ("e", "h", "eh"))
 USED = "num_experts_per_tok"
 TABLE, BIAS = "ffn_gate_tid2eid", "exp_probs_b.bias"
 SIZES = {  # by their keys in config.json
@@ -88,9 +103,11 @@ def n_hash(config: JsonObject, hp: HParams) -> int:
 
 
 def layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
-    """Return the sizes of each layer's runs, and which tensors it lacks."""
-    overrides = []
-    for layer, run in enumerate(read_runs(config, hp.n_layer)[: hp.n_layer]):
+    """Return the sizes of each layer's runs, and which tensors it lacks. MTP layers have no runs."""
+    overrides, runs = [], [*read_runs(config, hp.n_layer), *[0] * hp.n_mtp_layers][: hp.n_layer + hp.n_mtp_layers]
+    if any(runs[hp.n_layer :]):
+        raise config.error("compress_ratios", "other than 0 for an MTP layer is not supported", UnsupportedError)
+    for layer, run in enumerate(runs):
         missing = {*(() if run else COMPRESSOR), *(() if run == OVERLAPPING else INDEXER)}
         missing.add(BIAS if layer < hp.sizes["n_hash"] else TABLE)
         parts = 2 if run == OVERLAPPING else 1
@@ -117,6 +134,27 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
     }  # fmt: skip
 
 
+def adapt_tensors(stored: Mapping[str, StoredTensor], hp: HParams) -> dict[str, StoredTensor]:
+    """Return the tensors with those of MTP layers named as in other families, and the two halves of the projection
+    before such a layer as one matrix."""
+    adapted, shape = dict(stored), (hp.n_embd, hp.n_embd)
+    for name, tensor in stored.items():
+        if match := MTP_TENSOR.fullmatch(name):
+            adapted[match["layer"] + MTP_NAMES[match["name"]]] = adapted.pop(name)
+        elif name.endswith(E_PROJ) and (other := adapted.pop(name.removesuffix(E_PROJ) + H_PROJ, None)):
+            for half in (tensor, other):
+                if half.shape != shape:
+                    raise half.error(f"has shape {list(half.shape)}, not {list(shape)}")
+            whole, values = name.replace(E_PROJ, EH_PROJ), partial(side_by_side, adapted.pop(name), other)
+            adapted[whole] = dequantized(whole, (hp.n_embd, 2 * hp.n_embd), tensor, values)
+    return adapted
+
+
+def side_by_side(left: StoredTensor, right: StoredTensor) -> Floats:
+    """Return the matrix with the columns of both."""
+    return np.concatenate([decode(left), decode(right)], axis=1)
+
+
 DEEPSEEK4 = Architecture(
     name="deepseek4",
     layer_tensors=(*PRE_NORMS, "attn_sinks", *LATENT, *STREAMS, *COMPRESSOR, *INDEXER),
@@ -128,9 +166,8 @@ DEEPSEEK4 = Architecture(
         "attn_output_a": ("n_low", "n_of_group"),
         "attn_output_b": ("n_embd", "n_low"),
         **STREAM_SHAPES,
-        "output_hc_fn": ("n_streams", "n_all_streams"),
-        "output_hc_base": ("n_streams",),
-        "output_hc_scale": ("one",),
+        **{f"output_hc_{kind}": shape for kind, shape in MERGE_SHAPES.items()},
+        **dict(zip(MERGE, MERGE_SHAPES.values(), strict=True)),
         **dict.fromkeys(COMPRESSOR[:2], ("n_compressed", "n_embd")),
         **dict.fromkeys(INDEXER_COMPRESSOR[:2], ("n_index_compressed", "n_embd")),
         "attn_compressor_ape": ("run", "n_compressed"),
@@ -155,7 +192,8 @@ DEEPSEEK4 = Architecture(
         **{f"ffn.experts.w{n}": f"ffn_{kind}_exps" for n, kind in ((1, "gate"), (2, "down"), (3, "up"))},
         **{f"ffn.shared_experts.w{n}": f"ffn_{kind}_shexp" for n, kind in ((1, "gate"), (2, "down"), (3, "up"))},
     },
-    ignored_tensors=r"mtp\..*",
+    adapt_tensors=adapt_tensors,
+    has_mtp=True,
     has_partial_rope=True,
     may_have_window=True,
     float_keys={"routed_scaling_factor": "expert_weights_scale"},

@@ -63,8 +63,8 @@ def read_hparams(config: JsonObject, hp: HParams) -> HParams:
 
 
 def layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
-    """Return the layer overrides: layers with a sliding window have other heads and no indexer. The scales of latent
-    vectors are those of the norms before."""
+    """Return the layer overrides: layers with a sliding window, also MTP layers, have other heads and no indexer. The
+    scales of latent vectors are those of the norms before."""
 
     def overrides(of_kind: HParams, missing: frozenset[str]) -> LayerOverrides:
         ranks = {"attn_q_a_norm": "q_rank", "attn_kv_a_norm": "kv_rank"}
@@ -77,15 +77,22 @@ def layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
 
 
 def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
-    """Return the metadata of both kinds of layers, and which of them have an indexer."""
+    """Return the metadata of both kinds of layers, and which of them have an indexer. There are no flags of MTP
+    layers."""
     local = local_hparams(config, hp)
     kind = sparse_metadata(local_config(config), local)
     names = ("kv_lora_rank", "key_length", "value_length", "key_length_mla", "value_length_mla")
     return sparse_metadata(config, hp) | {
         **{f"attention.{name}_swa": kind[f"attention.{name}"] for name in names},
         "attention.head_count": numbers([local.n_head if sliding else hp.n_head for sliding in hp.is_sliding]),
-        "attention.indexer.types": Field.flags([not sliding for sliding in hp.is_sliding]),
+        "attention.sliding_window_pattern": Field.flags(hp.is_sliding[: hp.n_layer]),
+        "attention.indexer.types": Field.flags([not sliding for sliding in hp.is_sliding[: hp.n_layer]]),
     }
+
+
+def mtp_windows(config: JsonObject, count: int) -> list[bool]:  # noqa: ARG001 (one signature for all)
+    """Return which MTP layers have a window: all of them."""
+    return [True] * count
 
 
 def halve_index_pairs(values: Values, hp: HParams) -> Values:
@@ -115,6 +122,7 @@ DOTS3NOTE = replace(
     window_period=0,
     has_window_rope=True,
     writes_window_flags=True,
+    mtp_windows=mtp_windows,
     adapted_keys=adapted_keys,
     read_hparams=read_hparams,
     metadata=metadata,

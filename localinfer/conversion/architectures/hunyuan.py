@@ -7,13 +7,14 @@ import numpy as np
 from localinfer.conversion.architectures.common import FUSED_EXPERT_SHAPES, FUSED_EXPERTS, SPLIT_EXPERTS
 from localinfer.conversion.architectures.deepseek import DEEPSEEK32, sparse_hparams, sparse_layers, sparse_metadata
 from localinfer.conversion.checkpoint_folder import JsonObject
-from localinfer.conversion.hparams import HParams
+from localinfer.conversion.hparams import HParams, LayerOverrides
 from localinfer.conversion.metadata import expert_metadata
 from localinfer.gguf.source import Field
 from localinfer.graph.properties.hyper_connections import MAX_STREAMS
 
 PARTS = ("fn", "base", "scale")  # tensors of the weights of streams
 BRANCHES = {"hc_attn_layer": "hc_attn", "hc_mlp_layer": "hc_ffn"}
+STREAMS = tuple(f"{name}_{part}" for name in BRANCHES.values() for part in PARTS)
 HEAD = tuple(f"output_hc_{part}" for part in PARTS)
 
 
@@ -36,19 +37,23 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
     }
     limit = config.get("swiglu_limit", float, 0.0)
     if limit > 0:
-        fields["swiglu_clamp_exp"] = Field.numbers(np.full(hp.n_layer, limit, np.float32))
+        fields["swiglu_clamp_exp"] = Field.numbers(np.full(hp.n_layer + hp.n_mtp_layers, limit, np.float32))
     groups = ("expert_group_count", "expert_group_used_count")
     is_grouped = any(config.get(key, int, 1) != 1 for key in ("n_group", "topk_group"))
     return {key: field for key, field in fields.items() if is_grouped or key not in groups}
 
 
+def layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
+    """Return which layers have no indexer, because they attend to the positions that an earlier one chose. MTP layers
+    have one, and one residual stream."""
+    of_mtp_layers = [LayerOverrides({}, frozenset(STREAMS))] * hp.n_mtp_layers
+    return (*sparse_layers(config, hp)[: hp.n_layer], *of_mtp_layers)
+
+
 HY_V4 = replace(
     DEEPSEEK32,
     name="hy_v4",
-    layer_tensors=(
-        *DEEPSEEK32.layer_tensors, "attn_sinks", "attn_gate",
-        *(f"{name}_{part}" for name in BRANCHES.values() for part in PARTS),
-    ),
+    layer_tensors=(*DEEPSEEK32.layer_tensors, "attn_sinks", "attn_gate", *STREAMS),
     model_tensors=HEAD,
     fused_sources={**DEEPSEEK32.fused_sources, **FUSED_EXPERTS},
     reorder={**DEEPSEEK32.reorder, **SPLIT_EXPERTS},
@@ -69,12 +74,10 @@ HY_V4 = replace(
         **{f"{old}.hc_pre.hc_{part}": f"{new}_{part}.weight" for old, new in BRANCHES.items() for part in PARTS},
         **{f"model.hc_head.hc_head_{part}": f"output_hc_{part}.weight" for part in PARTS},
     },
-    ignored_tensors=r"model\.mtp_layers\..*",
-    has_mtp=False,
     int_keys={"n_shared_experts": "expert_shared_count"},
     read_hparams=read_hparams,
     metadata=metadata,
-    layer_overrides=sparse_layers,
+    layer_overrides=layers,
     required_values={"scoring_func": "sigmoid", "attention_bias": False},
     defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 0},
 )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localinfer.graph.properties.attention import read_attention_heads
+from localinfer.graph.properties.hyper_connections import HyperConnections
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import Block, ModelProperties
 from localinfer.graph.properties.tensors import Tensors
@@ -17,13 +18,14 @@ class MtpSpec(NamedTuple):
     """How the MTP head differs from a layer: the output norm of the model, and the scale and cap of its logits.
 
     With `normed_states`, the hidden states that the head reads are those after a norm: the output norm, or the head's
-    own. Otherwise they are the residual stream.
+    own. Otherwise they are the residual stream, or all residual streams if the head has them, too (`streams`).
     """
 
     norm: str = "output_norm"
     scale: float = 1.0
     cap: float = 0.0
     normed_states: bool = True
+    streams: HyperConnections | None = None
 
 
 def read_mtp_block(properties: ModelProperties) -> Block:

@@ -35,7 +35,10 @@ from localinfer.gguf.reader import open_gguf  # noqa: E402
 Floats = NDArray[np.float32]
 UNKNOWN = {
     "eagle3-borrowing": "llama.cpp keeps no inputs of smollm3's layers",
-    **dict.fromkeys(("glm-ocr", "glm5-next"), "llama.cpp does not run its MTP layer"),
+    **dict.fromkeys(
+        ("dots3note-narrow", "glm-ocr", "glm5-next", "hy_v4"), "llama.cpp does not run its MTP layer"
+    ),
+    "deepseek4": "llama.cpp has no names for the weights of its sum of residual streams",
     "mimo2": "llama.cpp requires one matrix for queries, keys and values",
 }
 ENCODE, DECODE = 0, 1

@@ -6,6 +6,7 @@ benchmarks/checks/conversion.py compares what the files compute.
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ OTHER = {
     "falcon-h1": {"blk.{}.ssm_a"},  # a power of e in float32
     "falcon-h1-normed": {"blk.{}.ssm_a"},  # the same
     "granite4": {"attention.head_count_kv"},  # one number for all blocks
+    "deepseek4; head": {"blk.{}.nextn.eh_proj.weight"},  # Q8_0
     **dict.fromkeys(("dots3note", "dots3note-narrow"), INDEXER_ROWS),
     "jamba": {"blk.{}.ssm_a"},
     "jamba-dense": {"blk.{}.ssm_a"},
@@ -211,13 +213,26 @@ def test_the_text_model_of_dots_ocr_is_qwen2(tmp_path: Path) -> None:
     assert found.tensors.keys() == plain.tensors.keys()
 
 
-@pytest.mark.parametrize("name", draft_head_models.NAMES)
+@pytest.mark.parametrize("name", [each for each in draft_head_models.NAMES if each not in draft_head_models.DROPPED])
 def test_mtp_layers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    expected = CONVERSION[f"{name}; head"]
+    expected, compared = CONVERSION[f"{name}; head"], name
     if name == "deepseek3":  # llama.cpp omits the key and the block
         expected["keys"]["deepseek2.nextn_predict_layers"] = 1
     source = open_checkpoint(draft_head_models.checkpoint(name, tmp_path, has_embeddings=True))
-    assert_equal(name, source, expected, reference_models.architecture(name))
+    if name in draft_head_models.ALONE:
+        source, compared = mtp_layer_alone(source, keys_of(source)["block_count"] - 1), f"{name}; head"
+    assert_equal(compared, source, expected, reference_models.architecture(name))
+
+
+def mtp_layer_alone(source: Source, layer: int) -> Source:
+    """Return the MTP layer without the model, whose sum of residual streams is that of the head in such a file."""
+    prefix, own = f"blk.{layer}.", "nextn.output_hc"
+    tensors = {name: each for name, each in source.tensors.items() if not name.startswith(("blk.", "output_hc"))}
+    for name, each in source.tensors.items():
+        if name.startswith(prefix):
+            alone = name.replace(f"{prefix}{own}", "output_hc")
+            tensors[alone] = replace(each, name=alone)
+    return replace(source, tensors=tensors)
 
 
 def assert_equal(name: str, source: Source, converted: dict[str, Any], architecture: str) -> None:
@@ -257,6 +272,19 @@ def test_mtp_layer_of_config_may_be_missing(name: str, lacking: str, tmp_path: P
 def test_mtp_layer_must_be_complete(lacking: str, tmp_path: Path) -> None:
     path = without(draft_head_models.checkpoint("glm4moe", tmp_path), lacking)
     assert f"{lacking.removeprefix('layers.3.')}.weight: is missing" in str(refusal(path))
+
+
+def test_mtp_layer_of_deepseek4_has_no_runs(tmp_path: Path) -> None:
+    path = draft_head_models.checkpoint("deepseek4", tmp_path)
+    edit_json(path / "config.json", lambda config: config["compress_ratios"].__setitem__(-1, 4))
+    assert "compress_ratios: other than 0 for an MTP layer is not supported" in str(refusal(path))
+
+
+@pytest.mark.parametrize("name", ["e_proj", "h_proj"])
+def test_halves_of_the_projection_of_deepseek4_have_one_shape(name: str, tmp_path: Path) -> None:
+    path = draft_head_models.checkpoint("deepseek4", tmp_path)
+    altered(path, lambda tensors: tensors.update({f"mtp.0.{name}.weight": np.zeros((96, 64), np.float32)}))
+    assert f"mtp.0.{name}.weight: has shape [96, 64], not [96, 96]" in str(refusal(path))
 
 
 def test_reference_model_of_each_architecture() -> None:

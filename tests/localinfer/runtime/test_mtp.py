@@ -51,6 +51,14 @@ def test_logits_match_the_oracle(name: str, own: bool, tmp_path: Path) -> None:
             assert engine.n_past == end
 
 
+@pytest.mark.parametrize("name", draft_head_models.computed_logits())
+def test_naive_logits_are_those_of_torch(name: str, tmp_path: Path) -> None:
+    model = naive.Model(open_gguf(draft_head_models.write_with_mtp_head(name, tmp_path, "F32")))
+    model.ctx_size, reference = EXACT.ctx_size, reference_models.expected(name)
+    actual = reference.part(naive.mtp_logits(model, reference.ids))
+    np.testing.assert_allclose(actual, draft_head_models.computed_logits()[name], rtol=0, atol=1e-4)
+
+
 def test_head_continues_its_own_draft(tmp_path: Path) -> None:
     """The head's own hidden states replace the model's; nothing is stored in the cache."""
     path, ids = (
@@ -80,11 +88,12 @@ def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
         np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
 
 
-def test_batched_evaluation_is_bit_identical(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["glm4moe", "deepseek4", "hy_v4", "dots3note-narrow"])
+def test_batched_evaluation_is_bit_identical(name: str, tmp_path: Path) -> None:
     """Compare after tokens of the text and after draft tokens."""
     path, ids = (
-        draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0"),
-        reference_models.expected("glm4moe").ids,
+        draft_head_models.write_with_mtp_head(name, tmp_path, "Q8_0"),
+        reference_models.expected(name).ids,
     )
     with opened(path) as engine:
         sequences = engine.runner.new_sequence(), engine.runner.new_sequence()
@@ -143,12 +152,13 @@ def test_errors_reach_the_waiting_thread(tmp_path: Path, monkeypatch: pytest.Mon
             np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[50], 30)[0], expected)
 
 
-def test_sequences_are_independent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["glm4moe", "deepseek4", "hy_v4", "dots3note-narrow"])
+def test_sequences_are_independent(name: str, tmp_path: Path) -> None:
     path, ids = (
-        draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0"),
-        reference_models.expected("glm4moe").ids,
+        draft_head_models.write_with_mtp_head(name, tmp_path, "Q8_0"),
+        reference_models.expected(name).ids,
     )
-    with opened(path) as engine:
+    with opened(path, parallel=3) as engine:  # two sequences, and a copy of one
         check_draft_head_isolation(engine, ids)
 
 
@@ -166,7 +176,7 @@ def test_scheduled_engine_has_a_draft_head(tmp_path: Path) -> None:
         np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[30], 30)[0], expected)
 
 
-@pytest.mark.parametrize("name", ["apertus-mha", "dots3note-narrow", "lfm2"])
+@pytest.mark.parametrize("name", ["apertus-mha", "plamo2-narrow", "lfm2"])
 def test_mtp_layers_of_other_families_are_ignored(name: str, tmp_path: Path) -> None:
     """Their files may have such layers, which llama.cpp keeps, too. Lists for each layer do not cover them."""
     path = checkpoints.as_type(reference_models.checkpoint(name, tmp_path), tmp_path / "model.gguf", "F32")

@@ -3,17 +3,17 @@
 From the hidden state of a token and the embedding of the next token, it predicts the token after that:
 
     previous = hidden state of the previous token, in most models after the output norm; 0 for the first token
-    y = eh_proj . [norm(embedding of the token), norm(previous)]
-    one more layer, with its own keys and values, and its own norm
+    y = eh_proj . [norm(embedding of the token), norm(previous)], for each residual stream
+    one more layer, with its own keys and values, a sum of its streams, and its own norm
     logits from the output layer, or from the head's own
 """
 
 from localinfer.graph.builder import BlockFunction, Builder, MtpSpec
+from localinfer.graph.mtp import join_inputs, merge_outputs
 from localinfer.graph.ops.buffers import Buffer
 from localinfer.graph.properties.mtp import mtp_norm, read_mtp_block
 from localinfer.graph.recording.draft_head import (
     DraftHead,
-    concatenate,
     find_attention_op,
     previous_states,
     select_draft_rows,
@@ -37,11 +37,10 @@ def build_mtp_head(
     embed_op = len(graph.ops)
     with graph.reuse_buffers():
         name = f"{prefix}embed_tokens" if g.tensors.has(f"{prefix}embed_tokens.weight") else "token_embd"
-        embedded = g.norm(look_up_tokens(model, name), f"{prefix}enorm")
-        y = g.matmul(concatenate(graph, embedded, g.norm(previous, f"{prefix}hnorm")), f"{prefix}eh_proj", x.n)
+        y = join_inputs(g, look_up_tokens(model, name), previous, prefix, spec)
         apply_block(blk, y)
         draft_rows, drafts = select_draft_rows(graph, y)
-    normed = g.norm(drafts, mtp_norm(g.tensors, blk, spec))
+    normed = g.norm(merge_outputs(g, drafts, prefix, spec), mtp_norm(g.tensors, blk, spec))
     output = f"{prefix}shared_head_head"
     logits = g.matmul(normed, output if g.tensors.has(f"{output}.weight") else model.output_matrix, model.n_vocab)
     if spec.scale != 1.0 or spec.cap:

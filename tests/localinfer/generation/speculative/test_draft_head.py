@@ -35,7 +35,7 @@ OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 
 MODELS_WITH_HEADS = [
-    "glm4moe", "qwen35", "eagle3", "gemma4-assistant", "dflash", "dflash-window", "dflash2", "dspark",
+    "glm4moe", "qwen35", "deepseek4", "hy_v4", "eagle3", "gemma4-assistant", "dflash", "dflash-window", "dflash2", "dspark",
     "dspark-reduced", "dspark-gemma4",
 ]  # fmt: skip
 
@@ -92,7 +92,7 @@ def test_concurrent_text_is_the_same(model: Model) -> None:
 
 
 MARKOV = "markov_head.markov_w{}.weight"
-STEPS = 2  # draft tokens of each draft that a head learns
+STEPS, N_EMBD = 2, 96  # draft tokens of each draft that a head learns; the embedding length of reference models
 
 
 @pytest.mark.parametrize("name", ["gemma4-assistant", "dflash", "dspark"])
@@ -111,18 +111,58 @@ def test_drafts_of_a_head_that_knows_the_text_are_accepted(name: str, tmp_path: 
     with contextlib.closing(Engine.load(open_gguf(model), EXACT, draft_head=open_gguf(file))) as engine:
         states = [each for at in range(first, len(text) - STEPS) for each in states_after(engine, text, at)]
     following = [text[at + step] for at in range(first, len(text) - STEPS) for step in range(1, STEPS + 1)]
-    wanted, inputs = np.eye(reference_models.N_VOCAB)[following], np.array(states)[:, :size].astype(np.float64)
+    inputs = np.array(states)[:, :size].astype(np.float64)
     if name == "dspark":
         before = [text[at + step] for at in range(first, len(text) - STEPS) for step in range(STEPS)]
         inputs = np.hstack([inputs, separate_heads.weights(name)[MARKOV.format(1)][before]])
-    fitted = np.linalg.lstsq(inputs, wanted, rcond=1e-6)[0].T
-    file = with_output(head, fitted.astype(np.float32), target)
+    file = with_output(head, fitted_output(inputs, following), target)
     with localinfer.load(model, spec_draft_model=str(file), ctx_size=128, threads=1, precision="high") as opened:
         options["spec_type"] = "draft-mtp" if name == "gemma4-assistant" else f"draft-{name}"
         result = generate(opened, spec_draft_n_max=STEPS, **options)
     assert result.tokens == alone.tokens
     assert len({*alone.tokens}) > 3
     assert result.stats.accepted_tokens > len(text) / 3
+
+
+@pytest.mark.parametrize("name", ["deepseek4", "hy_v4", "dots3note-narrow"])
+def test_drafts_of_an_mtp_head_that_knows_the_text_are_accepted(name: str, tmp_path: Path, free_drafts: None) -> None:
+    """The output layer of the head is fitted likewise. The text goes on from a snapshot, which has no hidden states."""
+    checkpoint, options = draft_head_models.checkpoint(name, tmp_path), {"ignore_eos": True, "temp": 0}
+    opened: dict[str, Any] = {"ctx_size": 128, "threads": 1, "precision": "high"}
+    model = with_mtp_output(checkpoint, np.eye(reference_models.N_VOCAB, N_EMBD, dtype=np.float32))
+    with localinfer.load(model, **opened) as plain:
+        alone = generate(plain, spec_type="none", n_predict=40, **options)
+        text = [*plain.engine.sequence.tokens, alone.tokens[-1]]
+    with contextlib.closing(Engine.load(open_gguf(model), EXACT)) as engine:
+        places = range(len(PROMPT), len(text) - STEPS)
+        states = [each[:N_EMBD].astype(np.float64) for at in places for each in states_after(engine, text, at)]
+    following = [text[at + step] for at in places for step in range(1, STEPS + 1)]
+    model = with_mtp_output(checkpoint, fitted_output(np.array(states), following))
+    with localinfer.load(model, **opened, spec_draft_n_max=STEPS, spec_type="draft-mtp") as drafting:
+        first = generate(drafting, n_predict=20, **options)
+        drafting.save_cache(tmp_path / "cache")
+        drafting.engine.reset()
+        drafting.load_cache(tmp_path / "cache")
+        second = drafting.generate([*PROMPT, *first.tokens], n_predict=20, **options)
+    assert [*first.tokens, *second.tokens] == alone.tokens
+    assert len({*alone.tokens}) > 3
+    assert min(each.stats.accepted_tokens for each in (first, second)) > 20 / 3
+
+
+def with_mtp_output(checkpoint: Path, matrix: NDArray[np.float32]) -> Path:
+    """Convert a model whose MTP head has this output layer."""
+    path, out = checkpoint / "model.safetensors", checkpoint / "model.gguf"
+    tensors = load_file(path)
+    [norm] = [each for each in tensors if each.endswith(".enorm.weight")]
+    save_file({**tensors, norm.replace("enorm", "shared_head.head"): np.ascontiguousarray(matrix)}, path)
+    out.unlink(missing_ok=True)
+    return as_type(checkpoint, out, "F32")
+
+
+def fitted_output(states: NDArray[np.float64], following: list[int]) -> NDArray[np.float32]:
+    """Return the output layer that makes these tokens of the states, (n_vocab, n)."""
+    fitted = np.linalg.lstsq(states, np.eye(reference_models.N_VOCAB)[following], rcond=1e-6)[0]
+    return fitted.T.astype(np.float32)
 
 
 def with_output(head: Path, matrix: NDArray[np.float32], target: Path) -> Path:
