@@ -151,6 +151,22 @@ def test_sizes_are_those_of_files(run: Run, model: Path, lab_file: Path, content
     assert "predicted" not in err  # the divergence of Q4_1 is unknown
 
 
+def test_calibration_with_the_types_of_a_lab(run: Run, model: Path, lab_file: Path, content: dict[str, Any]) -> None:
+    """The calibration is written into the metadata, so the target size has room for it."""
+    size = content["size"] + 1000
+    by_lab = "quantize", model, "plain.gguf", "--target-size", size, "--lab", lab_file
+    assert run(*by_lab)[0] == 0
+    code, _, err = run(*by_lab[:2], "out.gguf", *by_lab[3:], "--calibrate", TEXT, "--calibrate-chunks", 2)
+    assert code == 0, err
+    assert "predicted KL divergence" in err
+    assert Path("out.gguf").stat().st_size <= size
+    plain, calibrated = (open_gguf(Path(name)).tensors for name in ("plain.gguf", "out.gguf"))
+    types = [{name: each.type_name for name, each in tensors.items()} for tensors in (plain, calibrated)]
+    assert types[0] == types[1]
+    matrix = "blk.1.ffn_down.weight"
+    assert calibrated[matrix].data.tobytes() != plain[matrix].data.tobytes()
+
+
 def test_tables_page_and_interrupted_runs(
     run: Run, model: Path, lab_file: Path, content: dict[str, Any], tmp_path: Path
 ) -> None:
