@@ -74,7 +74,9 @@ def chat_command(
     options = chat_options(given, question, session)
     toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
     require_one_answer(message, tools, output)
-    log = None if output.output is None else writable_path("--output", output.output, inputs=question.files or ())
+    media_paths = [str(file.path) for file in files]
+    inputs = [*media_paths, *(question.files or ()), question.system_file, tools.tools, tools.mcp]
+    log = None if output.output is None else writable_path("--output", output.output, inputs=inputs)
     continues = question.conversation and not question.single_turn and sys.stdin.isatty()
     interactive = not output.as_json and (message is None or continues)
     name = select_model(model, resumed.model if resumed else "", again=choose)

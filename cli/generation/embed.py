@@ -111,7 +111,7 @@ def embed_command(
       cat sentences.txt | localinfer embed bge-m3.gguf --pooling cls > vectors.jsonl
       localinfer embed embeddinggemma.gguf -p "What is a panda?" --prompt-name query --dimensions 256
     """
-    path = writable_path("--output", out, EXTENSIONS) if out else None
+    path = writable_path("--output", out, EXTENSIONS, inputs=source.files or ()) if out else None
     prompts, status = embedding.split(prompt), screen.Status()
     texts = [*read_texts(prompts, source.files, with_stdin=not source.no_stdin)]
     if not texts:

@@ -111,7 +111,7 @@ def parse_task(
         pruned=pruned,
         calibrated=calibration is not None,
     )
-    inputs = [str(file) for file in (types.recipe, types.lab) if file is not None]
+    inputs = [str(file) for file in (types.recipe, types.lab, source.prune_text) if file is not None]
     report = None if output.report is None else writable_path("--report", output.report, REPORTS, inputs=inputs)
     return Task(
         positionals, request, target, recipe_file, parse_lab(types), effort, output.keep_split, output.force,

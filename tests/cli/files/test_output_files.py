@@ -35,9 +35,10 @@ def folder(tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> P
     ["imatrix", "MODEL", "-f", "text", "-c", "64", "-o", "OUT"],
     ["control-vector", "MODEL", "--positive", "text", "--negative", "text", "-o", "OUT"],
     ["chat", "MODEL", "Hello", "-f", "text", "-o", "OUT"],
+    ["chat", "MODEL", "Hello", "--system-prompt-file", "text", "-o", "OUT"],
     ["eval", "MODEL", "hellaswag", "items", "--fewshot-file", "text", "-o", "OUT", "--restart"],
     ["profile", "MODEL", "--trace", "OUT"],
-], ids=lambda command: command[0])  # fmt: skip
+], ids=" ".join)  # fmt: skip
 def test_inputs_are_not_replaced(run: Run, folder: Path, content: bytes, command: list[str]) -> None:
     names = {"model.gguf": "is a model file", "link.gguf": "is a model file", "text": "is an input file"}
     for name, message in names.items():
@@ -49,6 +50,13 @@ def test_inputs_are_not_replaced(run: Run, folder: Path, content: bytes, command
         assert (code, err) == (2, f"error: {option}: {name}: {message}; choose another name\n")
     assert (folder / "model.gguf").read_bytes() == content
     assert (folder / "text").read_text() == TEXT
+
+
+def test_texts_of_embeddings_are_not_replaced(run: Run, folder: Path) -> None:
+    (folder / "text").rename("text.jsonl")
+    code, _, err = run("embed", "model.gguf", "-f", "text.jsonl", "-o", "text.jsonl")
+    assert (code, err) == (2, "error: --output: text.jsonl: is an input file; choose another name\n")
+    assert (folder / "text.jsonl").read_text() == TEXT
 
 
 def test_a_conversation_is_replaced_only_after_the_model_is_opened(run: Run, folder: Path) -> None:
