@@ -12,15 +12,16 @@ parser.validateLink = address => /^(https?|mailto):/i.test(address);
 parser.block.ruler.before("fence", "formula", formulaBlock, { alt: ["paragraph", "blockquote", "list"] });
 parser.inline.ruler.before("escape", "formula", inlineFormula);
 
-/** The top-level blocks of a text: { source, tokens }. */
+/** The top-level blocks of a text: { source, tokens }. Blocks of equal sources look alike: a source contains the addresses of the text. */
 export function parse(text) {
-  const lines = text.split(/\r\n?|\n/), found = [];
+  const lines = text.split(/\r\n?|\n/), found = [], environment = {};
+  const tokens = parser.parse(text, environment), addresses = JSON.stringify(environment.references ?? {}); // [name]: address
   let begun = [];
-  for (const token of parser.parse(text, {})) {
+  for (const token of tokens) {
     begun.push(token);
     if (token.level || token.nesting > 0) continue;
     const [begin, end] = begun[0].map;
-    found.push({ source: lines.slice(begin, end).join("\n"), tokens: begun });
+    found.push({ source: lines.slice(begin, end).join("\n") + addresses, tokens: begun });
     begun = [];
   }
   return found;

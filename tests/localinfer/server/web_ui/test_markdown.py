@@ -99,6 +99,20 @@ def test_syntax_that_models_write(page: Any) -> None:
     assert shown.locator("blockquote").inner_text() == "a quote that goes on"
 
 
+SHOW = """async texts => {
+    const { show } = await import("/page/markdown.js"), container = document.createElement("div");
+    for (const text of texts) show(container, text);
+    return [...container.querySelectorAll("p, a")].map(each => each.href ?? each.textContent);
+}"""
+
+
+def test_addresses_that_follow_their_links(page: Any) -> None:
+    """A paragraph that is drawn already gets its link when the address arrives."""
+    texts = ["See [the page].\n\nMore.", "See [the page].\n\nMore.\n\n[the page]: https://example.org/page\n"]
+    assert page.evaluate(SHOW, texts[:1]) == ["See [the page].", "More."]
+    assert page.evaluate(SHOW, texts) == ["See the page.", "https://example.org/page", "More."]
+
+
 RUNS = "globalThis.hacked = true"
 HOSTILE = (
     f"<script>{RUNS}</script>",
