@@ -108,8 +108,8 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def with_hint(mistake: "TyperException", words: list[str]) -> str:
-    """Return the message of a mistake. If an argument is missing, it has those of the command. If there is one too
-    many, it has the flag that may have been forgotten."""
+    """Return the message of a mistake, and a hint after it: the arguments of the command if one is missing, or the flag
+    that may have been forgotten if there is one too many."""
     message, context = mistake.format_message(), getattr(mistake, "ctx", None)
     if context is not None and message.startswith(("Missing argument", "Missing option")):
         usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])

@@ -436,7 +436,8 @@ def require_same_tensors(tensors: Collection[str], lab: Path) -> None:
         raise UsageError(f"--lab: {lab}: has the tensors of another model")
 
 
-def resolve_threads(given: int | None) -> int:
+def resolve_threads(given: int) -> int:
+    """Return the number of threads; 0 stands for the physical cores."""
     from localinfer.machine.resources import default_threads
 
     return given or default_threads()

@@ -1,4 +1,4 @@
-"""Which tensors a calibration writes with which block, and the work that they are."""
+"""Which tensors a calibration writes with which block, and how much work each block is."""
 
 from itertools import chain
 
@@ -20,8 +20,8 @@ Chunks = NDArray[np.int32]  # (chunks, tokens)
 
 
 class CalibratedTensors:
-    """The tensors of a plan by block. `output_matrix` is the name of the output matrix; of a tied one only if its codes
-    depend on its inputs, otherwise None."""
+    """The tensors of a plan by block; `blocks` is the number of blocks. `output_matrix` is the name of the output
+    matrix, or None. A matrix that is also the token embedding counts only if its codes depend on its inputs."""
 
     def __init__(self, plan: QuantizationPlan, attention: AttentionObserver) -> None:
         self._source, self._types = plan.source, plan.types

@@ -49,8 +49,11 @@ Floats = NDArray[np.float32]
 
 
 class MediaInputs(NamedTuple):
-    """The media of a batch: its runs of rows, and functions that return the rotary positions of the tokens that are a
-    number of tokens before each one, (n, 4), and those of the tokens at which the pages of the batch's tokens begin."""
+    """The media of a batch of n tokens: its runs of rows, and two functions that return rotary positions.
+
+    `coordinates_before(offset)` returns those of the tokens that are `offset` tokens before those of the batch, (n, 4),
+    and `page_positions(starts)` those of the tokens at which the pages of the batch's tokens begin, (n,).
+    """
 
     rows: Sequence[MediaRows]
     coordinates_before: Callable[[int], NDArray[np.int64]]

@@ -31,7 +31,7 @@ def media_inputs(
     firsts = [0, *accumulate(lengths)]
 
     def coordinates_before(offset: int) -> Positions:
-        """Those before the first token have negative ones, as in text."""
+        """See `MediaInputs`. Tokens before the first one have negative positions, as in text."""
         pairs = [(media, each - offset) for media, each in zip(medias, positions, strict=True)]
         return np.concatenate(
             [media.coordinates(np.maximum(each, 0)) + np.minimum(each, 0)[:, None] for media, each in pairs]

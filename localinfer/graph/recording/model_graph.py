@@ -216,8 +216,8 @@ class ModelGraph(ModelProperties):
                 )  # fmt: skip
 
     def require_captured_inputs(self) -> None:
-        """Raise UnsupportedError unless all inputs of `capture_inputs` have been captured: layers with several residual
-        streams of which only one is computed with have none."""
+        """Raise UnsupportedError unless the inputs of all layers of `capture_inputs` have been captured. A model with
+        alternating updates (Gemma 3n) records none: each of its layers computes one of several residual streams."""
         if self._n_captured != len(self._captured_layers):
             name = self.f.get("general.architecture", str)
             what = f"{name} has several residual streams, which draft heads in files of their own cannot read"

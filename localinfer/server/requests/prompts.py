@@ -86,7 +86,8 @@ class ChatPrompt:
 
 
 def require_size(messages: Sequence[Message]) -> None:
-    """Raise UsageError if the texts of the messages are longer than a prompt may be; chat templates fail with them."""
+    """Raise UsageError if the texts of the messages together are longer than a prompt may be. The chat template would
+    fail with them, and the response would have status 500 instead of 400."""
     contents = [message.get("content") for message in messages]
     parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, Mapping)]
     texts = [*contents, *(part.get("text") for part in parts)]
