@@ -15,12 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.gguf.reader import Tensor
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
 from localinfer.graph.ops.buffers import Buffer, Region, Rows
 from localinfer.graph.ops.compute_graph import ComputeGraph
-from localinfer.graph.properties.tensors import constant_tensor
-from localinfer.kernels.signatures import COLLAPSE, COPY_SLICES, GATHER_ROWS
+from localinfer.kernels.signatures import COPY_SLICES, GATHER_ROWS
 
 MAX_STORED_STATES = 64  # of the last tokens of a batch: enough to rewind rejected draft tokens
 
@@ -127,21 +125,6 @@ def concatenate(graph: ComputeGraph, a: Buffer, b: Buffer) -> Buffer:
             heads=1, size=x.n,
             y=y, y_first=first, y_step=y.n,
         )  # fmt: skip
-    return y
-
-
-def average_streams(graph: ComputeGraph, x: Buffer, count: int) -> Buffer:
-    """Return the mean of `count` residual streams x."""
-    return collapse_streams(graph, x, constant_tensor("equal_weights", np.full(count, 1 / count, np.float32)), 0, count)
-
-
-def collapse_streams(graph: ComputeGraph, x: Buffer, weights: Buffer | Tensor, n_weights: int, count: int) -> Buffer:
-    """Return the sum of `count` residual streams x, each times one of the `n_weights` of a token, or of all tokens if
-    that is 0."""
-    y = graph.buffer(x.n // count, x.rows)
-    graph.op(
-        "collapse", COLLAPSE, x.rows, chunks=(0, 8), x=x, weights=weights, n_weights=n_weights, count=count, n=y.n, y=y
-    )
     return y
 
 

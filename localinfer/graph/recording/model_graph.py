@@ -19,10 +19,11 @@ from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.properties.repeated_layers import has_repeated_layers
 from localinfer.graph.recording.attention import AttentionRecorder
 from localinfer.graph.recording.context import Context
-from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead, DraftHeadStates, average_streams
+from localinfer.graph.recording.draft_head import DraftBlockHead, DraftHead, DraftHeadStates
 from localinfer.graph.recording.media_input import MediaInput
 from localinfer.graph.recording.modality_rows import ModalityRows
 from localinfer.graph.recording.points import PointRecorder
+from localinfer.graph.recording.residual_streams import average_streams
 from localinfer.kernels.signatures import COPY
 
 if TYPE_CHECKING:  # a log is made when a model is verified

@@ -2,9 +2,9 @@
 
 from localinfer.graph.builder import AltUpStreams, Builder, CrossLayerOperations, HyperConnections
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.recording.draft_head import average_streams, collapse_streams
 from localinfer.graph.recording.model_graph import ModelGraph
 from localinfer.graph.recording.operations.altup import AltUpRecorder
+from localinfer.graph.recording.residual_streams import average_streams, collapse_streams
 from localinfer.kernels.signatures import ATTEND_STREAMS, COPY, MIX, WEIGH_STREAMS
 
 
