@@ -40,18 +40,17 @@ def merge_command(
 
     from localinfer import file_operations
 
-    status = screen.Status()
+    adapters, status = [*plain, *scaled], screen.Status()
+    new = writable_path("--output", out, inputs=[name for name, _ in adapters], is_model=True)
     path = Path(model) if Path(model).is_dir() else find_or_fetch(model, status)
     with status.busy("merging"):
-        merged = file_operations.merge_lora(
-            path, writable_path("--out", out, is_model=True), [*plain, *scaled], force=force, progress=status
-        )
+        merged = file_operations.merge_lora(path, new, adapters, force=force, progress=status)
     status.erase()
     for type, count in sorted(merged.requantized.items()):
         screen.warn(f"{count} matrices of {type} are quantized again, which adds an error of its own")
     size = screen.mib(merged.path.stat().st_size)
-    count = len(plain) + len(scaled)
-    screen.note(f"{screen.one_line(out)}: {count} {'adapter' if count == 1 else 'adapters'} merged, {size}")
+    noun = "adapter" if len(adapters) == 1 else "adapters"
+    screen.note(f"{screen.one_line(out)}: {len(adapters)} {noun} merged, {size}")
 
 
 def parse_scaled(text: str) -> tuple[str, float]:

@@ -59,6 +59,12 @@ def test_texts_of_embeddings_are_not_replaced(run: Run, folder: Path) -> None:
     assert (folder / "text.jsonl").read_text() == TEXT
 
 
+def test_adapters_are_not_replaced(run: Run, folder: Path) -> None:
+    code, _, err = run("merge", "model.gguf", "--lora", "text", "-o", "text", "--force")
+    assert (code, err) == (2, "error: --output: text: is an input file; choose another name\n")
+    assert (folder / "text").read_text() == TEXT
+
+
 def test_a_conversation_is_replaced_only_after_the_model_is_opened(run: Run, folder: Path) -> None:
     code, _, _ = run("chat", "missing.gguf", "Hello", "-o", "text")
     assert (code, (folder / "text").read_text()) == (3, TEXT)
