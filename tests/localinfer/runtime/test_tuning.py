@@ -137,6 +137,7 @@ def test_the_first_engine_measures_and_the_next_one_reads_the_table(
         [timings] = measured
         assert set(timings.shapes) == set(first.graph.product_choices.regions)
         assert choices(first) == {shape: timing.best for shape, timing in timings.shapes.items()}
+        assert all({*each.seconds_alone} == {*CANDIDATES} for each in timings.shapes.values())
         expected = choices(first)
     stored = table.read(2)
     assert {shape: tuned.access for shape, tuned in stored.items()} == expected
