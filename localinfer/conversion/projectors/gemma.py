@@ -9,6 +9,7 @@ import numpy as np
 
 from localinfer.conversion.projectors.lfm import channels_first
 from localinfer.conversion.projectors.projector_architecture import (
+    MAX_HEADS,
     MAX_MERGE,
     USE_GELU,
     Fields,
@@ -38,7 +39,6 @@ GEMMA3N_SOUND = {  # and these
 GEMMA3N_ROWS = 188  # of a sound
 GEMMA3N_SIDE = 768  # pixels of an image
 UNUSED_IMAGE_SIZE, UNUSED_BANDS = 224, 128  # readers need them
-MAX_HEADS = 1 << 12
 
 
 def gemma3_fields(config: ProjectorConfig) -> Fields:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from localinfer.conversion.projectors.projector_architecture import (
+    MAX_MERGE,
+    MAX_PATCH,
     Fields,
     Parts,
     ProjectorArchitecture,
@@ -14,7 +16,7 @@ from localinfer.conversion.projectors.projector_architecture import (
 from localinfer.conversion.projectors.qwen import PATCH_EMBEDDING
 from localinfer.gguf.source import Field
 
-MAX_MERGE, MAX_PATCH, MAX_TOKENS = 64, 256, 1 << 20
+MAX_TOKENS = 1 << 20
 
 
 def glm4v_fields(config: ProjectorConfig) -> Fields:

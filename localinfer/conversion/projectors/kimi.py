@@ -6,7 +6,10 @@ import numpy as np
 
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.projectors.projector_architecture import (
+    MAX_HEADS,
     MAX_MERGE,
+    MAX_PATCH,
+    MAX_SIDE,
     USE_GELU,
     Fields,
     Parts,
@@ -45,7 +48,7 @@ KIMIVL = ProjectorArchitecture(
 )
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 PATCHES = "in_patch_limit"
-FEWEST_PATCHES, MAX_PATCHES, MAX_SIDE, MAX_PATCH_SIZE, MAX_HEADS = 8, 1 << 17, 4096, 256, 1 << 12
+FEWEST_PATCHES, MAX_PATCHES = 8, 1 << 17  # of an image
 
 
 def usual_names(config: ProjectorConfig) -> ProjectorConfig:
@@ -60,12 +63,12 @@ def usual_names(config: ProjectorConfig) -> ProjectorConfig:
 def k25_sizes(config: ProjectorConfig) -> dict[str, int]:
     """Return the side of the image that the table of position embeddings belongs to."""
     side = config.encoder.positive_int("init_pos_emb_height", MAX_SIDE, 64)
-    return {"image_size": side * config.encoder.positive_int("patch_size", MAX_PATCH_SIZE, 14)}
+    return {"image_size": side * config.encoder.positive_int("patch_size", MAX_PATCH, 14)}
 
 
 def k25_fields(config: ProjectorConfig) -> Fields:
     encoder = config.encoder
-    pixels = encoder.positive_int("patch_size", MAX_PATCH_SIZE, 14) ** 2
+    pixels = encoder.positive_int("patch_size", MAX_PATCH, 14) ** 2
     most = config.preprocessor.positive_int(PATCHES, MAX_PATCHES, 16_384)
     tables = {"height": 64, "width": 64, "time": 4}
     return {

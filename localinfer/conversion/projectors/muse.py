@@ -3,6 +3,10 @@
 import re
 
 from localinfer.conversion.projectors.projector_architecture import (
+    MAX_HEADS,
+    MAX_MERGE,
+    MAX_PATCH,
+    MAX_SIDE,
     Fields,
     Parts,
     ProjectorArchitecture,
@@ -15,7 +19,7 @@ from localinfer.gguf.source import Field
 PATCH_EMBEDDING = "model.vision_tower.patch_embedder.patch_embedding.weight"
 QUERY_OR_KEY = re.compile(r"\.attn_[qk]\.")
 CHANNELS = 3
-MAX_SIDE, MAX_PATCH, MAX_MERGE, MAX_FRAMES, MAX_HEADS = 4096, 256, 64, 64, 1 << 12
+MAX_FRAMES = 64  # of a patch
 
 
 def muse_sizes(config: ProjectorConfig) -> dict[str, int]:

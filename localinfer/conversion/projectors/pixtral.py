@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from localinfer.conversion.projectors.projector_architecture import (
+    MAX_HEADS,
     Fields,
     Parts,
     ProjectorArchitecture,
@@ -15,7 +16,6 @@ from localinfer.errors import UnsupportedError
 from localinfer.gguf.source import Field
 
 BREAK_TOKEN = "[IMG_BREAK]"
-MAX_HEADS = 1 << 12
 
 
 def pixtral_fields(config: ProjectorConfig) -> Fields:

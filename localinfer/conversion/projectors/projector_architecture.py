@@ -174,7 +174,8 @@ def activation(config: JsonObject, default: str | None = None) -> Fields:
 
 USE_GELU = {"clip.use_gelu": Field.flag(True)}
 USE_SILU = {"clip.use_silu": Field.flag(True)}
-MAX_MERGE = 64
+# The largest numbers in config.json: patches of a merged square, pixels of a patch and patches of a table on each side.
+MAX_MERGE, MAX_PATCH, MAX_SIDE, MAX_HEADS = 64, 256, 4096, 1 << 12
 
 
 def scale_factor(config: JsonObject, key: str, default: int | None = None) -> Fields:
