@@ -5,7 +5,8 @@
 
 When the block succeeds, the bytes are on disk before the rename, and the rename is on disk before the block returns.
 When it fails or the process receives a termination signal, nothing is left. When the process is killed,
-`.NAME.tmp-PID` remains; the next writer of the same file removes it.
+`.NAME.tmp-PID` remains; the next writer of the same file removes it. If another process has created one of the files
+meanwhile, they appear in a new folder, which an error names, so that hours of work are not lost.
 Raises LocalInferError with `<path>: <what is wrong>`.
 """
 
@@ -13,7 +14,8 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,9 +83,10 @@ def atomic_files(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666)
                 with raise_write_errors(file.path, file.size):
                     os.fsync(file.descriptor)
                     drop_small_pages(file.descriptor)
-        for file in files:
-            if file.path.exists():  # another process may have written it meanwhile
-                require_writable_path(file.path, replace)
+        if not replace and (taken := next((file.path for file in files if file.path.exists()), None)):
+            folder = move_to_new_folder(files)
+            problem = "is there already, written by another process meanwhile; the result is in"
+            raise LocalInferError(f"{display_path(taken)}: {problem} {display_path(folder)}")
         for file in files:
             with raise_write_errors(file.path, file.size):
                 os.replace(file.temporary, file.path)  # noqa: PTH105
@@ -94,6 +97,17 @@ def atomic_files(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666)
         for path in sizes:  # includes a file whose creation was interrupted by a signal
             with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the name
                 temporary_path(path).unlink()
+
+
+def move_to_new_folder(files: Sequence[AtomicFile]) -> Path:
+    """Move complete files, under their names, to a new folder beside the first one, and return the folder."""
+    first = files[0]
+    with raise_write_errors(first.path, first.size):
+        folder = Path(tempfile.mkdtemp(prefix=f"{first.path.name}.", dir=first.path.parent))
+        for file in files:
+            file.temporary.rename(folder / file.path.name)
+        sync_directory(folder)
+    return folder
 
 
 def require_writable_path(path: Path, replace: bool) -> None:

@@ -194,10 +194,19 @@ def test_several_files_appear_together(tmp_path: Path) -> None:
 
 
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    with pytest.raises(UsageError, match="is there already"), atomic_files({path: 1}, replace=False):
-        path.write_bytes(OLD)
-    assert (path.read_bytes(), names(tmp_path)) == (OLD, ["model"])
+    first, second = tmp_path / "model-1", tmp_path / "model-2"
+
+    def write_both() -> None:
+        with atomic_files({first: 1, second: 1}, replace=False) as files:
+            for file in files:
+                file.write_at(0, b"n")
+            second.write_bytes(OLD)
+
+    with pytest.raises(LocalInferError, match="model-2: is there already") as error:
+        write_both()
+    folder = Path(str(error.value).rpartition("the result is in ")[2])
+    assert (second.read_bytes(), names(tmp_path)) == (OLD, [folder.name, "model-2"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"model-1": b"n", "model-2": b"n"}
 
 
 class TestErrorsBeforeWriting:
