@@ -19,6 +19,7 @@ from localinfer.machine.resources import default_threads
 from localinfer.options import CHUNK_SIZE, Value, from_environment, from_keywords, merge
 from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 from localinfer.tokenizer import from_gguf as tokenizer_from_gguf
 from localinfer.tokenizer.chunks import Chunks, split_text
 from quant.jit.loader import Progress
@@ -295,7 +296,7 @@ def open_engine(
     environment, named = from_environment(os.environ), resolve.default_options(name)
     options = merge(from_keywords(keywords), environment, defaults, named)
     f = open_overridden(resolve.find(name), options)
-    return Engine.load(f, options, progress, adapters=open_adapters(f, options))
+    return Engine.load(f, options, progress, Extensions(adapters=open_adapters(f, options)))
 
 
 def verify(

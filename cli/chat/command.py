@@ -174,7 +174,7 @@ def introduce(chat: "Chat") -> None:
 def context_summary(model: "Model") -> str:
     """Return the context length and the memory of the KV cache."""
     trained = f" of {model.n_ctx_train:,}" if model.n_ctx < model.n_ctx_train else ""
-    return f"context {model.n_ctx:,}{trained} tokens, {screen.mib(model.engine.compiled_graph.kv_bytes)}"
+    return f"context {model.n_ctx:,}{trained} tokens, {screen.mib(model.engine.compiled_graph.model_graph.cache_bytes)}"
 
 
 def answer_as_json(chat: "Chat", message: str) -> None:

@@ -34,12 +34,13 @@ def warmup_command(
     from localinfer.gguf.overrides import open_overridden
     from localinfer.hub import resolve
     from localinfer.options import from_environment, merge
-    from localinfer.runtime.compiled_graph import required_kernels
+    from localinfer.runtime.graph_building import Extensions
+    from localinfer.runtime.requirements import required_kernels
     from quant.jit import loader
 
     options = merge(given, from_environment(os.environ), resolve.default_options(model))
     f = open_overridden(path, options)
-    wanted = required_kernels(f, options, adapters=open_adapters(f, options))
+    wanted = required_kernels(f, options, Extensions(adapters=open_adapters(f, options)))
     compiled = 0
 
     def progress(stage: str, done: int, total: int) -> None:

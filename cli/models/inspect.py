@@ -117,7 +117,7 @@ class MemoryEstimate:
 
 def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
     from localinfer.graph.mixture_of_experts import active_parameters
-    from localinfer.runtime.compiled_graph import memory_requirements
+    from localinfer.runtime.requirements import memory_requirements
 
     if is_projector(f) or is_recognizer(f):
         weights = sum(tensor.nbytes for tensor in f.tensors.values())
@@ -137,8 +137,8 @@ def expert_plan(f: GGUF, options: Options) -> "ExpertPlan | None":
     """Return how many experts are cached within --memory; None without it, or if the model has no experts."""
     if not options.memory:
         return None
-    from localinfer.runtime.compiled_graph import build_graph_within_memory
     from localinfer.runtime.expert_cache.plan import plan_experts
+    from localinfer.runtime.graph_building import build_graph_within_memory
     from localinfer.runtime.memory_limit import memory_for_weights
 
     model = build_graph_within_memory(memory_for_weights(f, options), f, options)

@@ -24,7 +24,7 @@ def show_points(path: Path, options: Options, projector: Path | None = None, *, 
     from localinfer.gguf.overrides import open_overridden
     from localinfer.graph.recording.model_graph import HookedGraph
     from localinfer.model.points import describe, describe_points
-    from localinfer.runtime.compiled_graph import build_graph
+    from localinfer.runtime.graph_building import build_graph
 
     f = open_overridden(path, options)
     points = describe_points(build_graph(f, options, hooks=HookedGraph(None)))

@@ -289,7 +289,7 @@ class Fitting:
         from localinfer.gguf.reader import open_gguf
         from localinfer.options import Options
         from localinfer.quantization.budget import TYPES
-        from localinfer.runtime.compiled_graph import memory_requirements
+        from localinfer.runtime.requirements import memory_requirements
 
         present = {tensor.type_name for tensor in self._source.tensors.values()}
         with self._status.busy("measuring this machine"):

@@ -25,8 +25,8 @@ from localinfer.quantization.prune import prune_layers
 from localinfer.quantization.quantize import EncoderFactory, OutputOptions, compile_kernels, quantize
 from localinfer.quantization.recipes import compatible_type, is_quantizable, layer_of
 from localinfer.quantization.rows import Bytes, Floats
-from localinfer.runtime.compiled_graph import build_graph
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import build_graph
 from localinfer.runtime.row_access.row_access_timing import MAX_STEP_BYTES, measure
 from localinfer.runtime.row_access.tuning import tunable_shapes
 from quant import ggml

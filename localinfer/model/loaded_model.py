@@ -32,6 +32,7 @@ from localinfer.options import (
 from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 from quant.jit.loader import Progress
 
 if TYPE_CHECKING:  # constraints and the scheduler are imported when needed
@@ -89,9 +90,8 @@ class LoadedModel(Model):
             require_pair(f, self._projector_path)
         draft = open_draft_model(f, options)
         head = draft if draft and draft.architecture in DRAFT_HEADS else None
-        media = self._projector_path is not None
-        adapters = open_adapters(f, options)
-        engine = Engine.load(f, options, progress, head, at_once=False, media=media, adapters=adapters)
+        extensions = Extensions(head, open_adapters(f, options), media=self._projector_path is not None)
+        engine = Engine.load(f, options, progress, extensions, at_once=False)
         self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
         self.prefix_store = open_prefix_store(options)
         session = GenerationSession(engine, file_tokenizer, progress, self._draft, self.prefix_store)

@@ -15,7 +15,7 @@ from localinfer.gguf.atomic_file import display_path
 from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import build_graph
+from localinfer.runtime.graph_building import build_graph
 from localinfer.speech_recognition.recognition_file import recognition_file
 
 ENCODER = "clip"

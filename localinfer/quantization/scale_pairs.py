@@ -24,7 +24,7 @@ from localinfer.quantization.rows import load_bytes, matrices, read_selected_row
 from localinfer.quantization.scale_factors import MAX_ROWS, PairMatrix, find_factors
 from localinfer.quantization.shared_inputs import SharedInputs, divided_components, divided_squares
 from localinfer.quantization.tensor_scales import tensor_scales
-from localinfer.runtime.compiled_graph import build_graph
+from localinfer.runtime.graph_building import Extensions, build_graph
 from quant import FORMATS, ggml
 from quant.jit import loader
 
@@ -41,7 +41,7 @@ def pairs_of_plan(plan: QuantizationPlan) -> list[ScalePair]:
 
     Raises LocalInferError for a model that cannot run.
     """
-    model = build_graph(open_gguf(plan.source.files[0]), Options(), media=True)
+    model = build_graph(open_gguf(plan.source.files[0]), Options(), Extensions(media=True))
     source, types = plan.source, plan.types
 
     def can_change(name: str) -> bool:

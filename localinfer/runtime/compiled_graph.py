@@ -12,34 +12,27 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer import architectures, paths
-from localinfer.errors import NotEnoughMemoryError, UnsupportedError
+from localinfer import paths
+from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.cache.ring_buffer import attention_sinks
 from localinfer.graph.ops.buffers import Buffer
-from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH
 from localinfer.graph.ops.op import set_large_batch_kernels
-from localinfer.graph.properties.adapters import Adapters
-from localinfer.graph.properties.direction import is_causal, is_diffusion
-from localinfer.graph.properties.hyperparameters import Hyperparameters
-from localinfer.graph.properties.model_properties import has_decoder, trained_context
 from localinfer.graph.properties.published_windows import missing_window_warnings
-from localinfer.graph.properties.repeated_layers import with_repeated_layers
-from localinfer.graph.recording.context import Context
-from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.media_input import MediaRows
 from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
-from localinfer.kernels.bpe_signatures import tokenizer_kernels
-from localinfer.machine import resources
-from localinfer.options import Options, Precision, parse_speculation_types
+from localinfer.options import Options, Precision
 from localinfer.runtime.cuts import run_in_parts
+from localinfer.runtime.graph_building import ACTIVATION_PASSES as ACTIVATION_PASSES  # the encoders import these, too
+from localinfer.runtime.graph_building import ENCODER_PRECISION as ENCODER_PRECISION
+from localinfer.runtime.graph_building import NO_EXTENSIONS, Extensions, build_graph, build_graph_within_memory
 from localinfer.runtime.idle_work import IdleWork
 from localinfer.runtime.memory_limit import may_exceed_memory, memory_for_weights
+from localinfer.runtime.requirements import kernels_of_tokenizer, require_memory
 from localinfer.runtime.thread_pool import POOL_KERNELS, OnOp, ThreadPool
 from localinfer.runtime.timestamps import TimestampBuffer
 from quant.jit import loader
 from quant.jit.background import load_in_order
-from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress
 
 if TYPE_CHECKING:  # few models need it
@@ -60,18 +53,10 @@ class MediaInputs(NamedTuple):
     page_positions: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
-LOGITS_BYTES = 32 << 20  # approximate size of the logits buffer
-LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
-ACTIVATION_PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
-DECODER_PRECISION: Precision = "fast"  # by default
-ENCODER_PRECISION: Precision = "high"
-
-
 class CompiledGraph:
     """A compute graph that is ready to run. `files` are the model's file and that of a separate draft head.
 
-    With `media`, embeddings of images and sounds can take the place of tokens. `adapters` change the weights. With
-    `hooks`, it is the graph that `with_hooks` returns; it has no draft head.
+    With `hooks`, it is the graph that `with_hooks` returns.
 
     If kernels are not cached yet and are not wanted `at_once`, those for large batches are compiled in the background.
     Until they are finished, batches have at most `max_batch` tokens; a larger one waits for them.
@@ -85,22 +70,17 @@ class CompiledGraph:
         f: GGUF,
         options: Options,
         progress: Progress | None = None,
-        draft_head: GGUF | None = None,
+        extensions: Extensions = NO_EXTENSIONS,
         *,
         at_once: bool = True,
-        media: bool = False,
-        adapters: Adapters | None = None,
         hooks: HookedGraph | None = None,
     ) -> None:
-        self.files = (f, draft_head) if draft_head else (f,)
-        self._options = options
+        self.files = (f, extensions.draft_head) if extensions.draft_head else (f,)
+        self._options, self._extensions = options, extensions
         if hooks:
-            self.model_graph = build_graph(f, options, media=media, adapters=adapters, hooks=hooks)
+            self.model_graph = build_graph(f, options, extensions, hooks)
         else:
-            available = memory_for_weights(f, options)
-            self.model_graph = build_graph_within_memory(
-                available, f, options, draft_head, media=media, adapters=adapters
-            )
+            self.model_graph = build_graph_within_memory(memory_for_weights(f, options), f, options, extensions)
         self.graph, self.cuts = self.model_graph.graph, self.model_graph.points.cuts()
         self.n_ctx = self.model_graph.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
@@ -135,19 +115,13 @@ class CompiledGraph:
     @cached_property
     def point_graph(self) -> ModelGraph:
         """Return a graph that has all points of the model (`localinfer.graph.points`) and cannot run."""
-        adapters, media = self.model_graph.adapters, self.model_graph.context.media
-        return build_graph(
-            self.files[0], self._own_options, media=media, adapters=adapters, hooks=HookedGraph(None)
-        )
+        return build_graph(self.files[0], self._own_options, self._extensions, HookedGraph(None))
 
     def with_hooks(self, points: Collection[str], progress: Progress | None = None) -> "CompiledGraph":
         """Return a graph of the same model that is cut at these points. It evaluates the same sequences, as both have
         the same caches."""
-        model_graph = self.model_graph
-        result = CompiledGraph(
-            self.files[0], self._own_options, progress, media=model_graph.context.media,
-            adapters=model_graph.adapters, hooks=HookedGraph(points, model_graph),
-        )  # fmt: skip
+        extensions, hooks = self._extensions._replace(draft_head=None), HookedGraph(points, self.model_graph)
+        result = CompiledGraph(self.files[0], self._own_options, progress, extensions, hooks=hooks)
         result.graph.product_choices.set_accesses(self.graph.product_choices.accesses)
         result.graph.product_choices.set_subtractions(self.graph.product_choices.subtractions)
         result.expert_cache = self.expert_cache
@@ -178,18 +152,14 @@ class CompiledGraph:
 
     # --- batches ---
 
-    @property
-    def output_layer_ops(self) -> tuple[int, int]:
-        """The range of the output layer's ops: first op, and one past the last."""
-        return self.model_graph.output_ops
-
     def op_ranges(self, *, logits: bool, encoder: bool = False) -> list[tuple[int, int]]:
         """Return the ranges of ops (first, one past the last) that evaluate a batch, with or without the output layer,
         or a batch of tokens of an `encoder`.
 
         A draft head adds the batch to its own KV cache.
         """
-        (start, end), head, first = self.output_layer_ops, self.model_graph.draft_head, self.model_graph.decoder_start
+        model_graph = self.model_graph
+        (start, end), head, first = model_graph.output_ops, model_graph.draft_head, model_graph.decoder_start
         if encoder:
             return [(0, first)]
         if logits:
@@ -226,11 +196,6 @@ class CompiledGraph:
     def has_draft_head(self) -> bool:
         """Whether the model has a draft head, which predicts the token after the next one."""
         return self.model_graph.draft_head is not None
-
-    @property
-    def kv_bytes(self) -> int:
-        """The memory of the KV cache and recurrent states, in bytes."""
-        return self.model_graph.cache_bytes
 
     def set_inputs(
         self,
@@ -325,102 +290,3 @@ def float_rows(buffer: Buffer | None, rows: int) -> Floats:
         return np.zeros((0, 0), np.float32)
     result: Floats = buffer.floats.view(np.float32).reshape(-1, buffer.n)[:rows]
     return result
-
-
-def build_graph_within_memory(
-    available: int, f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False,
-    adapters: Adapters | None = None,
-) -> ModelGraph:  # fmt: skip
-    """Build the graph. If no context length is set, halve it until the graph and the mapped weights fit into memory."""
-    model_graph = build_graph(f, options, draft_head, media=media, adapters=adapters)
-    mapped = [each for each in (f, draft_head) if each and not each.in_memory]
-    weights = sum(tensor.nbytes for each in mapped for tensor in each.tensors.values())
-    weights += adapters.nbytes if adapters else 0
-    while not options.ctx_size and model_graph.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
-        if weights + model_graph.graph.nbytes <= available:
-            break
-        n_ctx = max(model_graph.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)
-        model_graph = build_graph(f, replace(options, ctx_size=n_ctx), draft_head, media=media, adapters=adapters)
-    return model_graph
-
-
-def build_graph(
-    f: GGUF, options: Options, draft_head: GGUF | None = None, *, media: bool = False,
-    adapters: Adapters | None = None, hooks: HookedGraph | None = None,
-) -> ModelGraph:  # fmt: skip
-    """Build and check the model's compute graph, with `adapters` if there are any. Nothing is allocated or compiled.
-
-    A separate `draft_head` replaces the model's own MTP head; a graph with `hooks` has none. With `media`, embeddings
-    of images and sounds can take the place of tokens.
-    """
-    build_model = architectures.find_build_function(f, options.architecture)
-    f = with_repeated_layers(f)
-    keys = Hyperparameters(f)
-    causal, diffusion = is_causal(keys), is_diffusion(keys)
-    largest_context = SMALLEST_DEFAULT_CONTEXT if diffusion else LARGEST_DEFAULT_CONTEXT
-    n_ctx, encoder_decoder = options.ctx_size or min(trained_context(keys), largest_context), has_decoder(f)
-    wraps = options.ctx_policy == "ring" and causal
-    sinks = attention_sinks(options.keep, n_ctx) if wraps else 0
-    is_divided = causal and not encoder_decoder  # a prompt may be evaluated in several batches
-    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx)) if is_divided else n_ctx
-    embedding = f.tensors.get("token_embd.weight")
-    n_vocab = embedding.shape[0] if embedding is not None else 1
-    sequences = min(options.parallel, batch) if causal else 1
-    is_encoder = not causal and not diffusion
-    outputs = batch if is_encoder else max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
-    threads = options.threads or resources.default_threads()
-    uses_draft_head = "head" in parse_speculation_types(options.spec_type) and not hooks
-    default = ENCODER_PRECISION if is_encoder else DECODER_PRECISION
-    precision = default if options.precision == "auto" else options.precision
-    graph = ComputeGraph(
-        batch, outputs, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision], sequences
-    )
-    uses_mtp_head = uses_draft_head and draft_head is None
-    context = Context(
-        n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head, media and causal,
-        encoder_decoder=encoder_decoder, predicts_experts=bool(options.memory), diffusion=diffusion,
-    )  # fmt: skip
-    model = ModelGraph(f, keys, graph, context, adapters, hooks)
-    if draft_head and uses_draft_head and causal:
-        from localinfer.graph.recording.separate_heads import build_with_draft_head
-
-        build_with_draft_head(model, build_model, draft_head)
-    else:
-        builder = GraphBuilder(model)
-        if hooks and hooks.log:
-            hooks.log.attach(builder, graph)
-        build_model(builder)
-        if hooks and hooks.log:
-            graph.separate_ops()
-    model.reject_unused()
-    return model
-
-
-def required_kernels(
-    f: GGUF, options: Options, *, media: bool = False, adapters: Adapters | None = None
-) -> list[Kernel]:
-    """Return the kernels that running this file needs, without duplicates."""
-    graph = build_graph(f, options, media=media, adapters=adapters).graph
-    kernels = *graph.kernels(large_batch=False), *graph.kernels(large_batch=True)
-    return list(dict.fromkeys([*POOL_KERNELS, *kernels_of_tokenizer(f), *kernels]))
-
-
-def kernels_of_tokenizer(f: GGUF) -> tuple[Kernel, ...]:
-    """Return the kernels of the model's tokenizer, which are compiled side by side with those of its graph."""
-    return tokenizer_kernels(f.get("tokenizer.ggml.model", str, ""))
-
-
-def memory_requirements(f: GGUF, options: Options, *, media: bool = False) -> dict[str, int]:
-    """Return the bytes that running this file takes: weights (mapped or read), KV cache and scratch memory."""
-    model_graph = build_graph(f, options, media=media)
-    kv = model_graph.cache_bytes
-    weights = sum(tensor.nbytes for tensor in f.tensors.values()) if options.mmap else f.size
-    return {"weights": weights, "kv": kv, "scratch": model_graph.graph.nbytes - kv}
-
-
-def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:
-    """Raise NotEnoughMemoryError before memory is allocated that the machine does not have."""
-    available = resources.available_memory()
-    if needed > available:
-        what = f"{n_ctx} tokens need {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
-        raise f.error("context", f"{what}; ctx_size (--ctx-size) sets a smaller one", NotEnoughMemoryError)

@@ -3,7 +3,6 @@
 from collections import abc
 
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.properties.adapters import Adapters
 from localinfer.options import Options
 from localinfer.runtime.batch import (
     NO_ROWS,
@@ -16,6 +15,7 @@ from localinfer.runtime.batch import (
 )
 from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats
+from localinfer.runtime.graph_building import NO_EXTENSIONS, Extensions
 from localinfer.runtime.memory_limit import with_memory_limit
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.tuning import recheck, tune
@@ -41,26 +41,21 @@ class Engine(SequenceEngine):
         f: GGUF,
         options: Options,
         progress: Progress | None = None,
-        draft_head: GGUF | None = None,
+        extensions: Extensions = NO_EXTENSIONS,
         *,
         at_once: bool = True,
-        media: bool = False,
-        adapters: Adapters | None = None,
     ) -> "Engine":
         """Load the weights of a model, and compile its graph.
 
-        With `media`, embeddings of images and sounds can take the place of tokens. `adapters` change its weights.
-        A `draft_head` from a file of its own may draft tokens for it (`localinfer.graph.recording.separate_heads`).
         Unless all kernels are wanted `at_once`, missing ones may be compiled in the background; the model is then tuned
         when it is loaded the next time. Raises the errors of `CompiledGraph` and `load_weights`.
         """
         f = load_weights(f, options, progress)
         check_weights(f, options, progress)
         options = with_memory_limit(f, options)
-        draft_head = load_weights(draft_head, options, progress) if draft_head else None
-        compiled_graph = CompiledGraph(
-            f, options, progress, draft_head, at_once=at_once, media=media, adapters=adapters
-        )
+        if extensions.draft_head:
+            extensions = extensions._replace(draft_head=load_weights(extensions.draft_head, options, progress))
+        compiled_graph = CompiledGraph(f, options, progress, extensions, at_once=at_once)
         warnings = [*compiled_graph.warnings, *(lock_in_memory(compiled_graph.files) if options.mlock else ())]
         runner = ModelRunner(compiled_graph, uses_ring_buffer=options.ctx_policy == "ring")
         if options.tune:

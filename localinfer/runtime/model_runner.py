@@ -127,7 +127,7 @@ class ModelRunner:
     def evaluate_output_layer(self, rows: Ids) -> Logits:
         """Return the logits of rows of the last batch, float32 (len(rows), n_vocab), valid until the next call."""
         logits = self._batch.select_output_rows(rows)
-        self.run(*self._batch.graph.output_layer_ops, len(rows))
+        self.run(*self._batch.graph.model_graph.output_ops, len(rows))
         return logits
 
     def hidden_states(self, rows: Ids) -> Floats:
@@ -150,7 +150,7 @@ class ModelRunner:
                 self.compiled_graph.residual_stream(len(rows))[:] = rows
                 self.compiled_graph.model_graph.set_adapter_scales(0, len(rows), self.default_scales)
                 logits = self.compiled_graph.select_output_rows(np.arange(len(rows), dtype=np.int32))
-                self.compiled_graph.run(*self.compiled_graph.output_layer_ops, len(rows))
+                self.compiled_graph.run(*self.compiled_graph.model_graph.output_ops, len(rows))
                 yield logits
 
     def evaluate_draft_head(self, inputs: abc.Sequence[DraftHeadInput]) -> tuple[Logits, Floats]:
@@ -231,7 +231,7 @@ class ModelRunner:
             for text in texts:
                 self._batch.graph.model_graph.set_active_adapters(row, sequence.control_tokens.active(text, 0))
                 row += len(text)
-            self.run(0, self._batch.graph.output_layer_ops[0], len(positions))
+            self.run(0, self._batch.graph.model_graph.output_ops[0], len(positions))
 
     def prepare(self, segments: abc.Sequence[Segment]) -> None:
         """Allocate cache space for a batch, and write its inputs. Raises the errors of `evaluate_segments`."""

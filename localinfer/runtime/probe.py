@@ -45,12 +45,12 @@ class ActivationProbe:
             self._observer.restart()
         for batch in split_batches(ids, self._engine.graph.batch, self._runner.media_table):
             self._set_inputs(batch)
-            given = self._inputs(0, self._compiled_graph.output_layer_ops[0], len(batch))
+            given = self._inputs(0, self._compiled_graph.model_graph.output_ops[0], len(batch))
             yield from self._with_averages(given, len(ids))
             self._sequence.commit(batch.tolist())
             for rows in self._output_row_batches(len(batch)) if include_output_layer else ():
                 self._compiled_graph.select_output_rows(rows)
-                yield from self._inputs(*self._compiled_graph.output_layer_ops, len(rows))
+                yield from self._inputs(*self._compiled_graph.model_graph.output_ops, len(rows))
 
     def _inputs(self, first: int, end: int, tokens: int, *, run_all: bool = True) -> Iterator[WeightInputs]:
         """Run a range of ops and stop before each stage with matrix multiplications to yield its inputs.
@@ -118,7 +118,7 @@ class ActivationProbe:
         self._load_residual_stream(x)
         for rows in self._output_row_batches(len(x)):
             self._compiled_graph.select_output_rows(rows)
-            yield from self._inputs(*self._compiled_graph.output_layer_ops, len(rows), run_all=False)
+            yield from self._inputs(*self._compiled_graph.model_graph.output_ops, len(rows), run_all=False)
 
     def _load_residual_stream(self, x: Floats) -> None:
         """Clear the cache and write `x` into the residual stream's buffer."""

@@ -12,7 +12,7 @@ from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
 from localinfer.machine import resources
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import build_graph_within_memory
+from localinfer.runtime.graph_building import build_graph_within_memory
 from quant.jit.loader import Progress
 
 LIBRARY_BYTES = 192 << 20  # address space for LLVM and the tokenizer's libraries

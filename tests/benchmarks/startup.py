@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT)]
 from localinfer.gguf.reader import open_gguf  # noqa: E402
 from localinfer.hub.resolve import find  # noqa: E402
 from localinfer.options import Options  # noqa: E402
-from localinfer.runtime.compiled_graph import memory_requirements  # noqa: E402
+from localinfer.runtime.requirements import memory_requirements  # noqa: E402
 
 MIB = 1 << 20
 CTX_SIZE = 1280  # about the tokens of the long run, because untouched memory does not count

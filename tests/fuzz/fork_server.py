@@ -37,7 +37,8 @@ from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Layer, from_keywords, merge
-from localinfer.runtime.compiled_graph import build_graph, kernels_of_tokenizer
+from localinfer.runtime.graph_building import build_graph
+from localinfer.runtime.requirements import kernels_of_tokenizer
 from localinfer.runtime.thread_pool import POOL_KERNELS
 from quant.jit import kernel_cache, loader
 from quant.jit.kernel import Kernel

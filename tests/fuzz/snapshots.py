@@ -28,6 +28,7 @@ from localinfer.graph.ops.buffers import Region
 from localinfer.options import Options
 from localinfer.runtime import snapshot
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 IDS = [7 * number % 250 for number in range(40)]
 RECURRENT_AND_LATENT = ("deepseek2", "mamba", "mamba2", "rwkv7", "lfm2", "qwen3next", "nemotron-h")
@@ -162,7 +163,7 @@ class DraftHeads(Target):
         options = Options(threads=1, ctx_size=64, tune=False)
         for files in [*((pair.model, pair.head) for pair in self.pairs), *((path,) for path in with_mtp)]:
             model, *head = map(open_gguf, files)
-            Engine.load(model, options, None, head[0] if head else None).close()  # loads the kernels
+            Engine.load(model, options, None, Extensions(head[0] if head else None)).close()  # loads the kernels
         assert all(heads)
         return []
 
@@ -179,7 +180,7 @@ class DraftHeads(Target):
         model = open_gguf(self.pairs[self.number].model if is_head else mutant)
         head = open_gguf(mutant) if is_head else None
         guard_tensors(head or model)
-        engine = Engine.load(model, options, None, head)
+        engine = Engine.load(model, options, None, Extensions(head))
         try:
             if not engine.compiled_graph.has_draft_head:
                 return

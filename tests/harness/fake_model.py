@@ -43,7 +43,7 @@ class FakeModel:
     engine = SimpleNamespace(
         sequence=[],
         compiled_graph=SimpleNamespace(
-            kv_bytes=3 << 20, model_graph=SimpleNamespace(context=SimpleNamespace(causal=True))
+            model_graph=SimpleNamespace(cache_bytes=3 << 20, context=SimpleNamespace(causal=True))
         ),
     )
     media_kinds = frozenset({"image"})

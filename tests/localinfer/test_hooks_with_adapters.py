@@ -20,6 +20,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.activations.hooks import HookGroup, RowInfo, SequenceHooks
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 Floats = NDArray[np.floating]
 IDS = np.random.default_rng(0).integers(5, 260, 40).tolist()
@@ -142,7 +143,8 @@ def test_images_with_adapters_and_hooks(tmp_path: Path) -> None:
         values[info.tokens < 0] = other.rows
         return values
 
-    with closing(Engine.load(f, options, media=True, adapters=open_adapters(f, options))) as engine:
+    extensions = Extensions(adapters=open_adapters(f, options), media=True)
+    with closing(Engine.load(f, options, extensions=extensions)) as engine:
         expected = engine.logits([1, 2, *engine.media_ids(other), 3]).copy()
         engine.set_hooks(SequenceHooks([HookGroup({"token_embd": replace})]))
         np.testing.assert_array_equal(engine.logits([1, 2, *engine.media_ids(image), 3]), expected)

@@ -29,6 +29,7 @@ from localinfer.runtime.batch import Segment
 from localinfer.runtime.compiled_graph import CompiledGraph
 from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.encoder_tokens import encoder_length
+from localinfer.runtime.graph_building import Extensions
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.tuning import tune
 from quant.jit.loader import Progress
@@ -85,9 +86,8 @@ class CaptureGraph:
         self.log, names = OperationLog(), [f"{prefix}{kind}" for prefix in layer_prefixes(f) for kind in POINTS]
         # One sequence, whose caches hold all tokens, in batches that have logits for each token.
         options = replace(options, ctx_policy="stop", parallel=1, batch_size=MAX_BATCH, ubatch_size=MAX_BATCH)
-        self.compiled = CompiledGraph(
-            f, options, progress, adapters=adapters, hooks=HookedGraph(names, log=self.log)
-        )
+        extensions, hooks = Extensions(adapters=adapters), HookedGraph(names, log=self.log)
+        self.compiled = CompiledGraph(f, options, progress, extensions, hooks=hooks)
         self._runner = ModelRunner(self.compiled, uses_ring_buffer=False)
         if options.tune:
             tune(self._runner, may_measure=False)  # rows are read as in other runs

@@ -42,7 +42,7 @@ class MeasuredStep:
     def _op_ranges(self) -> list[OpRange]:
         """Return the ranges of ops of the step. With several tokens, the range of a draft head is not measured."""
         first, end = self.runner.compiled_graph.op_ranges(logits=self.tokens == 1)[0]
-        output_layer, nbytes = self.runner.compiled_graph.output_layer_ops[0], 0
+        output_layer, nbytes = self.runner.compiled_graph.model_graph.output_ops[0], 0
         for number, cost in enumerate(self.graph.op_costs(tokens=1, n_past=0, outputs=1)[:output_layer]):
             nbytes += cost.nbytes
             if nbytes > self._max_bytes and self.graph.ops[number].barrier:

@@ -17,8 +17,8 @@ def required_bytes(source: str, given: Layer) -> int:
 
     `given` are the keywords of `localinfer.load`. Raises what `load` raises for an invalid file.
     """
-    from localinfer.runtime.compiled_graph import memory_requirements
     from localinfer.runtime.memory_limit import has_experts
+    from localinfer.runtime.requirements import memory_requirements
 
     layers = from_keywords(given), from_environment(os.environ), resolve.default_options(source)
     f = open_overridden(resolve.find(source), merge(*layers))

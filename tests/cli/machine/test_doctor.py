@@ -18,7 +18,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.graph.ops.compute_graph import ProductShape
 from localinfer.machine import resources, thread_priority
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import required_kernels
+from localinfer.runtime.requirements import required_kernels
 from localinfer.runtime.row_access.tuning_table import CANDIDATES, TunedAccess, TuningTable
 from localinfer.version import VERSION
 from quant.jit import kernel_cache, loader

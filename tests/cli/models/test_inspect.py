@@ -20,7 +20,7 @@ from localinfer import convert
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import memory_requirements
+from localinfer.runtime.requirements import memory_requirements
 
 Capture = pytest.CaptureFixture[str]
 

@@ -19,6 +19,7 @@ from localinfer.adapters.control_vector_making import direction
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 EXACT = Options(
     threads=2, ctx_size=128, precision="high", cache_type_k="f32", cache_type_v="f32", tune=False
@@ -34,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def logits(path: Path, **options: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
     f, chosen = open_gguf(path), Options(**asdict(EXACT) | options)
-    with closing(Engine.load(f, chosen, adapters=open_adapters(f, chosen))) as engine:
+    with closing(Engine.load(f, chosen, extensions=Extensions(adapters=open_adapters(f, chosen)))) as engine:
         return engine.logits(IDS)
 
 

@@ -23,8 +23,8 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime import snapshot
 from localinfer.runtime.batch import Segment
-from localinfer.runtime.compiled_graph import build_graph
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions, build_graph
 from localinfer.runtime.modifiers import Modifiers
 
 EXACT: dict[str, Any] = {
@@ -47,7 +47,7 @@ MODELS: Mapping[str, tuple[Callable[..., Path], Mapping[str, tuple[int, ...]]]] 
 def opened(path: Path, **options: Any) -> "closing[Engine]":
     """Open a model with the adapters of these options."""
     f, chosen = open_gguf(path), Options(**EXACT | options)
-    return closing(Engine.load(f, chosen, adapters=open_adapters(f, chosen)))
+    return closing(Engine.load(f, chosen, extensions=Extensions(adapters=open_adapters(f, chosen))))
 
 
 def oracle(path: Path, **options: Any) -> naive.Model:
@@ -100,7 +100,8 @@ def test_adapters_change_the_matrices_for_rows_of_images(tmp_path: Path) -> None
     expected, options = oracle(model, lora=(str(adapter),)), Options(**EXACT, lora=(str(adapter),))
     expected.media = [image]
     f = open_gguf(model)
-    with closing(Engine.load(f, options, adapters=open_adapters(f, options), media=True)) as engine:
+    extensions = Extensions(adapters=open_adapters(f, options), media=True)
+    with closing(Engine.load(f, options, extensions=extensions)) as engine:
         ids = [*IDS[:7], *engine.media_ids(image), *IDS[7:]]
         actual = engine.logits(ids).copy()
         np.testing.assert_allclose(actual, naive.forward(expected, ids), rtol=0, atol=1e-3)
@@ -187,7 +188,8 @@ def test_without_adapters_the_graph_has_no_further_ops(files: dict[str, Path]) -
     names = [op.name for op in plain.graph.ops]
     assert not any("lora" in name for name in names)
     assert plain.adapter_scales.nbytes == 0
-    added = [op.name for op in build_graph(f, options, adapters=open_adapters(f, options)).graph.ops]
+    adapted = build_graph(f, options, Extensions(adapters=open_adapters(f, options)))
+    added = [op.name for op in adapted.graph.ops]
     assert [name for name in added if "lora" not in name] == names
 
 

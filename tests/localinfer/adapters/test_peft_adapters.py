@@ -17,6 +17,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.quantization.quantize import make_encoder_factory, quantize
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 EXACT = Options(threads=2, ctx_size=128, precision="high", cache_type_k="f32", cache_type_v="f32", tune=False)
 ModelFile = Callable[[str], Path]
@@ -25,7 +26,7 @@ ModelFile = Callable[[str], Path]
 def logits(path: Path, ids: list[int], **options: object) -> NDArray[np.float32]:
     """Return the logits of a model with the adapters of these options."""
     f, chosen = open_gguf(path), Options(**(vars_of(EXACT) | options))  # type: ignore[arg-type]
-    with closing(Engine.load(f, chosen, adapters=open_adapters(f, chosen))) as engine:
+    with closing(Engine.load(f, chosen, extensions=Extensions(adapters=open_adapters(f, chosen)))) as engine:
         engine.use_adapters(engine.runner.default_scales)
         return engine.logits(ids)
 

@@ -16,6 +16,7 @@ from localinfer.gguf.overrides import override_metadata
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
 
@@ -33,7 +34,7 @@ def test_lengths_that_kernels_cannot_gather_are_refused(tmp_path: Path) -> None:
     path = checkpoints.as_type(reference_models.checkpoint("cogvlm", tmp_path), tmp_path / "m.gguf", "F32")
     f = override_metadata(open_gguf(path), {"cogvlm.attention.value_length": 20})
     with pytest.raises(LocalInferError, match=r"attention\.head_count: makes \(96, 96, 80\) values; they must be"):
-        Engine.load(f, EXACT, media=True)
+        Engine.load(f, EXACT, extensions=Extensions(media=True))
 
 
 def check_logits(name: str, reference: media_models.MediaReference, folder: Path) -> None:
@@ -45,7 +46,7 @@ def check_logits(name: str, reference: media_models.MediaReference, folder: Path
     np.testing.assert_allclose(
         naive.forward(model, reference.ids)[reference.positions], reference.logits, rtol=0, atol=limit
     )
-    with contextlib.closing(Engine.load(open_gguf(path), EXACT, media=True)) as engine:
+    with contextlib.closing(Engine.load(open_gguf(path), EXACT, extensions=Extensions(media=True))) as engine:
         ids = [id for image in reference.images for id in engine.media_ids(image)]
         assert ids == [id for id in reference.ids if id < 0]
         logits = engine.logits(reference.ids)[reference.positions].copy()

@@ -18,8 +18,8 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.graph.ops.cost import NO_COST, Cost, CostModel
 from localinfer.kernels.layout import OPERAND_BYTES, OPERAND_RING, products_shape, round_bytes
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import build_graph
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import build_graph
 from quant.jit import loader
 from quant.jit.cpu import target
 from quant.jit.kernel import Kernel

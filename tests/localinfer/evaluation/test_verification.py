@@ -22,7 +22,7 @@ from localinfer.evaluation.verification.verification import Verification
 from localinfer.gguf.reader import open_gguf
 from localinfer.kernels.signatures import ATTENTION, RMS_NORM, ROPE, KernelSignature
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import build_graph
+from localinfer.runtime.graph_building import build_graph
 
 TEXT = "Hello and the other one, which is longer than a small batch"
 MODELS = reference_models.ALL

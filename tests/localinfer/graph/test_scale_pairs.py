@@ -16,7 +16,7 @@ from localinfer.graph.scale_pairs import ScalePair, find_scale_pairs
 from localinfer.options import Options
 from localinfer.quantization.quantize import make_encoder_factory, quantize
 from localinfer.quantization.tensor_scales import tensor_scales
-from localinfer.runtime.compiled_graph import build_graph
+from localinfer.runtime.graph_building import Extensions, build_graph
 
 QKV = "attn_norm > attn_q attn_k attn_v"
 VALUES, GATED, FFN = "attn_v > attn_output", "ffn_up > ffn_down", "ffn_norm > ffn_gate ffn_up"
@@ -43,7 +43,7 @@ FOR_IMAGES = "cogvlm"  # has matrices for rows of images, with the norms of thos
 
 
 def found_pairs(path: Path) -> list[ScalePair]:
-    return find_scale_pairs(build_graph(open_gguf(path), Options(ctx_size=128, threads=1), media=True))
+    return find_scale_pairs(build_graph(open_gguf(path), Options(ctx_size=128, threads=1), Extensions(media=True)))
 
 
 def label(pair: ScalePair) -> str:

@@ -16,6 +16,7 @@ from localinfer.options import Options
 from localinfer.prefix_store.keys import block_digests
 from localinfer.prefix_store.store import PrefixStore
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 from localinfer.runtime.media.media_table import MediaTable
 from localinfer.tokenizer import tokenizer
@@ -33,7 +34,7 @@ def answer(
 ) -> tuple[int, NDArray[np.float32]]:
     """Load a model as a new program does, and answer. Return the reused tokens of the prompt, and the logits after the
     answer."""
-    with closing(Engine.load(open_gguf(model), OPTIONS, media=True)) as engine:
+    with closing(Engine.load(open_gguf(model), OPTIONS, extensions=Extensions(media=True))) as engine:
         engine.media_ids(random_rows(folder.name, 7))  # numbers the rows differently
         prompt = make_prompt(*(engine.media_ids(image) for image in images))
         store = PrefixStore(folder / "prefixes", 1 << 30, OPTIONS)

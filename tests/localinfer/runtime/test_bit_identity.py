@@ -12,7 +12,7 @@ from tiny import tiny_gemma3, tiny_llama
 from localinfer import naive
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import build_graph
+from localinfer.runtime.graph_building import build_graph
 from quant.jit.cpu import target
 
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K"]

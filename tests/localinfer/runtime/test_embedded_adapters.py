@@ -20,8 +20,8 @@ from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.naive.embedded_adapters import active_adapters
 from localinfer.options import Options
 from localinfer.runtime import snapshot
-from localinfer.runtime.compiled_graph import build_graph
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import build_graph
 
 IDS = reference_models.expected("graniteswitch").ids  # whose control tokens are 121, 58, 44, 44, 170 and 44
 AT = [i for i, id in enumerate(IDS) if id in (44, 58, 121, 170)]

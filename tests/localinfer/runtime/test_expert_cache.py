@@ -22,11 +22,11 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.graph.recording.model_graph import ExpertLayer
 from localinfer.machine import resources
 from localinfer.options import Options, from_keywords, merge, parse_bytes
-from localinfer.runtime.compiled_graph import build_graph
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.expert_cache.plan import divide_slots, least_slots, plan_experts
 from localinfer.runtime.expert_cache.reads import Entry, Read, ReadQueue
 from localinfer.runtime.expert_cache.slots import Expert, SlotPool, matrix_sizes, slot_bytes
+from localinfer.runtime.graph_building import build_graph
 
 Run = Callable[..., tuple[int, str, str]]
 Logits = NDArray[np.float32]

@@ -15,7 +15,8 @@ from tiny import tiny_llama
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.ops.compute_graph import MAX_SMALL_BATCH
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import CompiledGraph, required_kernels
+from localinfer.runtime.compiled_graph import CompiledGraph
+from localinfer.runtime.requirements import required_kernels
 from localinfer.runtime.scheduling.request import Request
 from localinfer.runtime.scheduling.request_batch import select_batch
 from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine

@@ -13,7 +13,7 @@ from localinfer import naive
 from localinfer.errors import ContextOverflowError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import build_graph_within_memory
+from localinfer.runtime.graph_building import build_graph_within_memory
 
 TINY = [tiny_llama, tiny_gemma3]
 
@@ -62,7 +62,8 @@ def test_sliding_window_memory(tmp_path: Path) -> None:
     options = {"ctx_size": 4096, "batch_size": 16}
     with engine(tiny_gemma3(tmp_path / "g.gguf"), **options) as sliding:
         one_layer = 2 * 2 * 128 * 4096  # keys and values, two bytes, two heads of 64
-        assert sliding.compiled_graph.kv_bytes < 2 * one_layer  # one of the seven layers has full attention
+        # One of the seven layers has full attention.
+        assert sliding.compiled_graph.model_graph.cache_bytes < 2 * one_layer
 
 
 @pytest.mark.parametrize("tiny", TINY)

@@ -22,6 +22,7 @@ from localinfer.generation.session import GenerationSession
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 from localinfer.runtime.media import media_table
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
@@ -51,7 +52,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 def load(path: Path, *, media: bool = True, **options: Any) -> Engine:
     defaults = {"threads": 2, "ctx_size": 150, "precision": "high", "parallel": 4}
-    return Engine.load(open_gguf(path), Options(**(defaults | options)), media=media)
+    return Engine.load(open_gguf(path), Options(**(defaults | options)), extensions=Extensions(media=media))
 
 
 def prompt(engine: Engine, images: Sequence[MediaEmbeddings], first: int = 5) -> list[int]:

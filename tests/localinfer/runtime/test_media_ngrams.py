@@ -15,6 +15,7 @@ from localinfer import naive
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 IMAGE = random_rows("image", 12, 96, n_positions=4, coordinates=grid(3, 4))
 IMAGE_TOKEN = 250
@@ -42,7 +43,8 @@ def logits_of(path: Path, *, naively: bool, changed: int | None = None) -> Logit
         model = naive.Model(f)
         model.media = [IMAGE]
         return naive.forward(model, [*range(5, 15), *range(-1, -13, -1), *range(40, 50)])
-    with closing(Engine.load(f, Options(threads=2, ctx_size=64, precision="high"), media=True)) as engine:
+    options = Options(threads=2, ctx_size=64, precision="high")
+    with closing(Engine.load(f, options, extensions=Extensions(media=True))) as engine:
         return engine.logits([*range(5, 15), *engine.media_ids(IMAGE), *range(40, 50)])
 
 

@@ -15,6 +15,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime import snapshot
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 from localinfer.runtime.media.media_table import MAX_POSITIONS
 from localinfer.runtime.sequence import Sequence
 
@@ -25,7 +26,7 @@ BOTH_WAYS = random_rows("c", 9, bidirectional=True)
 
 
 def load(path: Path, *, media: bool = True) -> Engine:
-    return Engine.load(open_gguf(path), OPTIONS, media=media)
+    return Engine.load(open_gguf(path), OPTIONS, extensions=Extensions(media=media))
 
 
 def with_header(path: Path, change: object) -> None:

@@ -18,8 +18,8 @@ from localinfer.escaping import printable
 from localinfer.generation.sampling import SamplerChain
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import memory_requirements
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.requirements import memory_requirements
 
 Write: TypeAlias = Callable[..., Path]
 WRITERS = {"llama": tiny_llama, "gemma3": tiny_gemma3, "qwen2": tiny_qwen2, "qwen3": tiny_qwen3}

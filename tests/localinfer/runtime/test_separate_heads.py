@@ -23,6 +23,7 @@ from localinfer.options import Options
 from localinfer.quantization.quantize import make_encoder_factory, quantize
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 EXACT = Options(ctx_size=128, threads=1, parallel=2, precision="high", cache_type_k="f32", cache_type_v="f32")
 each = pytest.mark.parametrize("name", [*separate_heads.EAGLE3, *separate_heads.ASSISTANTS])
@@ -33,7 +34,8 @@ one_of_each_kind = pytest.mark.parametrize("name", ["eagle3", "gemma4-assistant"
 @contextlib.contextmanager
 def opened(pair: Pair, **options: str | int) -> Iterator[Engine]:
     files = [open_gguf(path) for path in (pair.model, pair.head)]
-    with contextlib.closing(Engine.load(files[0], replace(EXACT, **options), draft_head=files[1])) as engine:  # type: ignore[arg-type]
+    chosen = replace(EXACT, **options)  # type: ignore[arg-type]
+    with contextlib.closing(Engine.load(files[0], chosen, extensions=Extensions(files[1]))) as engine:
         yield engine
 
 

@@ -20,8 +20,9 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.machine import resources
 from localinfer.options import Options
 from localinfer.runtime import weight_loading
-from localinfer.runtime.compiled_graph import build_graph_within_memory, memory_requirements
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import build_graph_within_memory
+from localinfer.runtime.requirements import memory_requirements
 
 MAPPED = Options(threads=2, ctx_size=64)
 READ = replace(MAPPED, mmap=False)

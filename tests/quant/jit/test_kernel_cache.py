@@ -16,7 +16,7 @@ from tiny import tiny_llama
 from localinfer.gguf.reader import open_gguf
 from localinfer.model import LoadedModel
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import required_kernels
+from localinfer.runtime.requirements import required_kernels
 from quant.jit import kernel_cache
 from quant.jit.compiler import compile_kernel
 from quant.jit.kernel import Kernel

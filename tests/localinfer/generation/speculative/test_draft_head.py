@@ -24,6 +24,7 @@ from localinfer.generation.speculative.draft_head import DraftHead
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {"temp": 0},
@@ -108,7 +109,7 @@ def test_drafts_of_a_head_that_knows_the_text_are_accepted(name: str, tmp_path: 
     size = separate_heads.read_description(name)["config"].get("hidden_size", 64)
     file = with_output(head, np.eye(reference_models.N_VOCAB, size, dtype=np.float32), target)
     first = len(text) - len(alone.tokens)
-    with contextlib.closing(Engine.load(open_gguf(model), EXACT, draft_head=open_gguf(file))) as engine:
+    with contextlib.closing(Engine.load(open_gguf(model), EXACT, extensions=Extensions(open_gguf(file)))) as engine:
         states = [each for at in range(first, len(text) - STEPS) for each in states_after(engine, text, at)]
     following = [text[at + step] for at in range(first, len(text) - STEPS) for step in range(1, STEPS + 1)]
     inputs = np.array(states)[:, :size].astype(np.float64)

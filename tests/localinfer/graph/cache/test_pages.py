@@ -57,4 +57,4 @@ def test_only_pages_in_use_are_saved(tmp_path: Path) -> None:
     with closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(threads=1, ctx_size=512))) as engine:
         engine.evaluate(IDS[:10])
         saved = sum(chunk.nbytes for chunks in engine.sequence.save() for chunk in chunks)
-        assert saved < engine.compiled_graph.kv_bytes / 4
+        assert saved < engine.compiled_graph.model_graph.cache_bytes / 4

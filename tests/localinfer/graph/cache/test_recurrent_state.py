@@ -132,7 +132,7 @@ def test_graph_size_includes_states(engine: Engine) -> None:
     state = engine.compiled_graph.model_graph.states
     assert state.nbytes == (1 + MAX_CHECKPOINTS + MAX_DRAFT_STATES) * 3 * 4 * 2 * 96
     rings = engine.compiled_graph.model_graph.attention.rings.values()
-    assert engine.compiled_graph.kv_bytes == state.nbytes + sum(ring.nbytes for ring in rings)
+    assert engine.compiled_graph.model_graph.cache_bytes == state.nbytes + sum(ring.nbytes for ring in rings)
 
 
 def with_one_tap(path: Path, out: Path, *, width: int) -> Path:

@@ -19,6 +19,7 @@ from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.graph.properties.repeated_layers import has_repeated_layers, with_repeated_layers
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.graph_building import Extensions
 
 RANK, MATRIX, SHAPE = 4, "blk.1.ffn_up.weight", (160, 64)
 
@@ -51,7 +52,7 @@ def test_an_adapter_changes_each_pass_over_the_layers(model: Path, tmp_path: Pat
     changed = naive.Model(f)
     changed.use_adapters(adapters)
     np.testing.assert_allclose(naive.forward(changed, ids), expected, rtol=0, atol=1e-4)
-    with closing(Engine.load(f, options, adapters=adapters)) as engine:
+    with closing(Engine.load(f, options, extensions=Extensions(adapters=adapters))) as engine:
         np.testing.assert_allclose(engine.logits(ids), expected, rtol=0, atol=1e-3)
 
 
