@@ -1,7 +1,6 @@
 """Batches: tokens of one or several sequences that are evaluated together."""
 
 from collections import abc
-from dataclasses import dataclass
 from itertools import compress
 from typing import NamedTuple, TypeVar
 
@@ -9,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import UsageError
-from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.sequence import Sequence
 
 Ids = NDArray[np.int32]
@@ -25,33 +23,6 @@ class Segment(NamedTuple):
 
     sequence: Sequence
     ids: Ids
-
-
-@dataclass(frozen=True, eq=False)
-class DraftHeadInput:
-    """The input of the draft head for one sequence: a token `id` at a `position` that the model has not evaluated yet.
-
-    `previous_state` is the draft head's own hidden state of the previous token, if the model has not evaluated that
-    one either.
-    """
-
-    sequence: Sequence
-    id: int
-    position: int
-    previous_state: Floats | None = None
-
-    @property
-    def state(self) -> Floats | float:
-        """Return the hidden state of the previous token."""
-        return self.sequence.hidden_state(self.position - 1) if self.previous_state is None else self.previous_state
-
-
-class DraftBlockOutput(NamedTuple):
-    """What a draft head computes for a block of tokens: for each draft token its logits, before a Markov head changes
-    them, (n, rows of the output layer), and the states that they come from, (n, n_embd)."""
-
-    logits: Logits
-    states: Floats
 
 
 def token_ids(tokens: Tokens, n_vocab: int, *, lowest: int = 0) -> Ids:

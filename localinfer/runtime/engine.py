@@ -4,17 +4,10 @@ from collections import abc
 
 from localinfer.gguf.reader import GGUF
 from localinfer.options import Options
-from localinfer.runtime.batch import (
-    NO_ROWS,
-    DraftHeadInput,
-    Ids,
-    Logits,
-    Segment,
-    Tokens,
-    output_row_batches,
-)
+from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Segment, Tokens, output_row_batches
 from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats
+from localinfer.runtime.draft_head_runner import DraftHeadInput
 from localinfer.runtime.graph_building import NO_EXTENSIONS, Extensions
 from localinfer.runtime.memory_limit import with_memory_limit
 from localinfer.runtime.model_runner import ModelRunner
@@ -77,7 +70,7 @@ class Engine(SequenceEngine):
     def evaluate_draft_head(
         self, id: int, position: int, previous_state: Floats | None = None
     ) -> tuple[Logits, Floats]:
-        logits, states = self.runner.evaluate_draft_head([DraftHeadInput(self.sequence, id, position, previous_state)])
+        logits, states = self.draft_head.evaluate([DraftHeadInput(self.sequence, id, position, previous_state)])
         return logits[0], states[0]
 
     def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:

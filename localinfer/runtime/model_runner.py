@@ -19,8 +19,6 @@ from localinfer.runtime.activations.hooked_batch import HookedBatch, HookedGraph
 from localinfer.runtime.activations.hooks import SequenceHooks
 from localinfer.runtime.batch import (
     NO_ROWS,
-    DraftBlockOutput,
-    DraftHeadInput,
     Ids,
     Logits,
     Segment,
@@ -28,7 +26,6 @@ from localinfer.runtime.batch import (
     without_segments,
 )
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats, float_rows
-from localinfer.runtime.draft_passes import run_draft_block, run_draft_head, run_draft_token
 from localinfer.runtime.media.media_table import MediaTable
 from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.segment_media import media_inputs, media_with_segment
@@ -152,63 +149,6 @@ class ModelRunner:
                 logits = self.compiled_graph.select_output_rows(np.arange(len(rows), dtype=np.int32))
                 self.compiled_graph.run(*self.compiled_graph.model_graph.output_ops, len(rows))
                 yield logits
-
-    def evaluate_draft_head(self, inputs: abc.Sequence[DraftHeadInput]) -> tuple[Logits, Floats]:
-        """Evaluate the draft head for several sequences, at most `graph.sequences`, in one pass.
-
-        Return logits (len(inputs), n_vocab), valid until the next call, and hidden states (len(inputs), n),
-        bit-identical to separate evaluations. The sequences do not change.
-        """
-
-        shares_keys = self.compiled_graph.model_graph.draft_head_shares_keys
-
-        def set_cache_inputs() -> None:
-            for row, each in enumerate(inputs):
-                set_inputs = each.sequence.set_query_inputs if shares_keys else each.sequence.set_draft_inputs
-                set_inputs(each.position, row)
-
-        with self.lock:
-            with self.page_table_lock:
-                self.retry_after_eviction(set_cache_inputs)
-                segments = [Segment(each.sequence, np.array([each.id], np.int32)) for each in inputs]
-                positions = [np.array([each.position]) for each in inputs]
-                media = media_inputs(segments, [each.sequence.media for each in inputs], positions)
-                ids = concatenate([each.ids for each in segments])
-                self.compiled_graph.set_inputs(ids, concatenate(positions), media=media)
-                for row, each in enumerate(inputs):
-                    self.compiled_graph.model_graph.set_adapter_scales(row, 1, each.sequence.modifiers.scales)
-            logits, states = run_draft_head(self.compiled_graph, [each.state for each in inputs])
-            return logits, states.copy()
-
-    def evaluate_draft_block(self, sequence: Sequence, id: int, position: int) -> DraftBlockOutput:
-        """Evaluate a draft head that drafts a block of tokens at once, after the token `id` at a position that the
-        model has not evaluated yet.
-
-        There are fewer draft tokens at the end of the context, and while kernels for large batches are compiled. The
-        sequence does not change.
-        """
-        graph, head = self.compiled_graph, self.compiled_graph.model_graph.draft_block
-        assert head
-        count = min(head.block_size, graph.max_batch)
-        if not self.uses_ring_buffer:
-            count = min(count, graph.n_ctx - position)
-        ids, positions = np.full(count, head.mask_token, np.int32), np.arange(position, position + count)
-        ids[0] = id
-        with self.lock:
-            self.require_open()
-            with self.page_table_lock:
-                self.retry_after_eviction(lambda: sequence.set_block_inputs(position, count, causal=head.is_causal))
-                media = media_inputs([Segment(sequence, ids)], [sequence.media], [positions])
-                graph.set_inputs(ids, positions, media=media)
-                graph.model_graph.set_adapter_scales(0, count, sequence.modifiers.scales)
-            return run_draft_block(graph, count)
-
-    def draft_token_logits(self, block: DraftBlockOutput, row: int, previous: int) -> tuple[Logits, float | None]:
-        """Return the logits of a draft token of a block, given the token before it, float32 (n_vocab,), and the
-        probability that it is accepted: None if the head does not estimate it."""
-        with self.lock:
-            self.require_open()
-            return run_draft_token(self.compiled_graph, block, row, previous)
 
     def evaluate_packed(self, sequence: Sequence, texts: abc.Sequence[Ids], types: abc.Sequence[Ids] = ()) -> None:
         """Evaluate independent texts in one batch; `compiled_graph.hidden_states` then returns their hidden states.

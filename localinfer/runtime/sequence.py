@@ -2,9 +2,6 @@
 
 from collections import abc
 
-import numpy as np
-from numpy.typing import NDArray
-
 from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
 from localinfer.graph.properties.embedded_adapters import EmbeddedAdapters
@@ -18,7 +15,8 @@ from localinfer.runtime.modifiers import NO_MODIFIERS, Modifiers
 class Sequence:
     """A sequence of tokens with its caches. `tokens` are the ids of all cached tokens, from position 0: of the
     vocabulary, or of media rows, whose places `media` knows. `modifiers` are those of all tokens. `control_tokens` are
-    those that switch on adapters of the model, if it has `embedded` ones.
+    those that switch on adapters of the model, if it has `embedded` ones. If it `can_rewind`, any number of its
+    last tokens can be discarded; otherwise only tokens after a checkpoint can.
 
     A sequence with hooks is not shared with others: its caches have what the hooks made of it.
     """
@@ -29,6 +27,7 @@ class Sequence:
     ) -> None:  # fmt: skip
         self.caches, self.modifiers = caches, modifiers
         self.kv_caches = [cache for cache in caches if isinstance(cache, KVCache)]
+        self.can_rewind = all(cache.can_rewind for cache in caches)
         self.tokens: list[int] = []
         self._no_media = self.media = SequenceMedia(media_table)
         self.control_tokens = ControlTokens(embedded)
@@ -71,33 +70,6 @@ class Sequence:
             for cache in self.kv_caches:
                 cache.set_bidirectional(placed.start, placed.end, row + placed.start - first)
 
-    def set_draft_inputs(self, position: int, row: int) -> None:
-        """Point the kernels to this sequence's cache for a draft head that evaluates `row` of the batch at an
-        uncommitted position.
-
-        Raises OutOfPagesError.
-        """
-        for cache in self.kv_caches:
-            cache.set_draft_inputs(position, row)
-
-    def set_query_inputs(self, position: int, row: int) -> None:
-        """Point the kernels to this sequence's cache for a draft head without keys and values of its own, which
-        evaluates `row` of the batch at a position after the committed ones."""
-        for cache in self.kv_caches:
-            cache.set_query_inputs(position, row)
-
-    def set_block_inputs(self, first: int, count: int, *, causal: bool) -> None:
-        """Point the kernels to this sequence's cache for a draft head that evaluates a block of tokens at uncommitted
-        positions, which attend to each other, or if `causal` to those before them. Raises OutOfPagesError.
-        """
-        for cache in self.kv_caches:
-            cache.set_block_inputs(first, count, 0, causal=causal)
-
-    def hidden_state(self, position: int) -> NDArray[np.float32] | float:
-        """Return the hidden state after all layers of the token at a position, or 0 where it is not stored."""
-        states = (cache.hidden_state(position) for cache in self.caches)
-        return next((state for state in states if state is not None), 0.0)
-
     def fits(self, lengths: abc.Sequence[int]) -> bool:
         """Return whether texts of these lengths can be packed: a recurrent state holds only one text."""
         return len(self.kv_caches) == len(self.caches) and all(cache.fits(lengths) for cache in self.kv_caches)
@@ -119,11 +91,6 @@ class Sequence:
         self.tokens.extend(ids)
         for cache in self.caches:
             cache.commit(len(self))
-
-    @property
-    def can_rewind(self) -> bool:
-        """Whether any number of the last tokens can be discarded. Otherwise only tokens after a checkpoint can."""
-        return all(cache.can_rewind for cache in self.caches)
 
     def rewind(self, n: int) -> int:
         """Discard all but the first `n` tokens and return how many remain.

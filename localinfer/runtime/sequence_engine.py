@@ -8,10 +8,11 @@ import numpy as np
 
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.runtime.activations.hooks import SequenceHooks
-from localinfer.runtime.batch import NO_ROWS, DraftBlockOutput, Ids, Logits, Tokens, token_ids
+from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
 from localinfer.runtime.batch_division import batch_end
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
+from localinfer.runtime.draft_head_runner import DraftHeadRunner
 from localinfer.runtime.encoder_tokens import encoder_length, tokens_of_prompt
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 from localinfer.runtime.media.media_table import MAX_ROWS
@@ -34,6 +35,7 @@ class SequenceEngine(ABC):
         self.n_ctx, self.n_vocab = runner.compiled_graph.n_ctx, runner.compiled_graph.n_vocab
         self.lock, self.sequence = lock, runner.new_sequence()
         self.prompt_media = PromptMedia(runner.media_table)
+        self.draft_head = DraftHeadRunner(runner)
 
     @property
     @abstractmethod
@@ -153,16 +155,6 @@ class SequenceEngine(ABC):
         Return its logits, float32 (n_vocab,), valid until the next call, and its hidden state of the token. Pass that
         as `previous_state` to draft one token further. The sequence does not change.
         """
-
-    def evaluate_draft_block(self, id: int, position: int) -> DraftBlockOutput:
-        """Evaluate a draft head that drafts several tokens at once, for a token at a position that the model has not
-        evaluated yet. The sequence does not change."""
-        return self.runner.evaluate_draft_block(self.sequence, id, position)
-
-    def draft_token_logits(self, block: DraftBlockOutput, row: int, previous: int) -> tuple[Logits, float | None]:
-        """Return the logits of a draft token of a block, given the token before it, float32 (n_vocab,), and the
-        probability that it is accepted: None if the head does not estimate it."""
-        return self.runner.draft_token_logits(block, row, previous)
 
     @abstractmethod
     def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:

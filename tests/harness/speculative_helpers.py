@@ -63,9 +63,9 @@ def check_draft_head_isolation(engine: Engine, ids: Sequence[int]) -> None:
 def draft_of_block(engine: SequenceEngine, id: int, position: int) -> tuple[Logits, NDArray[np.float32]]:
     """Return the logits of the tokens that a head drafts at once after a token, (n, n_vocab), each given the most
     probable token before it, and the probabilities that they are accepted: none without a confidence head."""
-    block, rows, confidences = engine.evaluate_draft_block(id, position), [], []
+    block, rows, confidences = engine.draft_head.evaluate_block(engine.sequence, id, position), [], []
     for row in range(len(block.logits)):
-        logits, confidence = engine.draft_token_logits(block, row, id)
+        logits, confidence = engine.draft_head.draft_token_logits(block, row, id)
         rows.append(logits)
         confidences += [] if confidence is None else [confidence]
         id = int(logits.argmax())

@@ -8,8 +8,9 @@ from time import perf_counter
 
 from localinfer.generation.speculative.draft_length import DraftLengthModel
 from localinfer.generation.speculative.draft_model import DraftModel
-from localinfer.runtime.batch import DraftBlockOutput, Logits
+from localinfer.runtime.batch import Logits
 from localinfer.runtime.compiled_graph import Floats
+from localinfer.runtime.draft_head_runner import DraftBlockOutput
 from localinfer.runtime.sequence_engine import SequenceEngine
 
 LOOKED_UP = (  # a few rows for each token
@@ -58,7 +59,8 @@ class DraftBlock(DraftHead):
 
     def _first_logits(self) -> Logits:
         start = perf_counter()
-        self._block, self._position = self._engine.evaluate_draft_block(self._ids[-1], len(self._ids) - 1), 0
+        engine, position = self._engine, len(self._ids) - 1
+        self._block, self._position = engine.draft_head.evaluate_block(engine.sequence, self._ids[-1], position), 0
         count = len(self._block.logits)
         self._block_seconds = (perf_counter() - start) / count  # for each draft token
         self._max_tokens = min(self._max_tokens, count)
@@ -71,7 +73,7 @@ class DraftBlock(DraftHead):
     def _logits_after(self, id: int) -> Logits:
         """Return the logits of the next draft token of the block, given the token before it."""
         start = perf_counter()
-        logits, self._confidence = self._engine.draft_token_logits(self._block, self._position, id)
+        logits, self._confidence = self._engine.draft_head.draft_token_logits(self._block, self._position, id)
         self._pass_seconds.update(self._block_seconds + perf_counter() - start)
         return logits
 

@@ -4,8 +4,9 @@ import contextlib
 from collections import deque
 from dataclasses import dataclass
 
-from localinfer.runtime.batch import DraftHeadInput, Logits
+from localinfer.runtime.batch import Logits
 from localinfer.runtime.compiled_graph import Floats
+from localinfer.runtime.draft_head_runner import DraftHeadInput, DraftHeadRunner
 from localinfer.runtime.model_runner import ModelRunner
 
 
@@ -21,7 +22,7 @@ class DraftHeadBatcher:
     """Evaluates the draft head for calls from several threads. Concurrent calls share a batch."""
 
     def __init__(self, runner: ModelRunner) -> None:
-        self._runner = runner
+        self._runner, self._draft_head = runner, DraftHeadRunner(runner)
         self._pending: deque[DraftHeadRequest] = deque()
 
     def __len__(self) -> int:
@@ -49,7 +50,7 @@ class DraftHeadBatcher:
         threads are queued again."""
         batch = [self._pending.popleft() for _ in range(min(len(self._pending), self._runner.graph.sequences))]
         try:
-            logits, states = self._runner.evaluate_draft_head([each.input for each in batch])
+            logits, states = self._draft_head.evaluate([each.input for each in batch])
             for number, each in enumerate(batch):
                 each.result = logits[number].copy(), states[number]
         except Exception as error:

@@ -8,10 +8,11 @@ from functools import partial
 import numpy as np
 
 from localinfer.errors import UsageError
-from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, Tokens
+from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Segment, Tokens
 from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
+from localinfer.runtime.draft_head_runner import DraftHeadInput
 from localinfer.runtime.model_runner import MAX_POSITION
 from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.scheduling.request import (

@@ -19,7 +19,8 @@ from localinfer import naive
 from localinfer.errors import NotEnoughMemoryError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime.batch import DraftHeadInput, Segment
+from localinfer.runtime.batch import Segment
+from localinfer.runtime.draft_head_runner import DraftHeadInput, DraftHeadRunner
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.scheduling.scheduled_engine import ScheduledEngine
 from localinfer.runtime.scheduling.scheduler import Scheduler
@@ -101,8 +102,8 @@ def test_batched_evaluation_is_bit_identical(name: str, tmp_path: Path) -> None:
         engine.runner.evaluate_segments(segments)
         inputs = [DraftHeadInput(s, ids[50 + n], 20 + n) for n, s in enumerate(sequences)]
         for _ in range(2):
-            alone = [[actual[0].copy() for actual in engine.runner.evaluate_draft_head([each])] for each in inputs]
-            logits, states = engine.runner.evaluate_draft_head(inputs)
+            alone = [[actual[0].copy() for actual in engine.draft_head.evaluate([each])] for each in inputs]
+            logits, states = engine.draft_head.evaluate(inputs)
             for number, (expected_logits, expected_state) in enumerate(alone):
                 np.testing.assert_array_equal(logits[number], expected_logits)
                 np.testing.assert_array_equal(states[number], expected_state)
@@ -121,9 +122,9 @@ def test_concurrent_requests_share_a_batch(tmp_path: Path, monkeypatch: pytest.M
             scheduled.evaluate(ids[number : number + 30])
         alone = [scheduled.evaluate_draft_head(ids[50], 30)[0] for scheduled in both]
         batched: list[int] = []
-        evaluate_batch = engine.runner.evaluate_draft_head
+        evaluate_batch = engine.draft_head.evaluate
         monkeypatch.setattr(
-            engine.runner, "evaluate_draft_head", lambda inputs: batched.append(len(inputs)) or evaluate_batch(inputs)
+            DraftHeadRunner, "evaluate", lambda _, inputs: batched.append(len(inputs)) or evaluate_batch(inputs)
         )
         with ThreadPoolExecutor(2) as threads:
             with engine.lock:  # as during a batch
@@ -146,7 +147,7 @@ def test_errors_reach_the_waiting_thread(tmp_path: Path, monkeypatch: pytest.Mon
         expected = scheduled.evaluate_draft_head(ids[50], 30)[0]
         for error in (NotEnoughMemoryError("no pages"), KeyboardInterrupt()):
             with monkeypatch.context() as patch:
-                patch.setattr(engine.runner, "evaluate_draft_head", Mock(side_effect=error))
+                patch.setattr(DraftHeadRunner, "evaluate", Mock(side_effect=error))
                 with pytest.raises(type(error)):
                     scheduled.evaluate_draft_head(ids[50], 30)
             np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[50], 30)[0], expected)

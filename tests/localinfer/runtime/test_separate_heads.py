@@ -95,14 +95,14 @@ def test_blocks_leave_no_trace(name: str, tmp_path: Path) -> None:
         expected = draft_of_block(engine, ids[43], 43)
         engine.reset()
         engine.evaluate(ids[:40])
-        engine.evaluate_draft_block(7, 40)
+        engine.draft_head.evaluate_block(engine.sequence, 7, 40)
         engine.sequence.begin_draft(3)
         engine.evaluate_draft([*ids[40:43], 7, 7])
         assert engine.rewind(43) == 43
-        engine.evaluate_draft_block(9, 43)
+        engine.draft_head.evaluate_block(engine.sequence, 9, 43)
         other = engine.runner.new_sequence()
         engine.runner.evaluate_segments([Segment(other, np.array(ids[:20], np.int32))])
-        engine.runner.evaluate_draft_block(other, 5, 20)
+        engine.draft_head.evaluate_block(other, 5, 20)
         for actual, alone in zip(draft_of_block(engine, ids[43], 43), expected, strict=True):
             np.testing.assert_array_equal(actual, alone)
 
@@ -112,11 +112,11 @@ def test_block_ends_with_the_context(tmp_path: Path) -> None:
     pair, ids = draft_head_models.write_model_and_head("dflash-window", tmp_path, "Q8_0"), ids_of("dflash-window")
     with opened(pair, ctx_size=64) as engine:
         engine.evaluate(ids[:61])
-        assert len(engine.evaluate_draft_block(ids[61], 61).logits) == 2
+        assert len(engine.draft_head.evaluate_block(engine.sequence, ids[61], 61).logits) == 2
     with opened(pair, ctx_size=64, ctx_policy="ring") as engine:
         for id in ids[:90]:
             engine.evaluate([id])
-        block = engine.evaluate_draft_block(ids[90], 90)
+        block = engine.draft_head.evaluate_block(engine.sequence, ids[90], 90)
         assert len(block.logits) == 4
         assert np.isfinite(block.logits).all()
 

@@ -187,7 +187,7 @@ def states_after(engine: Engine, text: list[int], at: int) -> list[NDArray[np.fl
     """Return the states, or the logits of an identity, of the draft tokens after the token at a position."""
     engine.evaluate(text[engine.n_past : at])
     if engine.compiled_graph.model_graph.draft_block:
-        return list(engine.evaluate_draft_block(text[at], at).states[:STEPS])
+        return list(engine.draft_head.evaluate_block(engine.sequence, text[at], at).states[:STEPS])
     states, before = [], None
     for step in range(STEPS):
         logits, before = engine.evaluate_draft_head(text[at + step], at, before)
