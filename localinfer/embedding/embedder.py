@@ -16,8 +16,8 @@ from localinfer.embedding.text_length import note_length
 from localinfer.embedding.vectors import VectorOptions
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.gguf.pooling import POOLINGS
-from localinfer.runtime.batch import token_ids
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.token_checks import token_ids
 from localinfer.tokenizer import Tokenizer
 
 Floats = NDArray[np.float32]
@@ -31,7 +31,7 @@ class Embedder:
     """Computes embeddings. `pooling` is the default: that of the file, or else "mean". `prompts` are the file's."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
-        if engine.is_encoder_decoder:
+        if engine.context.encoder_decoder:
             what = f"{engine.file.architecture} is an encoder-decoder model; embeddings are those of an encoder alone"
             raise engine.file.error("", f"{what} (t5encoder)", UnsupportedError)
         self._engine, self._tokenizer = engine, tokenizer

@@ -23,8 +23,8 @@ from localinfer.embedding.text_length import note_length
 from localinfer.errors import ContextOverflowError, UsageError
 from localinfer.gguf.pooling import RERANK_LIST_DOCUMENT, RERANK_LIST_INSTRUCTION_TEMPLATE, RERANK_LIST_TEMPLATE
 from localinfer.gguf.reader import GGUF
-from localinfer.runtime.batch import token_ids
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.token_checks import token_ids
 from localinfer.tokenizer import Tokenizer
 
 Floats = NDArray[np.float32]

@@ -26,6 +26,7 @@ from localinfer.graph.ops.cost import NO_COST, Cost
 from localinfer.graph.properties.model_properties import has_decoder
 from localinfer.options import Options
 from localinfer.runtime import weight_loading
+from localinfer.runtime.encoder_tokens import prompt_tokens
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.expert_cache.cache import Statistics as ExpertStatistics
 from quant.jit.cpu import target
@@ -151,7 +152,7 @@ def run_test(
     for repetition in range(-1, repetitions):
         if repetition == 0 and cache:
             cache.take_statistics()
-        if engine.is_encoder_decoder:
+        if engine.context.encoder_decoder:
             prompt = begin_encoder(engine, test)
         else:
             fill_cache(engine, test.depth)
@@ -177,9 +178,10 @@ def begin_encoder(engine: Engine, test: BenchmarkTest) -> list[int]:
     if test.n_prompt and test.depth:
         raise UsageError("n_depth: the prompt of an encoder-decoder model comes first")
     engine.reset()
+    model_graph = engine.compiled_graph.model_graph
     if test.n_prompt:
-        return engine.prompt_tokens(random_tokens(engine, max(1, test.n_prompt - 1)))
-    engine.evaluate(engine.prompt_tokens(random_tokens(engine, max(1, test.depth))))
+        return prompt_tokens(random_tokens(engine, max(1, test.n_prompt - 1)), model_graph)
+    engine.evaluate(prompt_tokens(random_tokens(engine, max(1, test.depth)), model_graph))
     return []
 
 

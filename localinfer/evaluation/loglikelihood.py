@@ -47,7 +47,7 @@ def score_groups(
     may be needed. Raises ContextOverflowError for a
     text that does not fit into the context, and LocalInferError if logits are not finite.
     """
-    engine.require_open()
+    engine.runner.require_open()
     engine.compiled_graph.require_next_tokens()
     engine.compiled_graph.wait_for_kernels()
     engine.reset()

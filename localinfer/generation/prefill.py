@@ -24,7 +24,7 @@ class Prefill:
     def __init__(self, engine: SequenceEngine, prefix_store: "PrefixStore | None") -> None:
         self._engine = engine
         # The tokens of an encoder cannot be divided into pages.
-        self._prefix_store = None if engine.is_encoder_decoder else prefix_store
+        self._prefix_store = None if engine.context.encoder_decoder else prefix_store
 
     def evaluate(self, run: Run, tokens: Sequence[int]) -> Logits:
         """Evaluate the tokens before those that a run generates, and return the logits after them. Cached tokens are

@@ -40,7 +40,7 @@ class Run:
 
     def require_current(self) -> None:
         """Raise LocalInferError if the run has ended, or its model is closed."""
-        self.engine.require_open()
+        self.engine.runner.require_open()
         if self.has_ended:
             raise LocalInferError("this run has ended: another one was started with the same model")
 

@@ -22,6 +22,7 @@ from localinfer.generation.token_selection import SamplerFunction, checked_sampl
 from localinfer.generation.unfit_options import reject_unfit_options
 from localinfer.options import Options, scales_of_run
 from localinfer.runtime.batch import Logits
+from localinfer.runtime.encoder_tokens import prompt_tokens
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
 from quant.jit.loader import Progress
@@ -71,7 +72,7 @@ class GenerationSession:
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
         """End the current run, and let the caller evaluate tokens that belong to none."""
-        self._engine.require_open()
+        self._engine.runner.require_open()
         with self._engine.lock:
             self.end()
             media = self._engine.prompt_media.take()
@@ -85,7 +86,7 @@ class GenerationSession:
 
         Cached tokens of the prompt are reused. Afterwards prompt and text are cached.
         """
-        prompt = self._engine.prompt_tokens(prompt)
+        prompt = prompt_tokens(prompt, self._engine.compiled_graph.model_graph)
         reasoning, stream = ReasoningTracker(self._tokenizer, prompt), self._tokenizer.stream()
         pieces = []
         with self._evaluation():
@@ -127,12 +128,12 @@ class GenerationSession:
         IncompleteOutputError if the text ends before it satisfies the constraint, and InvalidOutputError if it
         violates a keyword of its JSON schema that a grammar cannot express.
         """
-        self._engine.require_open()
-        media, prompt = self._engine.prompt_media.take(), self._engine.prompt_tokens(prompt)
+        self._engine.runner.require_open()
+        media, prompt = self._engine.prompt_media.take(), prompt_tokens(prompt, self._engine.compiled_graph.model_graph)
         if not prompt:
             raise UsageError("the prompt is empty, and this model adds no BOS token")
         length = len(prompt) + len(answer_prefix)
-        can_be_longer = self._engine.runner.uses_ring_buffer or self._engine.is_diffusion  # which checks it itself
+        can_be_longer = self._engine.runner.uses_ring_buffer or self._engine.context.diffusion  # which checks it itself
         if length > self._engine.n_ctx and not can_be_longer:
             raise PromptTooLongError(length, self._engine.n_ctx, CONTEXT_HINT)
         reject_unfit_options(self._engine, options, sampler, constraint)
@@ -156,7 +157,7 @@ class GenerationSession:
 
     def _pieces(self, run: Run, sampler: SamplerFunction | None) -> Iterator[Piece]:
         """Return the pieces of a run. Raises what is wrong with its options before the first one."""
-        if self._engine.is_diffusion:
+        if self._engine.context.diffusion:
             return self._checked_pieces(run, self._diffusion_pieces(run))
         if run.options.beams > 1:
             from localinfer.generation.beam_search_run import beam_search_pieces

@@ -11,7 +11,7 @@ NEUTRAL = ("none", "diffusion_visual")  # a value of spec_type, and an option th
 
 def reject_unfit_options(engine: SequenceEngine, options: Options, sampler: object, constraint: object) -> None:
     """Raise UsageError for an option, a sampler or a constraint that does not fit the model."""
-    if engine.is_diffusion:
+    if engine.context.diffusion:
         reject_left_to_right(options, sampler, constraint)
         return
     for name, flag in FLAGS.items():

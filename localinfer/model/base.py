@@ -40,7 +40,7 @@ class ModelBase:
     @property
     def is_diffusion(self) -> bool:
         """Whether the model is a diffusion language model, which unmasks the tokens of a text in any order."""
-        return self.engine.is_diffusion
+        return self.engine.context.diffusion
 
     @property
     def on_diffusion_step(self) -> "Callable[[DiffusionStep], None] | None":

@@ -40,6 +40,6 @@ class CacheFiles(ModelBase):
         except UsageError:  # not a snapshot: the next save would overwrite a file of another program
             raise
         except LocalInferError as error:
-            self.engine.require_open()
+            self.engine.runner.require_open()
             warnings.warn(f"{error}; the file is ignored", stacklevel=2)
             return 0

@@ -120,7 +120,7 @@ class Model(TextGeneration, ChatPrompts, AdapterScales, CacheFiles, Views, Token
         """
         from localinfer.model.chat_request import ChatRequest
 
-        self.engine.require_open()
+        self.engine.runner.require_open()
         self.engine.compiled_graph.require_output_layer()
         rest = keywords.copy()
         access = rest.pop("media_access", None)

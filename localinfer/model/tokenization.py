@@ -93,7 +93,7 @@ class Tokenization(ModelBase):
             tokens = [index(id) for id in ids]
         except TypeError:
             raise UsageError("tokens: must be a flat list of integers") from None
-        lowest = -self.n_vocab if media and self.engine.is_encoder_decoder else 0
+        lowest = -self.n_vocab if media and self.engine.context.encoder_decoder else 0
         wrong = next((id for id in tokens if not lowest <= id < self.n_vocab), None)
         if media and wrong is not None and (table := self.engine.runner.media_table):
             outside = (id for id in tokens if not 0 <= id < self.n_vocab)

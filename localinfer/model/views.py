@@ -7,6 +7,7 @@ from localinfer.errors import UsageError
 from localinfer.model.embeddings import Embeddings
 from localinfer.model.hooked_model import HookedModel
 from localinfer.model.tokenization import Tokenization
+from localinfer.runtime.encoder_tokens import require_texts
 
 if TYPE_CHECKING:  # most programs use no views
     from localinfer.evaluation.views.attention_maps import AttentionMaps
@@ -31,7 +32,7 @@ class Views(HookedModel, Embeddings, Tokenization):
         from localinfer.evaluation.views.logit_lens import PATTERNS, logit_lens
 
         require_top(top)
-        self.engine.require_texts()
+        require_texts(self.engine.compiled_graph.model_graph)
         ids = self._text_ids(prompt)
         with self.capture(*PATTERNS) as trace:
             self._session.evaluate(ids)
@@ -47,7 +48,7 @@ class Views(HookedModel, Embeddings, Tokenization):
         from localinfer.evaluation.views.attention_maps import attention_maps
         from localinfer.graph.properties.model_properties import ENCODER
 
-        self.engine.require_texts()
+        require_texts(self.engine.compiled_graph.model_graph)
         ids = self._text_ids(prompt)
         model_graph = self.engine.compiled_graph.model_graph
         group = ENCODER if any(name.startswith(ENCODER) for name in model_graph.attention.layers) else "blk"

@@ -7,7 +7,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.errors import UsageError
 from localinfer.runtime.sequence import Sequence
 
 Ids = NDArray[np.int32]
@@ -23,21 +22,6 @@ class Segment(NamedTuple):
 
     sequence: Sequence
     ids: Ids
-
-
-def token_ids(tokens: Tokens, n_vocab: int, *, lowest: int = 0) -> Ids:
-    """Return token ids as an int32 array.
-
-    Raises UsageError unless there is at least one id and all are within the vocabulary. Ids down to `lowest` may also
-    be negative; the caller checks those.
-    """
-    ids = np.asarray(list(tokens) if isinstance(tokens, abc.Iterator) else tokens)  # numpy rejects iterators
-    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
-        raise UsageError("tokens: expected a non-empty flat list of token ids")
-    numbers = ids.tolist()  # faster than numpy for few ids
-    if min(numbers) < lowest or max(numbers) >= n_vocab:
-        raise UsageError(f"tokens: a token id is out of range, 0 to {n_vocab - 1}")
-    return ids.astype(np.int32)
 
 
 def output_row_batches(count: int, size: int, skip: int = 0) -> abc.Iterator[Ids]:

@@ -82,12 +82,13 @@ class CompiledGraph:
         else:
             self.model_graph = build_graph_within_memory(memory_for_weights(f, options), f, options, extensions)
         self.graph, self.cuts = self.model_graph.graph, self.model_graph.points.cuts()
-        self.n_ctx = self.model_graph.context.n_ctx
+        self.context = self.model_graph.context
+        self.n_ctx = self.context.n_ctx
         self.n_vocab = self.model_graph.n_vocab
         require_memory(f, self.graph.nbytes, self.n_ctx)
         first = [*POOL_KERNELS, *kernels_of_tokenizer(f), *self.graph.kernels(large_batch=False)]
         later = self.graph.kernels(large_batch=True)
-        if at_once or not self.model_graph.context.causal:
+        if at_once or not self.context.causal:
             first, later = [*first, *later], []
         self._compilation, kernel_warnings = load_in_order(first, later, paths.jit_dir(), progress)
         self.warnings = [*kernel_warnings, *missing_window_warnings(self.model_graph.hparams, self.n_ctx)]
@@ -142,6 +143,11 @@ class CompiledGraph:
             self.wait_for_kernels()
         return min(self.graph.batch, MAX_SMALL_BATCH) if self._compilation else self.graph.batch
 
+    @property
+    def max_step_tokens(self) -> int:
+        """The maximum number of tokens of a decode step, which has logits after each."""
+        return min(self.max_batch, self.graph.outputs)
+
     def wait_for_kernels(self, progress: Progress | None = None) -> None:
         """Wait until the kernels for large batches are compiled. Raises RuntimeError if that fails."""
         if compilation := self._compilation:
@@ -182,15 +188,10 @@ class CompiledGraph:
         """Raise UnsupportedError for a model that does not predict next tokens: an encoder, a diffusion language
         model."""
         self.require_output_layer()
-        if self.model_graph.context.diffusion:
+        if self.context.diffusion:
             what = "is a diffusion language model, without logits of next tokens"
             what = f"{self.model_graph.hparams.architecture} {what}; `localinfer generate`, `chat` and `serve` run it"
             raise self.files[0].error("", what, UnsupportedError)
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether sequences have the tokens of an encoder, and then those of a decoder."""
-        return self.model_graph.context.encoder_decoder
 
     @property
     def has_draft_head(self) -> bool:

@@ -56,6 +56,15 @@ class DraftHeadRunner:
 
     # --- heads that draft one token at a time ---
 
+    def evaluate_one(self, input: DraftHeadInput) -> tuple[Logits, Floats]:
+        """Evaluate the draft head for one sequence.
+
+        Return its logits, float32 (n_vocab,), valid until the next call, and its hidden state of the token. Pass that
+        as `previous_state` to draft one token further.
+        """
+        logits, states = self.evaluate([input])
+        return logits[0], states[0]
+
     def evaluate(self, inputs: abc.Sequence[DraftHeadInput]) -> tuple[Logits, Floats]:
         """Evaluate the draft head for several sequences, at most `graph.sequences`, in one pass.
 

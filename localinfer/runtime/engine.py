@@ -6,14 +6,15 @@ from localinfer.gguf.reader import GGUF
 from localinfer.options import Options
 from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Segment, Tokens, output_row_batches
 from localinfer.runtime.batch_division import split_batches
-from localinfer.runtime.compiled_graph import CompiledGraph, Floats
-from localinfer.runtime.draft_head_runner import DraftHeadInput
+from localinfer.runtime.compiled_graph import CompiledGraph
+from localinfer.runtime.draft_head_runner import DraftHeadRunner
 from localinfer.runtime.graph_building import NO_EXTENSIONS, Extensions
 from localinfer.runtime.memory_limit import with_memory_limit
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.row_access.tuning import recheck, tune
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.thread_pool import OnOp
+from localinfer.runtime.token_checks import checked_tokens
 from localinfer.runtime.weight_loading import check_weights, load_weights, lock_in_memory
 from quant.jit.loader import Progress
 
@@ -25,7 +26,7 @@ class Engine(SequenceEngine):
     """
 
     def __init__(self, runner: ModelRunner, warnings: abc.Sequence[str] = (), *, is_tuned: bool = False) -> None:
-        super().__init__(runner, runner.lock)
+        super().__init__(runner, runner.lock, DraftHeadRunner(runner))
         self.warnings, self._is_tuned = warnings, is_tuned
 
     @classmethod
@@ -61,17 +62,12 @@ class Engine(SequenceEngine):
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.compiled_graph.require_next_tokens()
-        for batch in split_batches(self.validate_tokens(tokens), self.max_batch, self.runner.media_table):
+        ids = checked_tokens(tokens, self.runner, self.sequence)
+        for batch in split_batches(ids, self.max_batch, self.runner.media_table):
             self._evaluate_batch(batch)
             for rows in output_row_batches(len(batch), self.graph.outputs, skip):
                 yield self.runner.evaluate_output_layer(rows)
             skip = max(0, skip - len(batch))
-
-    def evaluate_draft_head(
-        self, id: int, position: int, previous_state: Floats | None = None
-    ) -> tuple[Logits, Floats]:
-        logits, states = self.draft_head.evaluate([DraftHeadInput(self.sequence, id, position, previous_state)])
-        return logits[0], states[0]
 
     def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:
         return self.runner.evaluate_segments([Segment(self.sequence, ids)], rows, on_op)

@@ -191,7 +191,8 @@ class ModelRunner:
         ids = concatenate([each.ids for each in segments])
         rows = ((each.sequence.modifiers.hooks, each.ids, at) for each, at in zip(segments, positions, strict=True))
         self._batch = self._hooked_graphs.batch(rows)
-        lengths = np.concatenate([self._encoder_lengths(each) for each in segments]) if self._has_encoder else None
+        has_encoder = self.compiled_graph.context.encoder_decoder
+        lengths = np.concatenate([self._encoder_lengths(each) for each in segments]) if has_encoder else None
         self._batch.graph.set_inputs(ids, concatenate(positions), media=media, encoder_lengths=lengths)
         row = 0
         for each, each_media in zip(segments, medias, strict=True):
@@ -201,13 +202,9 @@ class ModelRunner:
             self._batch.graph.model_graph.set_active_adapters(row, active)
             row += len(each.ids)
 
-    @property
-    def _has_encoder(self) -> bool:
-        return self.compiled_graph.is_encoder_decoder
-
     def _is_of_encoder(self, segment: Segment) -> bool:
         """Return whether the tokens of a segment are those of an encoder."""
-        return self._has_encoder and bool(segment.ids[0] < 0)
+        return self.compiled_graph.context.encoder_decoder and bool(segment.ids[0] < 0)
 
     def _encoder_lengths(self, segment: Segment) -> NDArray[np.int64]:
         """Return for each token of a segment how many tokens its sequence has of an encoder."""

@@ -16,6 +16,7 @@ from localinfer.runtime.batch_division import split_batches
 from localinfer.runtime.cuts import run_in_parts
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import WeightInputs
+from localinfer.runtime.token_checks import checked_tokens
 from quant.matmul.layout import RUN_WORDS
 
 Floats = NDArray[np.float32]
@@ -40,7 +41,7 @@ class ActivationProbe:
         of some rows of a batch in the output layer. The rows are valid until the next item. With an observer, `tokens`
         must be a whole text.
         """
-        ids = self._engine.validate_tokens(tokens)
+        ids = checked_tokens(tokens, self._runner, self._sequence)
         if self._observer:
             self._observer.restart()
         for batch in split_batches(ids, self._engine.graph.batch, self._runner.media_table):
@@ -91,7 +92,7 @@ class ActivationProbe:
             what = "blocks share more than the residual stream and cannot run one by one"
             raise self._engine.file.error("general.architecture", what, UnsupportedError)
         self._sequence.reset()
-        ids = self._engine.validate_tokens(tokens)
+        ids = checked_tokens(tokens, self._runner, self._sequence)
         self._set_inputs(ids)
         self._runner.run(0, self._compiled_graph.model_graph.block_starts[0], len(ids))
         return self._compiled_graph.residual_stream(len(ids)).copy()

@@ -6,46 +6,39 @@ from collections import abc
 
 import numpy as np
 
-from localinfer.errors import UnsupportedError, UsageError
 from localinfer.runtime.activations.hooks import SequenceHooks
-from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, token_ids
+from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens
 from localinfer.runtime.batch_division import batch_end
-from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
 from localinfer.runtime.draft_head_runner import DraftHeadRunner
-from localinfer.runtime.encoder_tokens import encoder_length, tokens_of_prompt
-from localinfer.runtime.media.media_embeddings import MediaEmbeddings
-from localinfer.runtime.media.media_table import MAX_ROWS
-from localinfer.runtime.media.prompt_media import WITHOUT_MEDIA, PromptMedia
+from localinfer.runtime.encoder_tokens import encoder_length
+from localinfer.runtime.media.prompt_media import PromptMedia
 from localinfer.runtime.model_runner import ModelRunner
 from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.thread_pool import OnOp
+from localinfer.runtime.token_checks import checked_tokens
 from quant.jit.loader import Progress
 
 
 class SequenceEngine(ABC):
     """An engine for one sequence, whose cached tokens are `sequence.tokens`.
 
-    One thread at a time uses it. A caller that needs the sequence unchanged between calls holds `lock`.
+    One thread at a time uses it. A caller that needs the sequence unchanged between calls holds `lock`. `draft_head`
+    evaluates the draft head, if the model has one, `prompt_media` gives images and sounds token ids, and `context` is
+    what the graph was built for.
     """
 
-    def __init__(self, runner: ModelRunner, lock: "threading.RLock") -> None:
+    def __init__(self, runner: ModelRunner, lock: "threading.RLock", draft_head: DraftHeadRunner) -> None:
         self.runner, self.compiled_graph, self.graph = runner, runner.compiled_graph, runner.graph
-        self.file = runner.compiled_graph.files[0]
+        self.file, self.context = runner.compiled_graph.files[0], runner.compiled_graph.context
         self.n_ctx, self.n_vocab = runner.compiled_graph.n_ctx, runner.compiled_graph.n_vocab
-        self.lock, self.sequence = lock, runner.new_sequence()
+        self.lock, self.sequence, self.draft_head = lock, runner.new_sequence(), draft_head
         self.prompt_media = PromptMedia(runner.media_table)
-        self.draft_head = DraftHeadRunner(runner)
 
     @property
     @abstractmethod
     def max_batch(self) -> int:
         """The maximum number of tokens of the next call of `_evaluate_batch`."""
-
-    @property
-    def is_diffusion(self) -> bool:
-        """Whether the model is a diffusion language model."""
-        return self.compiled_graph.model_graph.context.diffusion
 
     @property
     def n_past(self) -> int:
@@ -66,7 +59,7 @@ class SequenceEngine(ABC):
         """
         with self.lock:
             self.compiled_graph.require_next_tokens()
-            ids, n_done, n_ops = self.validate_tokens(tokens), 0, len(self.graph.ops)
+            ids, n_done, n_ops = checked_tokens(tokens, self.runner, self.sequence), 0, len(self.graph.ops)
             needs_checkpoint = rewindable_suffix > 0 and not self.sequence.can_rewind
             table, max_prefix = self.runner.media_table, max(0, len(ids) - rewindable_suffix)
             n_prefix = batch_end(ids, 0, max_prefix, table) if needs_checkpoint else 0
@@ -82,11 +75,6 @@ class SequenceEngine(ABC):
                 progress("prefill", len(ids), len(ids))
             return logits.reshape(-1)
 
-    @property
-    def max_step_tokens(self) -> int:
-        """The maximum number of tokens of `evaluate_draft`."""
-        return min(self.compiled_graph.max_batch, self.graph.outputs)
-
     def evaluate_draft(self, tokens: Tokens, skip: int = 0) -> Logits:
         """Evaluate a few tokens in one pass and return the logits after each but the first `skip`.
 
@@ -99,8 +87,8 @@ class SequenceEngine(ABC):
         """
         with self.lock:
             self.compiled_graph.require_next_tokens()
-            ids = self.validate_tokens(tokens)
-            assert len(ids) <= self.max_step_tokens
+            ids = checked_tokens(tokens, self.runner, self.sequence)
+            assert len(ids) <= self.compiled_graph.max_step_tokens
             if len(ids) > skip + 1:
                 self.sequence.begin_draft(skip + 1)
             return self._evaluate_batch(ids, np.arange(skip, len(ids), dtype=np.int32))
@@ -113,13 +101,12 @@ class SequenceEngine(ABC):
         """Append `tokens` and return the logits after each, float32 (len(tokens), n_vocab). Tokens of an encoder have
         none. For a diffusion language model, see `bidirectional_logits`."""
         with self.lock:
-            ids = self.validate_tokens(tokens)
-            skip = encoder_length(ids) if self.is_encoder_decoder else 0
+            ids = checked_tokens(tokens, self.runner, self.sequence)
+            skip = encoder_length(ids) if self.context.encoder_decoder else 0
             result = np.empty((len(ids) - skip, self.n_vocab), np.float32)
             n_done, positions = 0, np.arange(len(ids), dtype=np.int32)
-            batches = (
-                self.bidirectional_logits(ids, positions) if self.is_diffusion else self.logits_in_batches(ids, skip)
-            )
+            is_diffusion = self.context.diffusion
+            batches = self.bidirectional_logits(ids, positions) if is_diffusion else self.logits_in_batches(ids, skip)
             for rows in batches:
                 result[n_done : n_done + len(rows)] = rows
                 n_done += len(rows)
@@ -134,7 +121,7 @@ class SequenceEngine(ABC):
         """
         with self.runner.lock:
             self.reset()
-            self.runner.evaluate_packed(self.sequence, [self.validate_tokens(tokens)])
+            self.runner.evaluate_packed(self.sequence, [checked_tokens(tokens, self.runner, self.sequence)])
             for first in range(0, len(positions), self.graph.outputs):
                 yield self.runner.evaluate_output_layer(positions[first : first + self.graph.outputs])
             self.reset()
@@ -147,79 +134,8 @@ class SequenceEngine(ABC):
         """
 
     @abstractmethod
-    def evaluate_draft_head(
-        self, id: int, position: int, previous_state: Floats | None = None
-    ) -> tuple[Logits, Floats]:
-        """Evaluate the draft head for a token at a position that the model has not evaluated yet.
-
-        Return its logits, float32 (n_vocab,), valid until the next call, and its hidden state of the token. Pass that
-        as `previous_state` to draft one token further. The sequence does not change.
-        """
-
-    @abstractmethod
     def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:
         """Append a batch of tokens. Return the logits of the given rows; without rows skip the output layer."""
-
-    def media_ids(self, embeddings: MediaEmbeddings) -> list[int]:
-        """Return token ids for the rows of an image or a sound: negative, and the same for equal digests.
-
-        They can be used wherever a sequence takes token ids, all of them one after another. They stay valid until the
-        model is closed. The rows may be dropped if there are too many; evaluating their ids then raises LocalInferError
-        until they are given again.
-
-        Raises UsageError if the model was not loaded for media, or the rows do not fit it.
-        """
-        if self.runner.media_table is None:
-            raise UsageError(WITHOUT_MEDIA)
-        return self.runner.media_table.add(embeddings)
-
-    def validate_tokens(self, tokens: Tokens) -> Ids:
-        """Return the ids as an int32 array.
-
-        Raises UsageError unless it has at least one id and all are within the vocabulary, or are `media_ids` in their
-        order, and ContextOverflowError if they do not fit into the context.
-        """
-        self.require_open()
-        table, sequence = self.runner.media_table, self.sequence
-        lowest = -self.n_vocab if self.is_encoder_decoder else -MAX_ROWS if table else 0
-        ids = token_ids(tokens, self.n_vocab, lowest=lowest)
-        if self.is_encoder_decoder:
-            self._check_encoder_tokens(ids)
-        if table and (sequence.media or ids.min() < 0):
-            sequence.media.check_appended(ids.tolist(), len(sequence), self.graph.batch)
-        self.runner.require_context_space(self.sequence, len(ids))
-        return ids
-
-    # --- encoder-decoder models ---
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether the sequence has the tokens of an encoder, and then those of a decoder: see
-        `localinfer.runtime.encoder_tokens`."""
-        return self.compiled_graph.is_encoder_decoder
-
-    def prompt_tokens(self, ids: abc.Sequence[int]) -> list[int]:
-        """Return the tokens with which a sequence begins for a prompt. For an encoder-decoder model, the prompt's
-        tokens are the encoder's, and the decoder begins with its start token."""
-        if not self.is_encoder_decoder or not ids or min(ids) < 0:
-            return list(ids)
-        return tokens_of_prompt(ids, self.compiled_graph.model_graph)
-
-    def require_texts(self) -> None:
-        """Raise UnsupportedError for an encoder-decoder model, which does not evaluate texts without a prompt."""
-        if self.is_encoder_decoder:
-            what = f"{self.file.architecture} is an encoder-decoder model: it answers prompts (`localinfer generate`)"
-            raise self.file.error("", f"{what}, and does not evaluate texts", UnsupportedError)
-
-    def _check_encoder_tokens(self, ids: Ids) -> None:
-        """Raise UnsupportedError unless a sequence begins with the encoder's tokens, UsageError for others later."""
-        length = encoder_length(ids)
-        if not len(self.sequence) and not length:
-            self.require_texts()
-        if length == len(ids):
-            raise UsageError("tokens: those of an encoder must be followed by those of the decoder")
-        if (length and len(self.sequence)) or (ids[length:] < 0).any():
-            raise UsageError("tokens: those of an encoder must be the first ones")
 
     # --- adapters and hooks ---
 
@@ -227,7 +143,7 @@ class SequenceEngine(ABC):
         """Replace the hooks of the sequence, whose cached tokens are not used any more. Kernels may have to be
         compiled."""
         if hooks:
-            self.require_open()
+            self.runner.require_open()
             self.runner.prepare_hooks(hooks, progress)
         self._replace_sequence(self.sequence.modifiers._replace(hooks=hooks))
 
@@ -283,12 +199,6 @@ class SequenceEngine(ABC):
     @abstractmethod
     def pause(self) -> None:
         """Announce that the next step may take a while. Batches of other sequences do not wait for it."""
-
-    # --- closing ---
-
-    def require_open(self) -> None:
-        """Raise LocalInferError if the model is closed, and in a forked process, which has no worker threads."""
-        self.runner.require_open()
 
     @abstractmethod
     def close(self) -> None:

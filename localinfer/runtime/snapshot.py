@@ -62,7 +62,7 @@ MISMATCH_MESSAGES = {  # field of the identity: the error message when it differ
 
 def snapshot_identity(engine: SequenceEngine, options: Options) -> Identity:
     """Return everything that determines the contents and the memory layout of the cache."""
-    context, graph = engine.compiled_graph.model_graph.context, engine.graph
+    context, graph = engine.context, engine.graph
     architecture = Path(options.architecture).read_bytes() if options.architecture else b""
     adapters = engine.compiled_graph.model_graph.adapters
     overrides = [[key, value] for f in engine.compiled_graph.files for key, value in sorted(f.overrides.items())]
@@ -127,7 +127,7 @@ def load(path: Path, engine: SequenceEngine, options: Options) -> int:
     any other file; the sequence is then empty.
     """
     with engine.lock:
-        engine.require_open()
+        engine.runner.require_open()
         engine.use_adapters(engine.runner.default_scales)
         engine.reset()
         file = MappedFile(path)
@@ -220,7 +220,7 @@ def load_sequence(engine: SequenceEngine, tokens: list[int], arrays: CacheArrays
     then as before."""
     table, spans = engine.runner.media_table, spans_of_file(media, engine, len(tokens))
     if table is None:
-        first = encoder_length(tokens) if engine.is_encoder_decoder else 0
+        first = encoder_length(tokens) if engine.context.encoder_decoder else 0
         if min(tokens[first:], default=0) < 0 or min(tokens, default=0) < -engine.n_vocab:
             raise ValueError("media rows without media")
         engine.sequence.load(tokens, arrays)

@@ -19,7 +19,7 @@ from fuzz.mutable_gguf import MutableGGUF
 from fuzz.mutations import change_bytes, mutate
 from fuzz.target import allocate_guarded, guard_tensors
 from guard_pages import is_intact
-from speculative_helpers import draft_of_block
+from speculative_helpers import draft_of_block, evaluate_draft_head
 from tiny import tiny_gemma3, tiny_llama
 
 from localinfer.errors import LocalInferError
@@ -190,7 +190,7 @@ class DraftHeads(Target):
             if is_block:
                 assert draft_of_block(engine, choose.randrange(engine.n_vocab), 20)[0].shape[1] == engine.n_vocab
             for step in range(0 if is_block else 4):
-                logits, state = engine.evaluate_draft_head(choose.randrange(engine.n_vocab), 20 + step, state)
+                logits, state = evaluate_draft_head(engine, choose.randrange(engine.n_vocab), 20 + step, state)
                 assert len(logits) == engine.n_vocab
             engine.evaluate_draft([1, 2, 3])
             engine.rewind(21)

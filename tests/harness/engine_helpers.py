@@ -12,6 +12,8 @@ from tiny import tiny_qwen2
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
+from localinfer.runtime.media.media_embeddings import MediaEmbeddings
+from localinfer.runtime.sequence_engine import SequenceEngine
 
 Write = Callable[..., Path]
 Logits = NDArray[np.floating[Any]]
@@ -26,6 +28,12 @@ def engine(path: Path, **options: Any) -> Iterator[Engine]:
         yield opened
     finally:
         opened.close()
+
+
+def media_ids(engine: SequenceEngine, embeddings: MediaEmbeddings) -> list[int]:
+    """Return token ids for the rows of an image, which nothing holds: the same for equal digests."""
+    assert engine.runner.media_table
+    return engine.runner.media_table.add(embeddings)
 
 
 def biased(path: Path) -> Path:

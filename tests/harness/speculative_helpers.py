@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from localinfer import GenerationResult, Model
 from localinfer.generation.speculative.draft_length import DraftLengthModel, PassCost
 from localinfer.runtime.batch import Logits, Segment
+from localinfer.runtime.compiled_graph import Floats
+from localinfer.runtime.draft_head_runner import DraftHeadInput
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.sequence_engine import SequenceEngine
 
@@ -41,13 +43,20 @@ def generate(model: Model, **options: Any) -> GenerationResult:
     return model.generate(PROMPT, **options)
 
 
+def evaluate_draft_head(
+    engine: SequenceEngine, id: int, position: int, previous_state: Floats | None = None
+) -> tuple[Logits, Floats]:
+    """Evaluate the draft head after the tokens of an engine's sequence: see `DraftHeadRunner.evaluate_one`."""
+    return engine.draft_head.evaluate_one(DraftHeadInput(engine.sequence, id, position, previous_state))
+
+
 def check_draft_head_isolation(engine: Engine, ids: Sequence[int]) -> None:
     """Check that a draft head only attends to its own sequence, also after batches of two sequences."""
     alone = []
     for first in (0, 20):
         engine.reset()
         engine.evaluate(ids[first : first + 30])
-        alone.append(engine.evaluate_draft_head(ids[50], 30)[0].copy())
+        alone.append(evaluate_draft_head(engine, ids[50], 30)[0].copy())
     engine.reset()
     a, b = engine.runner.new_sequence(), engine.runner.new_sequence()
     for span in (slice(0, 13), slice(13, 14), slice(14, 30)):
@@ -56,7 +65,7 @@ def check_draft_head_isolation(engine: Engine, ids: Sequence[int]) -> None:
         engine.runner.evaluate_segments(segments)
     for sequence, expected in zip((a, b), alone, strict=True):
         engine.sequence = sequence.fork()
-        np.testing.assert_array_equal(engine.evaluate_draft_head(ids[50], 30)[0], expected)
+        np.testing.assert_array_equal(evaluate_draft_head(engine, ids[50], 30)[0], expected)
         engine.sequence.reset()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_helpers import media_ids
 from lora_adapter import lora_adapter
 from media_rows import random_rows
 from numpy.typing import NDArray
@@ -145,7 +146,7 @@ def test_images_with_adapters_and_hooks(tmp_path: Path) -> None:
 
     extensions = Extensions(adapters=open_adapters(f, options), media=True)
     with closing(Engine.load(f, options, extensions=extensions)) as engine:
-        expected = engine.logits([1, 2, *engine.media_ids(other), 3]).copy()
+        expected = engine.logits([1, 2, *media_ids(engine, other), 3]).copy()
         engine.set_hooks(SequenceHooks([HookGroup({"token_embd": replace})]))
-        np.testing.assert_array_equal(engine.logits([1, 2, *engine.media_ids(image), 3]), expected)
+        np.testing.assert_array_equal(engine.logits([1, 2, *media_ids(engine, image), 3]), expected)
         np.testing.assert_array_equal(seen[0][2:22], image.rows)

@@ -131,7 +131,7 @@ class CaptureGraph:
                 sequence.pack([count])
                 self.compiled.set_inputs(ids, np.arange(count))
                 self.compiled.model_graph.set_adapter_scales(0, count, self._runner.default_scales)
-            of_encoder = self.compiled.is_encoder_decoder and not first
+            of_encoder = self.compiled.context.encoder_decoder and not first
             self.compiled.select_output_rows(np.arange(0 if of_encoder else count, dtype=np.int32))
             parts.append(self._run_batch(count, of_encoder=of_encoder))
             if self.is_causal:

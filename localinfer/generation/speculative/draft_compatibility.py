@@ -21,8 +21,8 @@ DRAFT_MODEL = "a draft model", "draft", "head"
 
 def load_draft_engine(f: GGUF, target: Engine, options: Options, progress: Progress | None = None) -> Engine:
     """Return an engine for the draft model in `f`, with the draft options. Raises what `Engine.load` raises."""
-    if has_decoder(f) != target.is_encoder_decoder:
-        is_one = "it is no" if target.is_encoder_decoder else "it is an"
+    if has_decoder(f) != target.context.encoder_decoder:
+        is_one = "it is no" if target.context.encoder_decoder else "it is an"
         raise UsageError(f"draft model: {printable(str(f.path))}: {is_one} encoder-decoder model, unlike the model")
     draft_options = replace(
         options,

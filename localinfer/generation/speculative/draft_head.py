@@ -10,7 +10,7 @@ from localinfer.generation.speculative.draft_length import DraftLengthModel
 from localinfer.generation.speculative.draft_model import DraftModel
 from localinfer.runtime.batch import Logits
 from localinfer.runtime.compiled_graph import Floats
-from localinfer.runtime.draft_head_runner import DraftBlockOutput
+from localinfer.runtime.draft_head_runner import DraftBlockOutput, DraftHeadInput
 from localinfer.runtime.sequence_engine import SequenceEngine
 
 LOOKED_UP = (  # a few rows for each token
@@ -42,7 +42,10 @@ class DraftHead(DraftModel):
 
     def _head_logits(self, id: int) -> Logits:
         start = perf_counter()
-        logits, self._state = self._engine.evaluate_draft_head(id, self._position, self._state)
+        engine = self._engine
+        logits, self._state = engine.draft_head.evaluate_one(
+            DraftHeadInput(engine.sequence, id, self._position, self._state)
+        )
         self._pass_seconds.update(perf_counter() - start)
         return logits
 

@@ -67,7 +67,7 @@ class SpeculativeRun:
         max_draft: int,
     ) -> None:
         self._engine, self._drafters, self._length_model, self._stats = engine, drafters, length_model, stats
-        self._min_draft, self._max_draft = min_draft, min(max_draft, engine.max_step_tokens - 1)
+        self._min_draft, self._max_draft = min_draft, min(max_draft, engine.compiled_graph.max_step_tokens - 1)
         self._recomputed: list[int] = []  # accepted tokens that must be evaluated again
         self._tokens: list[int] = []  # the text up to the last step's first token
         self._draft: Sequence[int] = ()  # the last step's draft tokens

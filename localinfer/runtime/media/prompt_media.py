@@ -6,8 +6,6 @@ from localinfer.errors import UsageError
 from localinfer.runtime.media.media_embeddings import MediaEmbeddings
 from localinfer.runtime.media.media_table import MediaTable
 
-WITHOUT_MEDIA = "media: the model was loaded without a projector for images and sounds"
-
 
 class PromptMedia:
     """What an engine holds of its next prompt, so that the table does not drop these rows meanwhile. One thread at a
@@ -17,13 +15,19 @@ class PromptMedia:
         self._table, self._held = table, list[MediaEmbeddings]()
 
     def begin(self) -> Callable[[MediaEmbeddings], list[int]]:
-        """Return a function like `SequenceEngine.media_ids` for all images and sounds of a prompt. The rows of the
-        prompt before are not held any more."""
+        """Return a function for all images and sounds of a prompt. The rows of the prompt before are not held any more.
+
+        It returns token ids for the rows of an image or a sound: negative, and the same for equal digests. They can be
+        used wherever a sequence takes token ids, all of them one after another, until the model is closed. Rows that
+        nothing holds may be dropped if there are too many; evaluating their ids then raises LocalInferError until they
+        are given again. The function raises UsageError if the model was not loaded for media, or the rows do not fit
+        it.
+        """
         self._held = held = list[MediaEmbeddings]()
 
         def media_ids(embeddings: MediaEmbeddings) -> list[int]:
             if self._table is None:
-                raise UsageError(WITHOUT_MEDIA)
+                raise UsageError("media: the model was loaded without a projector for images and sounds")
             ids, embeddings = self._table.hold(embeddings)
             held.append(embeddings)
             return ids

@@ -18,19 +18,18 @@ class DraftHeadRequest:
     result: tuple[Logits, Floats] | Exception | None = None
 
 
-class DraftHeadBatcher:
+class DraftHeadBatcher(DraftHeadRunner):
     """Evaluates the draft head for calls from several threads. Concurrent calls share a batch."""
 
     def __init__(self, runner: ModelRunner) -> None:
-        self._runner, self._draft_head = runner, DraftHeadRunner(runner)
+        super().__init__(runner)
         self._pending: deque[DraftHeadRequest] = deque()
 
     def __len__(self) -> int:
         """Return the number of pending calls."""
         return len(self._pending)
 
-    def evaluate(self, input: DraftHeadInput) -> tuple[Logits, Floats]:
-        """Evaluate the draft head for one sequence; see `SequenceEngine.evaluate_draft_head`."""
+    def evaluate_one(self, input: DraftHeadInput) -> tuple[Logits, Floats]:
         request = DraftHeadRequest(input)
         self._pending.append(request)
         try:
@@ -50,7 +49,7 @@ class DraftHeadBatcher:
         threads are queued again."""
         batch = [self._pending.popleft() for _ in range(min(len(self._pending), self._runner.graph.sequences))]
         try:
-            logits, states = self._draft_head.evaluate([each.input for each in batch])
+            logits, states = self.evaluate([each.input for each in batch])
             for number, each in enumerate(batch):
                 each.result = logits[number].copy(), states[number]
         except Exception as error:

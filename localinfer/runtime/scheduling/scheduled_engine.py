@@ -10,9 +10,7 @@ import numpy as np
 from localinfer.errors import UsageError
 from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Segment, Tokens
 from localinfer.runtime.batch_division import split_batches
-from localinfer.runtime.compiled_graph import Floats
 from localinfer.runtime.decode_loop import DecodeLoop
-from localinfer.runtime.draft_head_runner import DraftHeadInput
 from localinfer.runtime.model_runner import MAX_POSITION
 from localinfer.runtime.modifiers import Modifiers
 from localinfer.runtime.scheduling.request import (
@@ -25,6 +23,7 @@ from localinfer.runtime.scheduling.request import (
 from localinfer.runtime.scheduling.scheduler import Scheduler
 from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.runtime.thread_pool import OnOp, acquired_lock
+from localinfer.runtime.token_checks import checked_tokens
 from quant.jit.loader import Progress
 
 
@@ -35,7 +34,7 @@ class ScheduledEngine(SequenceEngine):
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(scheduler.runner, threading.RLock())
+        super().__init__(scheduler.runner, threading.RLock(), scheduler.draft_head)
         self.is_idle = True
         self._scheduler = scheduler
         self._logits = np.empty((0, self.n_vocab), np.float32)
@@ -79,7 +78,8 @@ class ScheduledEngine(SequenceEngine):
 
     def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.compiled_graph.require_next_tokens()
-        for batch in split_batches(self.validate_tokens(tokens), self.graph.outputs, self.runner.media_table):
+        ids = checked_tokens(tokens, self.runner, self.sequence)
+        for batch in split_batches(ids, self.graph.outputs, self.runner.media_table):
             if len(batch) - skip > self.graph.outputs:
                 what = f"rows of one image; at most {self.graph.outputs} fit in memory"
                 raise UsageError(f"logits: they are requested after {len(batch) - max(skip, 0)} {what}")
@@ -87,11 +87,6 @@ class ScheduledEngine(SequenceEngine):
             if len(logits):
                 yield logits
             skip = max(0, skip - len(batch))
-
-    def evaluate_draft_head(
-        self, id: int, position: int, previous_state: Floats | None = None
-    ) -> tuple[Logits, Floats]:
-        return self._scheduler.draft_heads.evaluate(DraftHeadInput(self.sequence, id, position, previous_state))
 
     def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:
         self.is_idle = False

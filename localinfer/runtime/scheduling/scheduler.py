@@ -48,7 +48,7 @@ class Scheduler:
 
     def __init__(self, runner: ModelRunner) -> None:
         self.runner = runner
-        self.draft_heads = DraftHeadBatcher(runner)
+        self.draft_head = DraftHeadBatcher(runner)
         # Notified after each batch, and when a sequence is no longer expected.
         self._condition = threading.Condition(runner.page_table_lock)
         self._queue: list[Request] = []  # waiting and running requests in order of arrival

@@ -10,6 +10,7 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
+from engine_helpers import media_ids
 from lora_adapter import lora_adapter, random_pairs, write_adapter
 from media_rows import enclosed, random_rows
 from numpy.typing import NDArray
@@ -102,7 +103,7 @@ def test_adapters_change_the_matrices_for_rows_of_images(tmp_path: Path) -> None
     f = open_gguf(model)
     extensions = Extensions(adapters=open_adapters(f, options), media=True)
     with closing(Engine.load(f, options, extensions=extensions)) as engine:
-        ids = [*IDS[:7], *engine.media_ids(image), *IDS[7:]]
+        ids = [*IDS[:7], *media_ids(engine, image), *IDS[7:]]
         actual = engine.logits(ids).copy()
         np.testing.assert_allclose(actual, naive.forward(expected, ids), rtol=0, atol=1e-3)
         engine.use_adapters((0.0,))

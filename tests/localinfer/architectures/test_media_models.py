@@ -9,6 +9,7 @@ import media_models
 import numpy as np
 import pytest
 import reference_models
+from engine_helpers import media_ids
 
 from localinfer import naive
 from localinfer.errors import LocalInferError
@@ -47,7 +48,7 @@ def check_logits(name: str, reference: media_models.MediaReference, folder: Path
         naive.forward(model, reference.ids)[reference.positions], reference.logits, rtol=0, atol=limit
     )
     with contextlib.closing(Engine.load(open_gguf(path), EXACT, extensions=Extensions(media=True))) as engine:
-        ids = [id for image in reference.images for id in engine.media_ids(image)]
+        ids = [id for image in reference.images for id in media_ids(engine, image)]
         assert ids == [id for id in reference.ids if id < 0]
         logits = engine.logits(reference.ids)[reference.positions].copy()
         np.testing.assert_allclose(logits, reference.logits, rtol=0, atol=limit)

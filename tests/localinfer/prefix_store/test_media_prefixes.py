@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_helpers import media_ids
 from media_rows import grid, random_rows
 from numpy.typing import NDArray
 from tiny import tiny_gemma3, tiny_qwen2
@@ -35,8 +36,8 @@ def answer(
     """Load a model as a new program does, and answer. Return the reused tokens of the prompt, and the logits after the
     answer."""
     with closing(Engine.load(open_gguf(model), OPTIONS, extensions=Extensions(media=True))) as engine:
-        engine.media_ids(random_rows(folder.name, 7))  # numbers the rows differently
-        prompt = make_prompt(*(engine.media_ids(image) for image in images))
+        media_ids(engine, random_rows(folder.name, 7))  # numbers the rows differently
+        prompt = make_prompt(*(media_ids(engine, image) for image in images))
         store = PrefixStore(folder / "prefixes", 1 << 30, OPTIONS)
         session = GenerationSession(engine, tokenizer.from_gguf(engine.file), prefix_store=store)
         stats, pieces = session.run(prompt, OPTIONS)

@@ -12,7 +12,7 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
-from engine_helpers import Logits, Write, assert_close, biased
+from engine_helpers import Logits, Write, assert_close, biased, media_ids
 from media_rows import enclosed, random_rows
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2
 
@@ -57,7 +57,7 @@ def load(path: Path, *, media: bool = True, **options: Any) -> Engine:
 
 def prompt(engine: Engine, images: Sequence[MediaEmbeddings], first: int = 5) -> list[int]:
     """Return text with the first image, then the second one twice."""
-    a, b = (engine.media_ids(each) for each in images)
+    a, b = (media_ids(engine, each) for each in images)
     return [*range(first, first + 25), *a, *range(40, 60), *b, *b, *range(3, 20)]
 
 
@@ -119,7 +119,7 @@ def test_a_rewound_sequence_continues_with_the_same_bits(case: str, tmp_path: Pa
             end = engine.rewind(n)
             assert end in (n if case == "causal" else border, 0)  # 0: a window no longer holds what is needed
             np.testing.assert_array_equal(engine.evaluate(tokens[end:]), expected)
-        other = [*tokens[:10], *engine.media_ids(CASES[case][1][1]), *range(5, 9)]
+        other = [*tokens[:10], *media_ids(engine, CASES[case][1][1]), *range(5, 9)]
         engine.reuse_prefix(other, len(other) - 1)
         reused = engine.evaluate(other[engine.n_past :]).copy()
         engine.reset()
@@ -128,7 +128,7 @@ def test_a_rewound_sequence_continues_with_the_same_bits(case: str, tmp_path: Pa
 
 def test_a_reused_prefix_ends_at_the_border_of_a_bidirectional_span(tmp_path: Path) -> None:
     with closing(load(tiny_gemma3(tmp_path / "m.gguf", sliding_window=0))) as engine:
-        a = engine.media_ids(BIDIRECTIONAL[0])
+        a = media_ids(engine, BIDIRECTIONAL[0])
         engine.evaluate([1, 2, 3, *a, 4])
         assert engine.rewind(15) == 3
         engine.evaluate([*a, 4])
@@ -151,14 +151,14 @@ def test_text_has_the_same_bits_with_and_without_media_input(tmp_path: Path) -> 
 def test_media_need_a_model_that_was_loaded_for_them(tmp_path: Path) -> None:
     with closing(load(tiny_llama(tmp_path / "m.gguf"), media=False)) as engine:
         with pytest.raises(UsageError, match="loaded without a projector"):
-            engine.media_ids(CAUSAL[0])
+            engine.prompt_media.begin()(CAUSAL[0])
         with pytest.raises(UsageError, match="a token id is out of range"):
             engine.evaluate([1, -1])
 
 
 def test_ids_that_are_not_in_the_table_are_rejected(tmp_path: Path) -> None:
     with closing(load(tiny_llama(tmp_path / "m.gguf"))) as engine:
-        engine.media_ids(CAUSAL[0])
+        media_ids(engine, CAUSAL[0])
         for wrong in ([1, -21], [-(1 << 31)], [1, -5], [1, -1, -2, 3]):
             with pytest.raises(UsageError, match="tokens: "):
                 engine.evaluate(wrong)
@@ -168,14 +168,14 @@ def test_ids_that_are_not_in_the_table_are_rejected(tmp_path: Path) -> None:
 def test_rows_that_were_dropped_must_be_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media_table, "MAX_BYTES", CAUSAL[0].rows.nbytes)
     with closing(load(tiny_llama(tmp_path / "m.gguf"))) as engine:
-        a = engine.media_ids(replace(CAUSAL[0]))
+        a = media_ids(engine, replace(CAUSAL[0]))
         expected = engine.evaluate([1, *a, 2]).copy()
-        engine.media_ids(CAUSAL[1])
+        media_ids(engine, CAUSAL[1])
         np.testing.assert_array_equal(engine.evaluate([2][: engine.rewind(21)]), expected)  # the rows are cached
         engine.reset()
         with pytest.raises(LocalInferError, match="no longer in memory"):
             engine.evaluate([1, *a, 2])
-        assert engine.media_ids(CAUSAL[0]) == a
+        assert media_ids(engine, CAUSAL[0]) == a
         engine.reset()
         np.testing.assert_array_equal(engine.evaluate([1, *a, 2]), expected)
 

@@ -8,7 +8,7 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
-from engine_helpers import Logits, assert_close
+from engine_helpers import Logits, assert_close, media_ids
 from media_rows import grid, random_rows
 
 from localinfer import naive
@@ -45,7 +45,7 @@ def logits_of(path: Path, *, naively: bool, changed: int | None = None) -> Logit
         return naive.forward(model, [*range(5, 15), *range(-1, -13, -1), *range(40, 50)])
     options = Options(threads=2, ctx_size=64, precision="high")
     with closing(Engine.load(f, options, extensions=Extensions(media=True))) as engine:
-        return engine.logits([*range(5, 15), *engine.media_ids(IMAGE), *range(40, 50)])
+        return engine.logits([*range(5, 15), *media_ids(engine, IMAGE), *range(40, 50)])
 
 
 def test_logits_are_those_of_exact_arithmetic(path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_helpers import media_ids
 from media_rows import grid, random_rows
 from tiny import tiny_gemma3, tiny_qwen2
 
@@ -44,16 +45,16 @@ def with_header(path: Path, change: object) -> None:
 def test_a_restored_sequence_continues_with_the_same_bits(is_whole: bool, tmp_path: Path) -> None:
     model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
     with closing(load(model)) as engine:
-        a, b = engine.media_ids(A), engine.media_ids(B)
+        a, b = media_ids(engine, A), media_ids(engine, B)
         tokens = [1, 2, *b, 3, *a, *b, 4, 5, *b, 6]
         n = 37 if is_whole else 43
         engine.evaluate(tokens[:n])
         snapshot.save(path, engine, OPTIONS)
         expected = engine.logits(tokens[n:]).copy()
     with closing(load(model)) as engine:
-        engine.media_ids(random_rows("d", 30))
+        media_ids(engine, random_rows("d", 30))
         assert snapshot.load(path, engine, OPTIONS) == n
-        b, a = engine.media_ids(B), engine.media_ids(A)
+        b, a = media_ids(engine, B), media_ids(engine, A)
         renumbered = [1, 2, *b, 3, *a, *b, 4, 5, *b, 6]
         assert engine.sequence.tokens == renumbered[:n]
         assert engine.reuse_prefix(renumbered, len(renumbered) - 1) == n
@@ -63,18 +64,18 @@ def test_a_restored_sequence_continues_with_the_same_bits(is_whole: bool, tmp_pa
 def test_another_image_is_another_prefix(tmp_path: Path) -> None:
     model, path = tiny_gemma3(tmp_path / "m.gguf"), tmp_path / "snapshot"
     with closing(load(model)) as engine:
-        engine.evaluate([1, 2, *engine.media_ids(BOTH_WAYS), 3])
+        engine.evaluate([1, 2, *media_ids(engine, BOTH_WAYS), 3])
         snapshot.save(path, engine, OPTIONS)
     with closing(load(model)) as engine:
         assert snapshot.load(path, engine, OPTIONS) == 12
-        other = engine.media_ids(random_rows("e", 9, bidirectional=True))
+        other = media_ids(engine, random_rows("e", 9, bidirectional=True))
         assert engine.reuse_prefix([1, 2, *other, 3], 11) == 2
 
 
 def test_a_model_without_media_refuses_images(tmp_path: Path) -> None:
     model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
     with closing(load(model)) as engine:
-        engine.evaluate([1, 2, *engine.media_ids(A), 3])
+        engine.evaluate([1, 2, *media_ids(engine, A), 3])
         snapshot.save(path, engine, OPTIONS)
         engine.reset()
         engine.evaluate([1, 2])
@@ -112,34 +113,34 @@ SPAN = {"digest": "61", "count": 20, "n_positions": 5, "bidirectional": False}
 def test_invalid_media_are_damage(media: object, tmp_path: Path) -> None:
     model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
     with closing(load(model)) as engine:
-        engine.evaluate([1, 2, *engine.media_ids(A), 3])
+        engine.evaluate([1, 2, *media_ids(engine, A), 3])
         snapshot.save(path, engine, OPTIONS)
     with_header(path, media)
     with closing(load(model)) as engine:
         with pytest.raises(LocalInferError, match="damaged"):
             snapshot.load(path, engine, OPTIONS)
         assert engine.n_past == 0
-        assert engine.media_ids(B)[0] == -1  # nothing was reserved
+        assert media_ids(engine, B)[0] == -1  # nothing was reserved
 
 
 def test_a_snapshot_that_fails_later_reserves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, path = tiny_qwen2(tmp_path / "m.gguf"), tmp_path / "snapshot"
     with closing(load(model)) as engine:
-        engine.evaluate([1, 2, *engine.media_ids(A), 3])
+        engine.evaluate([1, 2, *media_ids(engine, A), 3])
         snapshot.save(path, engine, OPTIONS)
     with closing(load(model)) as engine:
         with monkeypatch.context() as patched:
             patched.setattr(Sequence, "accept_loaded", raise_value_error)
             with pytest.raises(LocalInferError, match="damaged"):
                 snapshot.load(path, engine, OPTIONS)
-        assert engine.media_ids(B)[0] == -1
+        assert media_ids(engine, B)[0] == -1
         assert snapshot.load(path, engine, OPTIONS) == 23
-        assert engine.media_ids(A)[0] == -1 - len(B)
+        assert media_ids(engine, A)[0] == -1 - len(B)
     with closing(load(model)) as engine:
-        engine.media_ids(random_rows("a", 7))  # other rows of the same digest
+        media_ids(engine, random_rows("a", 7))  # other rows of the same digest
         with pytest.raises(LocalInferError, match="damaged"):
             snapshot.load(path, engine, OPTIONS)
-        assert engine.media_ids(B)[0] == -8
+        assert media_ids(engine, B)[0] == -8
 
 
 def raise_value_error(*_: object) -> None:

@@ -13,7 +13,7 @@ import draft_head_models
 import numpy as np
 import pytest
 import reference_models
-from speculative_helpers import check_draft_head_isolation
+from speculative_helpers import check_draft_head_isolation, evaluate_draft_head
 
 from localinfer import naive
 from localinfer.errors import NotEnoughMemoryError
@@ -47,7 +47,7 @@ def test_logits_match_the_oracle(name: str, own: bool, tmp_path: Path) -> None:
     with opened(path, parallel=1) as engine:
         for end in LENGTHS:  # after tokens of one batch and of several batches
             engine.evaluate(ids[engine.n_past : end])
-            logits, _ = engine.evaluate_draft_head(ids[end], end)
+            logits, _ = evaluate_draft_head(engine, ids[end], end)
             np.testing.assert_allclose(logits, expected[end], rtol=0, atol=1e-3)
             assert engine.n_past == end
 
@@ -70,9 +70,9 @@ def test_head_continues_its_own_draft(tmp_path: Path) -> None:
         whole = engine.logits(ids)
         engine.reset()
         engine.evaluate(ids[:40])
-        _, state = engine.evaluate_draft_head(ids[40], 40)
-        first, _ = engine.evaluate_draft_head(ids[41], 41, state)
-        again, _ = engine.evaluate_draft_head(ids[41], 41, state)
+        _, state = evaluate_draft_head(engine, ids[40], 40)
+        first, _ = evaluate_draft_head(engine, ids[41], 41, state)
+        again, _ = evaluate_draft_head(engine, ids[41], 41, state)
         first = first.copy()
         np.testing.assert_array_equal(first, again)
         np.testing.assert_array_equal(engine.logits(ids[40:]), whole[40:])
@@ -120,7 +120,7 @@ def test_concurrent_requests_share_a_batch(tmp_path: Path, monkeypatch: pytest.M
         both = ScheduledEngine(scheduler), ScheduledEngine(scheduler)
         for number, scheduled in enumerate(both):
             scheduled.evaluate(ids[number : number + 30])
-        alone = [scheduled.evaluate_draft_head(ids[50], 30)[0] for scheduled in both]
+        alone = [evaluate_draft_head(scheduled, ids[50], 30)[0] for scheduled in both]
         batched: list[int] = []
         evaluate_batch = engine.draft_head.evaluate
         monkeypatch.setattr(
@@ -128,8 +128,8 @@ def test_concurrent_requests_share_a_batch(tmp_path: Path, monkeypatch: pytest.M
         )
         with ThreadPoolExecutor(2) as threads:
             with engine.lock:  # as during a batch
-                actual = [threads.submit(scheduled.evaluate_draft_head, ids[50], 30) for scheduled in both]
-                while len(scheduler.draft_heads) < 2:
+                actual = [threads.submit(evaluate_draft_head, scheduled, ids[50], 30) for scheduled in both]
+                while len(scheduler.draft_head) < 2:
                     time.sleep(0.001)
             for each, expected in zip(actual, alone, strict=True):
                 np.testing.assert_array_equal(each.result()[0], expected)
@@ -144,13 +144,13 @@ def test_errors_reach_the_waiting_thread(tmp_path: Path, monkeypatch: pytest.Mon
     with opened(path) as engine:
         scheduled = ScheduledEngine(Scheduler(engine.runner))
         scheduled.evaluate(ids[:30])
-        expected = scheduled.evaluate_draft_head(ids[50], 30)[0]
+        expected = evaluate_draft_head(scheduled, ids[50], 30)[0]
         for error in (NotEnoughMemoryError("no pages"), KeyboardInterrupt()):
             with monkeypatch.context() as patch:
                 patch.setattr(DraftHeadRunner, "evaluate", Mock(side_effect=error))
                 with pytest.raises(type(error)):
-                    scheduled.evaluate_draft_head(ids[50], 30)
-            np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[50], 30)[0], expected)
+                    evaluate_draft_head(scheduled, ids[50], 30)
+            np.testing.assert_array_equal(evaluate_draft_head(scheduled, ids[50], 30)[0], expected)
 
 
 @pytest.mark.parametrize("name", ["glm4moe", "deepseek4", "hy_v4", "dots3note-narrow"])
@@ -170,11 +170,11 @@ def test_scheduled_engine_has_a_draft_head(tmp_path: Path) -> None:
     )
     with opened(path) as engine:
         engine.evaluate(ids[:30])
-        expected = engine.evaluate_draft_head(ids[30], 30)[0].copy()
+        expected = evaluate_draft_head(engine, ids[30], 30)[0].copy()
         engine.reset()
         scheduled = ScheduledEngine(Scheduler(engine.runner))
         scheduled.evaluate(ids[:30])
-        np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[30], 30)[0], expected)
+        np.testing.assert_array_equal(evaluate_draft_head(scheduled, ids[30], 30)[0], expected)
 
 
 @pytest.mark.parametrize("name", ["apertus-mha", "plamo2-narrow", "lfm2"])

@@ -12,7 +12,7 @@ import reference_models
 import separate_heads
 from checkpoints import as_type
 from draft_head_models import Pair
-from speculative_helpers import check_draft_head_isolation, draft_of_block
+from speculative_helpers import check_draft_head_isolation, draft_of_block, evaluate_draft_head
 from tiny import tiny_llama
 
 from localinfer.errors import LocalInferError, UnsupportedError
@@ -50,7 +50,7 @@ def test_logits_match_torch(name: str, batch_size: int, tmp_path: Path) -> None:
     with opened(draft_head_models.write_model_and_head(name, tmp_path), parallel=1, batch_size=batch_size) as engine:
         for position, logits in zip(expected.positions, expected.logits, strict=True):
             engine.evaluate(ids[engine.n_past : position])
-            actual, _ = engine.evaluate_draft_head(ids[position], int(position))
+            actual, _ = evaluate_draft_head(engine, ids[position], int(position))
             np.testing.assert_allclose(actual[expected.tokens], logits, rtol=0, atol=1e-4)
             assert np.isneginf(actual).sum() == reference_models.N_VOCAB - len(expected.tokens)
             assert engine.n_past == position
@@ -65,7 +65,7 @@ def test_head_continues_its_own_draft(name: str, tmp_path: Path) -> None:
             before, id = None, ids[at]
             for step, (token, logits) in enumerate(zip(tokens, chain, strict=True)):
                 position = int(at) + (0 if engine.compiled_graph.model_graph.draft_head_shares_keys else step)
-                actual, before = engine.evaluate_draft_head(id, position, before)
+                actual, before = evaluate_draft_head(engine, id, position, before)
                 np.testing.assert_allclose(actual[expected.tokens], logits, rtol=0, atol=1e-4)
                 id = int(actual.argmax())
                 assert id == token
@@ -135,13 +135,13 @@ def test_rewound_tokens_leave_no_trace(name: str, tmp_path: Path) -> None:
     pair, ids = draft_head_models.write_model_and_head(name, tmp_path, "Q8_0"), ids_of(name)
     with opened(pair) as engine:
         engine.evaluate(ids[:43])
-        expected = engine.evaluate_draft_head(ids[43], 43)[0]
+        expected = evaluate_draft_head(engine, ids[43], 43)[0]
         assert engine.rewind(40) == 40
         engine.evaluate_draft([*ids[40:43], 7, 7])
         assert engine.rewind(43) == 43
-        _, state = engine.evaluate_draft_head(9, 43)
-        engine.evaluate_draft_head(9, 44, state)
-        np.testing.assert_array_equal(engine.evaluate_draft_head(ids[43], 43)[0], expected)
+        _, state = evaluate_draft_head(engine, 9, 43)
+        evaluate_draft_head(engine, 9, 44, state)
+        np.testing.assert_array_equal(evaluate_draft_head(engine, ids[43], 43)[0], expected)
 
 
 @one_of_each_kind
@@ -157,7 +157,7 @@ def test_logits_are_finite_in_a_ring_buffer(name: str, tmp_path: Path) -> None:
     with opened(pair, ctx_size=64, ctx_policy="ring") as engine:
         for position in range(1, len(ids)):
             engine.evaluate([ids[position - 1]])
-            actual, _ = engine.evaluate_draft_head(ids[position], position)
+            actual, _ = evaluate_draft_head(engine, ids[position], position)
             assert np.isfinite(actual[separate_heads.expected(name).tokens]).all()
 
 

@@ -86,7 +86,7 @@ def test_draft_tokens(engine: SequenceEngine, expected: Logits) -> None:
     rows = engine.evaluate_draft([*IDS[40:44], 7, 8], skip=1)
     np.testing.assert_array_equal(rows[:3], expected[41:44])
     assert engine.rewind(44) == 44
-    assert engine.max_step_tokens == 32
+    assert engine.compiled_graph.max_step_tokens == 32
     np.testing.assert_array_equal(engine.evaluate(IDS[44:50]), expected[49])
 
 
@@ -127,7 +127,7 @@ def test_errors(engine: SequenceEngine) -> None:
 
 def test_closing(engine: SequenceEngine) -> None:
     engine.evaluate(IDS[:40])
-    engine.require_open()
+    engine.runner.require_open()
     engine.close()
     if isinstance(engine, ScheduledEngine):
         assert engine.n_past == 0

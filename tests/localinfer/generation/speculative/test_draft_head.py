@@ -14,7 +14,7 @@ import separate_heads
 from checkpoints import as_type
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
-from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generate, make_draft_length_model
+from speculative_helpers import HIGH_TEMPERATURE, PROMPT, evaluate_draft_head, generate, make_draft_length_model
 from tiny import tiny_llama
 
 import localinfer
@@ -190,7 +190,7 @@ def states_after(engine: Engine, text: list[int], at: int) -> list[NDArray[np.fl
         return list(engine.draft_head.evaluate_block(engine.sequence, text[at], at).states[:STEPS])
     states, before = [], None
     for step in range(STEPS):
-        logits, before = engine.evaluate_draft_head(text[at + step], at, before)
+        logits, before = evaluate_draft_head(engine, text[at + step], at, before)
         states.append(logits.copy())
     return states
 
