@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tiny import tiny_gemma3, tiny_llama, tiny_qwen2
 from localinfer import naive
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.generation.session import GenerationSession
+from localinfer.generation.token_selection import model_sampler
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
@@ -186,19 +188,19 @@ def test_all_rows_of_a_prompt_stay_until_it_is_evaluated(tmp_path: Path, monkeyp
         images = [random_rows(name, 20) for name in "abcd"]
         options = Options(n_predict=4, temp=0, ignore_eos=True, cache_prompt=False)
 
-        def generated(media_ids: Callable[[MediaEmbeddings], list[int]]) -> list[int]:
-            tokens = [1, *(id for image in images for id in media_ids(replace(image)))]
+        def generated(ids_of: Callable[[MediaEmbeddings], list[int]]) -> list[int]:
+            tokens = [1, *(id for image in images for id in ids_of(replace(image)))]
             _, pieces = session.run(tokens, options)
             return [piece.id for piece in pieces]
 
-        expected = generated(engine.media_ids)
+        expected = generated(partial(media_ids, engine))
         engine.reset()
         monkeypatch.setattr(media_table, "MAX_BYTES", images[0].rows.nbytes)
         assert generated(engine.prompt_media.begin()) == expected
         engine.reset()
         assert generated(engine.prompt_media.begin()) == expected
         with pytest.raises(LocalInferError, match="no longer in memory"):
-            generated(engine.media_ids)
+            generated(partial(media_ids, engine))
 
 
 def test_other_sequences_do_not_drop_the_rows_of_a_waiting_prompt(
@@ -253,7 +255,8 @@ def test_batched_sequences_compute_the_bits_of_separate_ones(case: str, tmp_path
 def test_speculation_does_not_change_the_text_after_an_image(case: str, spec_type: str, tmp_path: Path) -> None:
     engine, tokens = opened(case, tmp_path)
     with closing(engine):
-        session = GenerationSession(engine, tokenizer.from_gguf(engine.file))
+        text_tokenizer = tokenizer.from_gguf(engine.file)
+        session = GenerationSession(engine, text_tokenizer)
         options = Options(
             n_predict=40, temp=0, ignore_eos=True, repeat_penalty=1.1, repeat_last_n=-1, dry_multiplier=0.5,
             spec_type=spec_type,
@@ -261,7 +264,7 @@ def test_speculation_does_not_change_the_text_after_an_image(case: str, spec_typ
         _, pieces = session.run(tokens, options)
         ids = [piece.id for piece in pieces]
         engine.reset()
-        expected, chain = list[int](), session.sampler(options)
+        expected, chain = list[int](), model_sampler(options, engine, text_tokenizer)
         logits = engine.evaluate(tokens)
         for _ in range(40):
             seen = [id for id in engine.sequence.tokens if id >= 0]
