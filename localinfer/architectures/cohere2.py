@@ -12,7 +12,7 @@ def build(g: Builder[X]) -> None:
     """Decoder with parallel branches; the logits are multiplied by `logit_scale`."""
     g.use_layer_norm()
     full, local = AttentionSpec(None), AttentionSpec(g.rope("interleaved"), sliding_window(g))
-    specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN)]
+    specs = sliding_layers(g, PATTERN).choose(local, full)
     spec = DecoderSpec(
         attention=specs, parallel=True, pre_norms=ONE_NORM, logit_scale=g.hparams.positive("logit_scale", 1.0)
     )

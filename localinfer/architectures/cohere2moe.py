@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from localinfer.architectures.cohere2 import PATTERN
 from localinfer.graph.attention import sliding_layers, sliding_window
-from localinfer.graph.builder import AttentionSpec, Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, PerLayer, X
 from localinfer.graph.decoder import ONE_NORM, DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 
@@ -17,12 +17,10 @@ def build(g: Builder[X]) -> None:
     dense = g.hparams.count("leading_dense_block_count", 0, minimum=0)
     rotated = AttentionSpec(g.rope("interleaved"))
     local, full = replace(rotated, window=sliding_window(g)), replace(rotated, rope=None)
-    sliding = sliding_layers(g, PATTERN, first=True)
+    sliding = sliding_layers(g, PATTERN, first=True).values
+    specs = [local if each else rotated if block < dense else full for block, each in enumerate(sliding)]
     spec = DecoderSpec(
-        attention=[
-            *(local if each else rotated if block < dense else full for block, each in enumerate(sliding)),
-            rotated,  # of the MTP layer
-        ],
+        attention=PerLayer(specs, mtp=rotated),
         parallel=True,
         pre_norms=ONE_NORM,
         logit_scale=g.hparams.positive("logit_scale", 1.0),

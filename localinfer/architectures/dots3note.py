@@ -15,19 +15,16 @@ def build(g: Builder[X]) -> None:
     """Layers without a sliding window have an indexer, which rotates halves of its heads. The MTP layer is one with a
     window."""
     g.hparams.accept("attention.indexer.types")  # these layers
-    sliding, select = [*sliding_layers(g, 0), True], read_indexer(g, "halves")
-    heads_of_local = [heads for number, heads in enumerate(g.attention_heads) if sliding[number]]
+    sliding, select = sliding_layers(g, 0, mtp=True), read_indexer(g, "halves")
     full, local = read_latent_shape(g.hparams), read_latent_shape(g.hparams, "_swa")
     sparse = AttentionSpec(g.rope("interleaved", amplified=False), scale=full.scale, selected=True)
     rope = rope_swa(g, "interleaved", size="rope.dimension_count")
     windowed = AttentionSpec(rope, scale=local.scale, window=sliding_window(g))
+    shapes, specs = sliding.choose(local, full), sliding.choose(windowed, sparse)
 
     def mixer(blk: Block, h: X) -> BranchOutput[X]:
-        is_local = sliding[blk.number]
-        if blk.number == g.block_count and heads_of_local:  # the MTP layer
-            blk = blk._replace(heads=heads_of_local[0])
-        shape, spec = (local, windowed) if is_local else (full, sparse)
-        y = latent_attention(g, h, blk, shape, spec, None if is_local else partial(select, blk, h))
-        return BranchOutput(gate_heads(g, h, blk, y, shape.value_dim, "sigmoid"), "attn_output")
+        selects = None if sliding[blk] else partial(select, blk, h)
+        y = latent_attention(g, h, blk, shapes[blk], specs[blk], selects)
+        return BranchOutput(gate_heads(g, h, blk, y, shapes[blk].value_dim, "sigmoid"), "attn_output")
 
-    build_decoder(g, DecoderSpec(attention=sparse, router=read_router(g, "sigmoid"), mtp_states="normed"), mixer)
+    build_decoder(g, DecoderSpec(attention=specs, router=read_router(g, "sigmoid"), mtp_states="normed"), mixer)

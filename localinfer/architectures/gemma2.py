@@ -23,7 +23,7 @@ def build(g: Builder[X], post_norms: Mapping[str, str] = POST_NORMS) -> None:
     )
     local = replace(full, window=sliding_window(g, WINDOW))
     spec = DecoderSpec(
-        attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN, WINDOW)],
+        attention=sliding_layers(g, PATTERN, WINDOW).choose(local, full),
         activation="gelu",
         post_norms=post_norms,
         embedding_scale=math.sqrt(g.embedding_length),

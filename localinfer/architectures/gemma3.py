@@ -22,7 +22,7 @@ def build(g: Builder[X]) -> None:
     )
     local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g))
     spec = DecoderSpec(
-        attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN)],
+        attention=sliding_layers(g, PATTERN).choose(local, full),
         activation="gelu",
         post_norms=POST_NORMS,
         embedding_scale=math.sqrt(g.embedding_length),

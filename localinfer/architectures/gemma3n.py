@@ -9,7 +9,7 @@ import math
 
 from localinfer.architectures.gemma4 import attend
 from localinfer.graph.attention import kv_source_layers, unscaled_attention
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import Builder, PerLayer, X
 from localinfer.graph.decoder import BranchOutput, add_branch
 from localinfer.graph.feed_forward import feed_forward
 
@@ -23,9 +23,8 @@ def build(g: Builder[X]) -> None:
     active = g.hparams.count("altup.active_idx", 0, minimum=0)
     if active:
         raise g.hparams.unsupported("altup.active_idx", active)
-    std_multipliers = g.hparams.numbers(
-        "activation_sparsity_scale", g.block_count, lambda block: STD_MULTIPLIER if block < SPARSE_BLOCKS else -math.inf
-    )
+    usual = [STD_MULTIPLIER if block < SPARSE_BLOCKS else -math.inf for block in range(g.block_count)]
+    std_multipliers = PerLayer(g.hparams.numbers("activation_sparsity_scale", g.block_count, usual.__getitem__))
     n, size = g.embedding_length, g.hparams.count("embedding_length_per_layer_input", 256)
     x = g.embeddings.tokens(math.sqrt(n))
     inputs, streams = g.embeddings.per_layer(x, size), g.cross_layer.altup(x, count)
@@ -35,11 +34,11 @@ def build(g: Builder[X]) -> None:
         low = g.matmul(h, f"{blk}laurel_l", g.tensors.n_rows(f"{blk}laurel_l"))
         laurel = g.norm(g.matmul(low, f"{blk}laurel_r", n), f"{blk}laurel_post_norm")
         g.add(laurel, h)
-        a = attend(g, h, blk, specs[blk.number], sources[blk.number])
+        a = attend(g, h, blk, specs[blk], sources[blk])
         add_branch(g, x, BranchOutput(a, "attn_output"), blk, "post_attention_norm", point="attn_out")
         g.add(x, laurel)
         g.scale(x, math.sqrt(1 / 2))
-        f = feed_forward(g, g.norm(x, f"{blk}ffn_norm"), blk, "gelu", std_multiplier=std_multipliers[blk.number])
+        f = feed_forward(g, g.norm(x, f"{blk}ffn_norm"), blk, "gelu", std_multiplier=std_multipliers[blk])
         add_branch(g, x, BranchOutput(f, "ffn_down"), blk, "post_ffw_norm", point="ffn_out")
         first = streams.correct(blk, x)
         e = g.gate(g.matmul(first, f"{blk}inp_gate", size), inputs, "gelu", first=size * blk.number)

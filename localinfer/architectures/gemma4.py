@@ -21,7 +21,7 @@ def build(g: Builder[X]) -> None:
     inputs = g.embeddings.per_layer(x, size) if size else None
     router = read_router(g, normed=True) if has_experts(g) else None
     for blk in g.blocks():
-        a = attend(g, g.norm(x, f"{blk}attn_norm"), blk, specs[blk.number], sources[blk.number])
+        a = attend(g, g.norm(x, f"{blk}attn_norm"), blk, specs[blk], sources[blk])
         add_branch(g, x, BranchOutput(a, "attn_output"), blk, "post_attention_norm", point="attn_out")
         g.point(x, f"{blk}resid_mid")
         f, matrix = feed_forward(g, g.norm(x, f"{blk}ffn_norm"), blk, "gelu"), "ffn_down"

@@ -16,7 +16,7 @@ def build(g: Builder[X]) -> None:
     full = AttentionSpec(g.rope("halves", truncate=False), sinks=True)
     local = replace(full, window=sliding_window(g))
     spec = DecoderSpec(
-        attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN)],
+        attention=sliding_layers(g, PATTERN).choose(local, full),
         activation="clamped_swiglu",
         pre_norms=NORMS,
         router=read_router(g, "softmax_of_chosen"),

@@ -1,15 +1,13 @@
 """Granite 3 (IBM, 2024): as Llama, with multipliers for the embedding, the scores, the branches and the logits."""
 
-from collections.abc import Sequence
-
-from localinfer.graph.builder import AttentionSpec, Builder, Router, X
+from localinfer.graph.builder import AttentionSpec, Builder, PerLayer, Router, X
 from localinfer.graph.decoder import DecoderSpec, Mixer, build_decoder
 from localinfer.graph.properties.recurrence import RECURRENT_KEYS
 
 
 def build(
     g: Builder[X], router: Router | None = None, mixer: Mixer[X] | None = None,
-    attention: Sequence[AttentionSpec] | None = None,
+    attention: PerLayer[AttentionSpec] | None = None,
 ) -> None:  # fmt: skip
     """The logits are divided by `logit_scale`.
 

@@ -15,7 +15,7 @@ def build(g: Builder[X]) -> None:
     """Decoder with dense first layers. There is a gate for each head, or for each of its values."""
     full = AttentionSpec(g.rope("halves"), head_norm="before_rope")
     local = replace(full, rope=rope_swa(g, "halves", "rope.freq_base"), window=sliding_window(g))
-    specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN, first=True)]
+    specs = sliding_layers(g, PATTERN, first=True).choose(local, full)
 
     spec = DecoderSpec(attention=specs, router=read_router(g, "sigmoid", normed=True))
     build_decoder(g, spec, gated_attention(g, spec, "softplus"))

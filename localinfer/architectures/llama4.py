@@ -22,7 +22,7 @@ def build(g: Builder[X]) -> None:
     local = AttentionSpec(g.rope("interleaved", with_temperature=False), chunk, chunked=True, head_norm=norm)
     full = AttentionSpec(temperature_rope(g, 0.1, ATTENTION_CHUNK, offset=1))
     spec = DecoderSpec(
-        attention=[local if is_local else full for is_local in sliding_layers(g, PATTERN, ATTENTION_CHUNK)],
+        attention=sliding_layers(g, PATTERN, ATTENTION_CHUNK).choose(local, full),
         router=router,
     )
     build_decoder(g, spec)

@@ -14,5 +14,5 @@ def build(g: Builder[X]) -> None:
     """Decoder with normalized expert weights."""
     full = AttentionSpec(g.rope("halves"), head_norm="before_rope")
     local = replace(full, rope=rope_swa(g, "halves", "rope.freq_base"), window=sliding_window(g))
-    specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN)]
+    specs = sliding_layers(g, PATTERN).choose(local, full)
     build_decoder(g, DecoderSpec(attention=specs, router=read_router(g, normed=True)))

@@ -7,19 +7,18 @@ from localinfer.graph.attention import qkv, rope_swa, sliding_layers, sliding_wi
 from localinfer.graph.builder import AttentionSpec, Block, Builder, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
-from localinfer.graph.properties.mtp import read_mtp_window
 
 
 def build(g: Builder[X]) -> None:
     """Decoder with a sigmoid router, whose weights are normalized, and dense first layers."""
     full, rope = AttentionSpec(g.rope("halves")), rope_swa(g, "halves", "rope.freq_base", "rope.dimension_count")
     local = replace(full, rope=rope, window=sliding_window(g))
-    specs = [local if sliding else full for sliding in (*sliding_layers(g, 0), read_mtp_window(g.properties, True))]
+    specs = sliding_layers(g, 0, mtp=True).choose(local, full)
     factor = g.hparams.positive("attention.value_scale", 1.0)
 
     def scaled_attention(blk: Block, h: X) -> BranchOutput[X]:
         q, k, v = qkv(g, h, blk)
-        spec = replace(specs[blk.number], sinks=g.tensors.has(f"{blk}attn_sinks.weight"))
+        spec = replace(specs[blk], sinks=g.tensors.has(f"{blk}attn_sinks.weight"))
         y = g.attend(blk, q, k, v, spec)
         g.scale(y, factor)  # the same as with scaled values
         return BranchOutput(y, "attn_output")

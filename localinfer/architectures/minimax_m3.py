@@ -3,7 +3,7 @@ expert, and sparse attention: an indexer chooses blocks of positions for each ke
 
 from dataclasses import replace
 
-from localinfer.graph.builder import AttentionSpec, Block, BlockChoice, Builder, X
+from localinfer.graph.builder import AttentionSpec, Block, BlockChoice, Builder, PerLayer, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, attention_branch, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 from localinfer.kernels.layout import PANEL_KEYS
@@ -14,15 +14,15 @@ def build(g: Builder[X]) -> None:
     heads, size = (g.hparams.count(f"attention.indexer.{key}") for key in ("head_count", "key_length"))
     rope, blocks = g.rope("halves"), read_blocks(g)
     attention = AttentionSpec(rope, head_norm="before_rope")
-    has_indexer = [g.tensors.has(f"blk.{number}.indexer.q_proj.weight") for number in range(g.block_count)]
+    has_indexer = PerLayer([g.tensors.has(f"blk.{n}.indexer.q_proj.weight") for n in range(g.block_count)])
     spec = DecoderSpec(
-        attention=[replace(attention, selected=sparse) for sparse in has_indexer],
+        attention=has_indexer.choose(replace(attention, selected=True), attention),
         activation="clamped_swiglu",
         router=read_router(g, "sigmoid", normed=True),
     )
 
     def mixer(blk: Block, h: X) -> BranchOutput[X]:
-        if has_indexer[blk.number]:
+        if has_indexer[blk]:
             q = g.norm_groups(g.matmul(h, f"{blk}indexer.q_proj", heads * size), size, f"{blk}indexer.q_norm.weight")
             k = g.norm(g.matmul(h, f"{blk}indexer.k_proj", size), f"{blk}indexer.k_norm")
             g.select_blocks(blk, q, k, rope, blocks)

@@ -13,7 +13,7 @@ def build(g: Builder[X]) -> None:
     g.use_layer_norm()
     full, local = AttentionSpec(g.rope("halves")), AttentionSpec(rope_swa(g, "halves"), sliding_window(g))
     spec = DecoderSpec(
-        attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN, first=True)],
+        attention=sliding_layers(g, PATTERN, first=True).choose(local, full),
         activation=read_activation(g, "gelu_erf"),
         embedding_norm=True,
     )

@@ -12,6 +12,6 @@ def build(g: Builder[X]) -> None:
     """Decoder with a SwiGLU feed-forward network, as Llama's."""
     full = AttentionSpec(g.rope("halves"))
     local = AttentionSpec(rope_swa(g, "halves", "rope.freq_base"), sliding_window(g))
-    specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN)]
+    specs = sliding_layers(g, PATTERN).choose(local, full)
     spec = DecoderSpec(attention=specs, row_norm=True, pre_norms=NO_BRANCH_NORMS, post_norms=POST_NORMS)
     build_decoder(g, spec)

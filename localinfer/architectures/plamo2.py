@@ -18,7 +18,7 @@ def build(g: Builder[X]) -> None:
             return BranchOutput(state_space(g, blk, h, shape), "ssm_out")
         q, k, v = qkv(g, h, blk)
         q, k = (head_norms(g, blk, each, name) for each, name in ((q, "attn_q_norm"), (k, "attn_k_norm")))
-        return BranchOutput(g.attend(blk, q, k, v, specs[blk.number]), "attn_output")
+        return BranchOutput(g.attend(blk, q, k, v, specs[blk]), "attn_output")
 
     build_decoder(g, DecoderSpec(attention=specs, post_norms=POST_NORMS), mixer)
 

@@ -14,5 +14,5 @@ def build(g: Builder[X]) -> None:
     """Sliding-window layers have their own RoPE base, which is not scaled."""
     full = AttentionSpec(g.rope("halves", truncate=False), head_norm="before_rope")
     local = replace(full, rope=rope_swa(g, "halves", "rope.freq_base"), window=sliding_window(g))
-    specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN)]
+    specs = sliding_layers(g, PATTERN).choose(local, full)
     build_decoder(g, DecoderSpec(attention=specs, post_norms=POST_NORMS))

@@ -1,10 +1,8 @@
 """Qwen3.5 (Alibaba, 2026), the text model: three gated delta net layers for each layer with gated attention, which has
 interleaved M-RoPE."""
 
-from collections.abc import Sequence
-
 from localinfer.graph.attention import mrope
-from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, Router, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, PerLayer, Rope, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
 from localinfer.graph.delta_net import attend_with_gates, gated_delta_net
 from localinfer.graph.properties.recurrence import read_recurrence
@@ -22,8 +20,7 @@ def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: boo
     attention = AttentionSpec(read_rope(g), head_norm="before_rope")
 
     def mixer(blk: Block, h: X) -> BranchOutput[X]:
-        is_mtp_layer = blk.number == g.block_count
-        if is_mtp_layer or not recurrent[blk.number]:
+        if not recurrent[blk]:
             return BranchOutput(attend_with_gates(g, h, blk, attention), "attn_output")
         return BranchOutput(gated_delta_net(g, h, blk, shape, "silu"), "ssm_out")
 
@@ -32,10 +29,10 @@ def build(g: Builder[X], router: Router | None = None, *, repeat_interleave: boo
     build_decoder(g, spec, mixer)
 
 
-def read_recurrent_layers(g: Builder[X]) -> Sequence[bool]:
+def read_recurrent_layers(g: Builder[X]) -> PerLayer[bool]:
     """Return which layers have a gated delta net: all but every fourth, unless the file specifies otherwise."""
-    period = g.hparams.count("full_attention_interval", PERIOD)
-    return g.hparams.flags("attention.recurrent_layers", g.block_count, lambda block: (block + 1) % period != 0)
+    period, key = g.hparams.count("full_attention_interval", PERIOD), "attention.recurrent_layers"
+    return PerLayer(g.hparams.flags(key, g.block_count, lambda block: (block + 1) % period != 0), mtp=False)
 
 
 def read_rope(g: Builder[X]) -> Rope:

@@ -24,7 +24,7 @@ def build(g: Builder[X]) -> None:
     dense = AttentionSpec(rope, head_norm="before_rope")
 
     def attention(blk: Block, h: X) -> X:
-        if run := runs[blk.number]:
+        if run := runs[blk]:
             q, k = g.matmuls(h, (f"{blk}indexer.q_proj", heads * size), (f"{blk}indexer.k_proj", size))
             q = g.norm_groups(q, size, f"{blk}indexer.q_norm.weight")
             k = g.norm(g.recurrent.average(k, run.size), f"{blk}indexer.k_norm")
@@ -37,7 +37,7 @@ def build(g: Builder[X]) -> None:
         if ngrams and blk.number == ngrams.number:
             add_ngram_features(g, x, blk, ngrams, count)
         h, normed = read_gated_streams(g, x, f"{blk}hc_attn", count, rank)
-        is_recurrent = recurrent[blk.number]
+        is_recurrent = recurrent[blk]
         y = gated_delta_net(g, h, blk, shape, "sigmoid") if is_recurrent else attention(blk, h)
         y = g.matmul(y, f"{blk}{'ssm_out' if is_recurrent else 'attn_output'}", g.embedding_length)
         g.point(y, f"{blk}attn_out")

@@ -1,7 +1,9 @@
 """SmolLM3 (Hugging Face, 2025): as Llama, without RoPE in every fourth layer."""
 
+from dataclasses import replace
+
 from localinfer.graph.attention import with_window
-from localinfer.graph.builder import AttentionSpec, Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, PerLayer, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 PATTERN = 4
@@ -9,10 +11,6 @@ PATTERN = 4
 
 def build(g: Builder[X]) -> None:
     """Every fourth layer has no rotary embedding (NoPE; Yang et al., 2025)."""
-    with_rope, without_rope = with_window(g, AttentionSpec(g.rope("interleaved"))), with_window(g, AttentionSpec(None))
-    spec = DecoderSpec(
-        attention=[
-            (without_rope if block % PATTERN == PATTERN - 1 else with_rope)[block] for block in range(g.block_count)
-        ]
-    )
-    build_decoder(g, spec)
+    specs = enumerate(with_window(g, AttentionSpec(g.rope("interleaved"))).values)
+    attention = [replace(spec, rope=None) if block % PATTERN == PATTERN - 1 else spec for block, spec in specs]
+    build_decoder(g, DecoderSpec(attention=PerLayer(attention)))

@@ -12,6 +12,6 @@ def build(g: Builder[X]) -> None:
     """Decoder with fused queries, keys and values. The file specifies which layers have a sliding window."""
     full = AttentionSpec(g.rope("halves"))
     local = replace(full, rope=rope_swa(g, "halves", "rope.freq_base"), window=sliding_window(g))
-    specs = [local if sliding else full for sliding in sliding_layers(g, 0)]
+    specs = sliding_layers(g, 0).choose(local, full)
     spec = DecoderSpec(attention=specs, activation="gelu_erf")
     build_decoder(g, spec, gated_attention(g, spec, "sigmoid"))

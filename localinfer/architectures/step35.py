@@ -7,7 +7,6 @@ from localinfer.graph.attention import half_rope, rope_swa, sliding_layers, slid
 from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder, gated_attention
 from localinfer.graph.mixture_of_experts import limited_activations, read_router
-from localinfer.graph.properties.mtp import read_mtp_window
 
 
 def build(g: Builder[X]) -> None:
@@ -16,11 +15,10 @@ def build(g: Builder[X]) -> None:
     full = AttentionSpec(half_rope(g, "halves"), head_norm="before_rope")
     local = replace(full, rope=rope_swa(g, "halves", "rope.freq_base"), window=sliding_window(g))
     routed, others = (limited_activations(g, "limited_silu", f"swiglu_clamp_{key}") for key in ("exp", "shexp"))
-    has_router = [g.tensors.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(g.block_count + 1)]
     spec = DecoderSpec(
-        attention=[local if each else full for each in (*sliding_layers(g, 0), read_mtp_window(g.properties, False))],
-        activation=[routed[number] if sparse else others[number] for number, sparse in enumerate(has_router)],
-        shared_activation=others,
+        attention=sliding_layers(g, 0, mtp=False).choose(local, full),
+        activation=routed,
+        other_activation=others,
         router=read_router(g, "sigmoid", normed=True),
         mtp_states="residual",
     )

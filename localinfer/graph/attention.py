@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, PerLayer, Rope, X
 from localinfer.graph.properties.latent_attention import LatentShape
+from localinfer.graph.properties.mtp import WINDOWS, mtp_entry
 from localinfer.graph.properties.rope import (
     BASE,
     FACTORS,
@@ -182,38 +183,42 @@ def sliding_window(g: Builder[X], default: int = 0) -> int:
     return read_sliding_window(g.hparams, default)
 
 
-def sliding_layers(g: Builder[X], pattern: int, default_window: int = 0, *, first: bool = False) -> Sequence[bool]:
+def sliding_layers(
+    g: Builder[X], pattern: int, default_window: int = 0, *, first: bool = False, mtp: bool | None = None
+) -> PerLayer[bool]:
     """Return for each layer whether it has a sliding window: as the file specifies, or all but the last (or the
-    `first`) of every `pattern` layers. Without a window, no layer has one."""
-    return read_sliding_layers(g.hparams, g.block_count, pattern, default_window=default_window, first=first)
+    `first`) of every `pattern` layers. Without a window, no layer has one. MTP layers have one if the file states it,
+    or else if `mtp`."""
+    sliding = read_sliding_layers(g.hparams, g.block_count, pattern, default_window=default_window, first=first)
+    of_file = mtp_entry(g.hparams, WINDOWS, g.block_count)
+    return PerLayer(sliding, mtp if of_file is None else bool(of_file))
 
 
-def with_window(g: Builder[X], spec: AttentionSpec) -> Sequence[AttentionSpec]:
+def with_window(g: Builder[X], spec: AttentionSpec) -> PerLayer[AttentionSpec]:
     """Return the attention of each layer: with the file's sliding window, if it has one, in the layers that the file
     specifies, or else in all."""
-    window, given = sliding_window(g), g.hparams.has("attention.sliding_window_pattern")
-    sliding = sliding_layers(g, 0) if given else [window > 0] * g.block_count
-    local = replace(spec, window=window)
-    return [local if each else spec for each in sliding]
+    window, given = sliding_window(g), g.hparams.has(WINDOWS)
+    sliding = sliding_layers(g, 0) if given else PerLayer([window > 0] * g.block_count)
+    return sliding.choose(replace(spec, window=window), spec)
 
 
-def local_rope(g: Builder[X], spec: AttentionSpec, pattern: int, *, first: bool = False) -> Sequence[AttentionSpec]:
+def local_rope(g: Builder[X], spec: AttentionSpec, pattern: int, *, first: bool = False) -> PerLayer[AttentionSpec]:
     """Return the attention of each layer: `spec` with the file's sliding window in all but the last (or the `first`) of
     every `pattern` layers, or as the file specifies, and `spec` without its rotary embedding in the others. Without a
     window, all layers have `spec`."""
     window = sliding_window(g)
     local, full = replace(spec, window=window), replace(spec, rope=None) if window else spec
-    return [local if sliding else full for sliding in sliding_layers(g, pattern, first=first)]
+    return sliding_layers(g, pattern, first=first).choose(local, full)
 
 
-def unscaled_attention(g: Builder[X]) -> Sequence[AttentionSpec]:
+def unscaled_attention(g: Builder[X]) -> PerLayer[AttentionSpec]:
     """Return the attention of each layer of Gemma 4, whose scores are not scaled: with a window and its own rotary
     embedding where the file says so. Rows of an image attend to later ones in sliding-window layers only."""
     full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=1.0, causal_media=True)
     local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g), causal_media=False)
-    return [local if sliding else full for sliding in sliding_layers(g, 0)]
+    return sliding_layers(g, 0).choose(local, full)
 
 
-def kv_source_layers(g: Builder[X]) -> Sequence[int]:
+def kv_source_layers(g: Builder[X]) -> PerLayer[int]:
     """Return the layer whose keys and values each layer uses."""
-    return read_kv_source_layers(g.hparams, g.block_count, sliding_layers(g, 0))
+    return PerLayer(read_kv_source_layers(g.hparams, g.block_count, sliding_layers(g, 0).values))

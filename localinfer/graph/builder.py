@@ -25,6 +25,7 @@ from localinfer.graph.properties.model_properties import Block as Block
 from localinfer.graph.properties.model_properties import ModelProperties
 from localinfer.graph.properties.mtp import MtpSpec as MtpSpec
 from localinfer.graph.properties.ngrams import Ngrams as Ngrams
+from localinfer.graph.properties.per_layer import PerLayer as PerLayer
 from localinfer.graph.properties.recurrence import Recurrence as Recurrence
 from localinfer.graph.properties.rope import Rope as Rope
 from localinfer.graph.properties.router import Router as Router

@@ -5,7 +5,6 @@ context. If runs overlap, an indexer with compressed keys of its own may choose 
 which is also the value. Its last dimensions are rotated, and those of the output are rotated back.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.graph.attention import narrow_queries, sliding_window
-from localinfer.graph.builder import AttentionSpec, Block, Builder, Rope, RunChoice, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, PerLayer, Rope, RunChoice, X
 from localinfer.graph.indexer import MAX_RUN, read_run_choice
 from localinfer.graph.properties.attention import VALUE_GROUP
 from localinfer.graph.properties.hyperparameters import Hyperparameters
@@ -42,16 +41,16 @@ class Indexer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CompressedAttention:
-    """The attention of a model. `runs` are the positions of a run in each layer, and in the MTP layer; 0: it only has a
-    window. The output has a matrix of `rank` rows for each of several `groups` of heads, and one of all groups."""
+    """The attention of a model. `runs` are the positions of a run in each layer; 0: it only has a window. The output
+    has a matrix of `rank` rows for each of several `groups` of heads, and one of all groups."""
 
-    runs: Sequence[int]
+    runs: PerLayer[int]
     window: int
-    rotations: Sequence[Rotations]
+    rotations: PerLayer[Rotations]
     groups: int
     rank: int
     indexer: Indexer
-    indexer_rotations: Sequence[Rotations]
+    indexer_rotations: PerLayer[Rotations]
 
 
 def read_compressed_attention(g: Builder[X]) -> CompressedAttention:
@@ -60,16 +59,16 @@ def read_compressed_attention(g: Builder[X]) -> CompressedAttention:
     hparams, heads = g.hparams, g.attention_heads[0]
     size = heads.key
     sizes = (hparams.count(f"attention.indexer.{key}", 1) for key in ("head_count", "key_length", "top_k"))
-    runs, indexer = [*read_runs(hparams, g.block_count), 0], Indexer(*sizes)
+    runs, indexer = PerLayer(read_runs(hparams, g.block_count), mtp=0), Indexer(*sizes)
     plain = plain_frequencies(hparams.positive("rope.freq_base", BASE), read_n_rot(hparams, size))
-    slow = g.rope("interleaved", base=COMPRESSED_BASE).frequencies if any(runs) else plain
+    slow = g.rope("interleaved", base=COMPRESSED_BASE).frequencies if any(runs.values) else plain
 
-    def rotations_of(head_size: int) -> Sequence[Rotations]:
+    def rotations_of(head_size: int) -> PerLayer[Rotations]:
         if head_size < 2 * len(plain):
             raise hparams.error("rope.dimension_count", f"is {2 * len(plain)}; heads have {head_size} values")
         still = np.zeros(head_size // 2 - len(plain))
-        found = {run: rotations(np.concatenate([still, slow if run else plain]), run) for run in {*runs}}
-        return [found[run] for run in runs]
+        found = {run: rotations(np.concatenate([still, slow if run else plain]), run) for run in {*runs.values, 0}}
+        return runs.map(lambda run: found[run])
 
     groups, rank = (hparams.count(f"attention.output_{key}") for key in ("group_count", "lora_rank"))
     if heads.value != size:
@@ -90,13 +89,13 @@ def read_runs(hparams: Hyperparameters, blocks: int) -> list[int]:
     return [int(run) for run in runs[:blocks]]
 
 
-def read_run_choices(g: Builder[X]) -> list[RunChoice | None]:
+def read_run_choices(g: Builder[X]) -> PerLayer[RunChoice | None]:
     """Return the runs of positions that an indexer with averaged keys chooses in each layer; None in layers without an
     indexer."""
     sizes = read_runs(g.hparams, g.block_count)
     if max(sizes) > MAX_AVERAGED_RUN:
         raise g.hparams.unsupported(RATIOS, max(sizes))
-    return [read_run_choice(g, size) if size else None for size in sizes]
+    return PerLayer([read_run_choice(g, size) if size else None for size in sizes])
 
 
 def rotations(frequencies: NDArray[np.float64], run: int) -> Rotations:
@@ -107,14 +106,14 @@ def rotations(frequencies: NDArray[np.float64], run: int) -> Rotations:
 
 def compressed_attention(g: Builder[X], h: X, blk: Block, a: CompressedAttention) -> X:
     """Return the output of the attention of a layer."""
-    n, size, run, ropes = blk.heads.count, blk.heads.key, a.runs[blk.number], a.rotations[blk.number]
+    n, size, run, ropes = blk.heads.count, blk.heads.key, a.runs[blk], a.rotations[blk]
     narrow, has_indexer = narrow_queries(g, h, blk), run > 0 and g.tensors.has(f"{blk}indexer.proj.weight")
     q = g.norm_groups(g.matmul(narrow, f"{blk}attn_q_b", n * size), size)
     k = g.norm(g.matmul(h, f"{blk}attn_kv", size), f"{blk}attn_kv_a_norm")
     spec = AttentionSpec(ropes.rope, window=a.window, sinks=True, compression=run, selected=has_indexer)
     keys = partial(compressed_keys, g, h, run=run)
     if has_indexer:
-        of_indexer, (heads, length, top_k) = a.indexer_rotations[blk.number], a.indexer
+        of_indexer, (heads, length, top_k) = a.indexer_rotations[blk], a.indexer
         chosen = keys(name=f"{blk}indexer_compressor", size=length, rope=of_indexer.of_runs)
         queries, weights = g.matmul(narrow, f"{blk}indexer.attn_q_b", heads * length), f"{blk}indexer.proj"
         of_index = replace(spec, rope=of_indexer.rope)

@@ -3,13 +3,13 @@
 Architectures differ in the fields of `DecoderSpec`. What these cannot express, an architecture file builds itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, NamedTuple
 
 from localinfer.graph.attention import qkv
-from localinfer.graph.builder import AttentionSpec, Block, BlockFunction, Builder, MtpSpec, Router, X
+from localinfer.graph.builder import AttentionSpec, Block, BlockFunction, Builder, MtpSpec, PerLayer, Router, X
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.mixture_of_experts import expert_feed_forward
 
@@ -36,14 +36,13 @@ Mixer = Callable[[Block, X], BranchOutput[X] | None]
 class DecoderSpec:
     """A decoder by what distinguishes it from others. Its defaults are Llama's.
 
-    `attention` and `activation` are those of all layers, or lists with one entry per layer. The strings in `pre_norms`
-    and `post_norms` name the norms before and after each branch. The fields without a comment are arguments of a
-    builder's operations.
+    `attention` and `activation` are those of all layers, or of each layer. The strings in `pre_norms` and `post_norms`
+    name the norms before and after each branch. The fields without a comment are arguments of a builder's operations.
     """
 
-    attention: AttentionSpec | Sequence[AttentionSpec]
-    activation: str | Sequence[str] = "silu"
-    shared_activation: Sequence[str] = ()  # of the shared expert in each layer, if it is another one
+    attention: AttentionSpec | PerLayer[AttentionSpec]
+    activation: str | PerLayer[str] = "silu"
+    other_activation: PerLayer[str] | None = None  # of shared experts and of networks without experts, if it is another
     gated: bool = True
     length_counts_gate: bool = False
     row_norm: bool = False  # RMSNorm over whole rows of queries and keys
@@ -71,11 +70,15 @@ class DecoderSpec:
         """Return the attention of a layer."""
         if isinstance(self.attention, AttentionSpec):
             return self.attention
-        return self.attention[min(blk.number, len(self.attention) - 1)]
+        return self.attention[blk]
 
     def activation_of(self, blk: Block) -> str:
-        """Return the activation of a layer."""
-        return self.activation if isinstance(self.activation, str) else self.activation[blk.number]
+        """Return the activation of a layer's routed experts, or of its only network."""
+        return self.activation if isinstance(self.activation, str) else self.activation[blk]
+
+    def other_activation_of(self, blk: Block) -> str:
+        """Return the activation of a layer's shared expert, or of its network without experts."""
+        return self.other_activation[blk] if self.other_activation else self.activation_of(blk)
 
 
 def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = None) -> None:
@@ -99,7 +102,11 @@ def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = Non
             g.embeddings.add_deepstack(x, blk.number)
     g.output.logits(x, scale=spec.logit_scale, cap=spec.logit_cap, norm=spec.output_norm)
     if spec.mtp_states:
-        mtp = MtpSpec(spec.output_norm, spec.logit_scale, spec.logit_cap, spec.mtp_states == "normed")
+        of_mtp = spec.attention if isinstance(spec.attention, AttentionSpec) else spec.attention.mtp
+        mtp = MtpSpec(
+            spec.output_norm, spec.logit_scale, spec.logit_cap, spec.mtp_states == "normed",
+            windowed=of_mtp is not None and of_mtp.window > 0,
+        )  # fmt: skip
         g.output.add_mtp_head(x, apply_block, mtp)
 
 
@@ -157,14 +164,14 @@ def gate_heads(g: Builder[X], h: X, blk: Block, y: X, size: int, activation: str
 def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> BranchOutput[X]:
     """Return the output of a layer's feed-forward network, or of its mixture of experts."""
     if spec.router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
-        shared = spec.shared_activation[blk.number] if spec.shared_activation else ""
+        shared, average = spec.other_activation_of(blk), spec.averages_experts
         f = expert_feed_forward(
-            g, h, blk, spec.router, spec.activation_of(blk), shared_activation=shared, average=spec.averages_experts
+            g, h, blk, spec.router, spec.activation_of(blk), shared_activation=shared, average=average
         )
         matrix = ""
     else:
         options = {"gated": spec.gated, "length_counts_gate": spec.length_counts_gate}
-        f, matrix = feed_forward(g, h, blk, spec.activation_of(blk), **options), "ffn_down"
+        f, matrix = feed_forward(g, h, blk, spec.other_activation_of(blk), **options), "ffn_down"
     return BranchOutput(g.norm(f, f"{blk}ffn_sub_norm") if spec.sub_norms else f, matrix)
 
 
@@ -174,15 +181,15 @@ def apply_branches(g: Builder[X], attend: Branch[X], feed_forward: Branch[X], bl
         add_branch(g, x, branch(blk, g.norm(x, f"{blk}{name}_norm")), blk, point=f"{name}_out")
 
 
-def expert_branch(g: Builder[X], router: Router, activation: Sequence[str], others: Sequence[str]) -> Branch[X]:
+def expert_branch(g: Builder[X], router: Router, activation: PerLayer[str], others: PerLayer[str]) -> Branch[X]:
     """Return the feed-forward branch of a layer, a mixture of experts if the layer has a router. Its experts have the
     `activation` of the layer; shared experts and networks without experts have one of the `others`."""
 
     def branch(blk: Block, h: X) -> BranchOutput[X]:
-        other = others[blk.number]
+        other = others[blk]
         if not g.tensors.has(f"{blk}ffn_gate_inp.weight"):
             return BranchOutput(feed_forward(g, h, blk, other), "ffn_down")
-        y = expert_feed_forward(g, h, blk, router, activation[blk.number], shared_activation=other)
+        y = expert_feed_forward(g, h, blk, router, activation[blk], shared_activation=other)
         return BranchOutput(y, "")
 
     return branch

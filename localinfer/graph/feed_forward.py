@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from localinfer.graph.builder import Block, Builder, X
+from localinfer.graph.builder import Block, Builder, PerLayer, X
 from localinfer.graph.properties.hyperparameters import Hyperparameters, multiple_of_32
 
 XIELU = "xielu"
@@ -31,7 +31,7 @@ def read_xielu(g: Builder[X], blk: Block) -> tuple[float, float, float, float]:
     def value(name: str) -> float:
         if not hparams.has(name):
             raise hparams.error(name, "is missing")
-        found = hparams.numbers(name, g.block_count, lambda _: 0.0)[blk.number]
+        found = PerLayer(hparams.numbers(name, g.block_count, lambda _: 0.0))[blk]
         if not math.isfinite(found):
             raise hparams.error(name, f"has {found}; all must be finite")
         return found

@@ -1,20 +1,22 @@
 """Indexers of sparse attention, composed of a builder's operations: which positions the attention of a layer, and of
 later ones, attends to (DeepSeek, 2025)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
-from localinfer.graph.builder import AttentionSpec, Block, Builder, RunChoice, X
+from localinfer.graph.attention import latent_attention
+from localinfer.graph.builder import AttentionSpec, Block, Builder, PerLayer, RunChoice, X
+from localinfer.graph.properties.latent_attention import LatentShape
 
+Indexer = Callable[[Block, X, X], None]  # a function of a layer, of its input, and of the input of its queries
 KEY_EPS = 1e-6  # of the LayerNorm of keys
 MAX_RUN = 1 << 16  # positions
 
 
-def read_indexer(
-    g: Builder[X], pairs: str, *, key_eps: float = KEY_EPS, at_end: bool = False
-) -> Callable[[Block, X, X], None]:
-    """Return the indexer, a function of a layer, of its input, and of the input of its queries. It chooses the
-    positions that the attention of this layer and of later ones attends to. Its rotary embedding rotates the first
-    values of a head, or the last ones if `at_end`."""
+def read_indexer(g: Builder[X], pairs: str, *, key_eps: float = KEY_EPS, at_end: bool = False) -> Indexer[X]:
+    """Return the indexer, which chooses the positions that the attention of a layer and of later ones attends to. Its
+    rotary embedding rotates the first values of a head, or the last ones if `at_end`."""
     rope, (heads, size, top_k) = g.rope(pairs, amplified=False), index_sizes(g)
     if at_end and rope.n_rot >= size:
         raise g.hparams.error("attention.indexer.key_length", f"is {size}; more than {rope.n_rot} values are needed")
@@ -33,7 +35,7 @@ def read_indexer(
     return select
 
 
-def read_run_indexer(g: Builder[X]) -> Callable[[Block, X, X], None]:
+def read_run_indexer(g: Builder[X]) -> Indexer[X]:
     """Return the indexer, as `read_indexer` does. It has a key for each run of positions, a mean of theirs, and chooses
     whole runs; it always chooses the positions after the last complete run (Z.ai, 2026: GLM-5-Next)."""
     key_eps, (heads, size, _) = g.hparams.positive("attention.layer_norm_epsilon", KEY_EPS), index_sizes(g)
@@ -72,12 +74,22 @@ def index_heads(
     return g.matmul(narrow, f"{blk}indexer.attn_q_b", heads * size), k, g.matmul(h, f"{blk}indexer.proj", heads)
 
 
-def read_indexer_layers(g: Builder[X], usual: Callable[[int], bool]) -> Sequence[bool]:
+def read_indexer_layers(g: Builder[X], usual: Callable[[int], bool], *, mtp: bool = True) -> PerLayer[bool]:
     """Return which layers have an indexer: as the file states, or `usual(layer)`. The others attend to the positions
-    that an earlier layer chose."""
+    that an earlier layer chose. MTP layers have one if `mtp`, and if the file has its tensors."""
     has_indexer = g.hparams.flags("attention.indexer.types", g.block_count, usual)
     first = next((number for number, heads in enumerate(g.attention_heads) if heads.count_kv), 0)
     if not has_indexer[first]:
         what = f"is false for layer {first}, which has no layer with attention before it"
         raise g.hparams.error("attention.indexer.types", what)
-    return has_indexer
+    return PerLayer(has_indexer, mtp and g.tensors.has(f"blk.{g.block_count}.indexer.proj.weight"))
+
+
+def sparse_attention(
+    g: Builder[X], h: X, blk: Block, shape: LatentShape, spec: AttentionSpec, select: Indexer[X],
+    has_indexer: PerLayer[bool],
+) -> X:  # fmt: skip
+    """Return the output of latent attention to the positions that the indexer of this layer chooses, or else that of
+    the last layer before it with an indexer. MTP layers without an indexer attend to all positions."""
+    selects = partial(select, blk, h) if has_indexer[blk] else None
+    return latent_attention(g, h, blk, shape, replace(spec, selected=has_indexer[blk] or not blk.is_mtp), selects)

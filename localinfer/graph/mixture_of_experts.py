@@ -2,11 +2,9 @@
 
 import math
 
-import numpy as np
-
 from localinfer.gguf.reader import GGUF, Tensor
-from localinfer.graph.builder import Block, Builder, Router, X
-from localinfer.graph.properties.mtp import array
+from localinfer.graph.builder import Block, Builder, PerLayer, Router, X
+from localinfer.graph.properties.mtp import mtp_entry
 from localinfer.graph.properties.router import router_from_metadata
 
 LIMITED = "silu_of_limited"  # SiLU of gates that are limited before
@@ -41,18 +39,17 @@ def read_router(
     )
 
 
-def limited_activations(g: Builder[X], activation: str, key: str) -> list[str]:
+def limited_activations(g: Builder[X], activation: str, key: str) -> PerLayer[str]:
     """Return the activation of each layer and of the MTP layer: a limited one with the limit that the file has at
     `key`, or SiLU for 0. Files may have no limit of the MTP layer."""
-    stored, count = array(g.hparams, key), g.block_count
-    of_mtp_layer = float(stored[count]) if isinstance(stored, np.ndarray) and len(stored) > count else 0.0
-    limits = [*g.hparams.numbers(key, count, lambda _: 0.0), of_mtp_layer]
-    if not all(0 <= limit < math.inf for limit in limits):
+    limits = g.hparams.numbers(key, g.block_count, lambda _: 0.0)
+    of_mtp_layer = mtp_entry(g.hparams, key, g.block_count) or 0.0
+    if not all(0 <= limit < math.inf for limit in (*limits, of_mtp_layer)):
         raise g.hparams.error(key, "must be finite numbers, none below 0")
-    return [f"{activation}:{limit}" if limit else "silu" for limit in limits]
+    return PerLayer(limits, of_mtp_layer).map(lambda limit: f"{activation}:{limit}" if limit else "silu")
 
 
-def limited_swiglu(g: Builder[X]) -> tuple[list[str], list[str]]:
+def limited_swiglu(g: Builder[X]) -> tuple[PerLayer[str], PerLayer[str]]:
     """Return the activations of the experts of each layer, whose gates are limited before SiLU, and those of the shared
     experts, which are the same unless the file has limits of their own."""
     limited = limited_activations(g, LIMITED, LIMITS)

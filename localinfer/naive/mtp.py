@@ -18,7 +18,7 @@ def compute_mtp_states(
     before t. `x` is the residual stream."""
     if not model.has(f"blk.{g.block_count}.nextn.eh_proj.weight"):
         return np.zeros((0, 0))
-    blk = read_mtp_block(g.properties)
+    blk = read_mtp_block(g.properties, spec)
     own = f"{blk}nextn."
     states = g.norm(x, spec.norm) if spec.normed_states else x
     before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), states[:-1]])

@@ -124,6 +124,35 @@ def hy_v4(path: Path, tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
     return model.lm_head(normed(x, head["final_layernorm.weight"], config.rms_norm_eps))
 
 
+def sparse(path: Path, tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
+    """The layer has experts, and an indexer."""
+    spec = spec_of("sparse_attention", path.name)
+    kinds = {"mlp_layer_types": "sparse", "indexer_types": "full"}
+    config = with_layer(spec.config, **{key: kind for key, kind in kinds.items() if hasattr(spec.config, key)})
+    return logits_of_last_layer(saved(spec, config, path, tensors), tensors, ids)
+
+
+def saved(spec: Any, config: Any, path: Path, tensors: Tensors) -> Any:
+    """Return transformers' model of a checkpoint with these tensors."""
+    save_file({key: values.numpy() for key, values in tensors.items()}, path / "model.safetensors")
+    kind = spec.model or transformers.AutoModelForCausalLM
+    return kind.from_pretrained(path, config=config, attn_implementation="eager", dtype=torch.float32).eval()
+
+
+def logits_of_last_layer(
+    model: Any, tensors: Tensors, ids: torch.Tensor, own_embedding: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the logits of the last layer of a model as its MTP layer."""
+    prefix, eps = f"model.layers.{model.config.num_hidden_layers - 1}.", model.config.rms_norm_eps
+    head = {key.removeprefix(prefix): values for key, values in tensors.items() if key.startswith(prefix)}
+    states, options = inputs_of_last_layer(model, ids)
+    matrix = model.model.embed_tokens.weight if own_embedding is None else own_embedding
+    x = joined(model, states, head, torch.nn.functional.embedding(ids, matrix), eps)
+    output = model.model.layers[-1](x, **options)  # of layers with an indexer: also the positions that it chose
+    y = output[0] if isinstance(output, tuple) else output
+    return model.lm_head(normed(y, head["shared_head.norm.weight"], eps))
+
+
 def dots3note(path: Path, tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
     """The layer has a sliding window, no experts, and an embedding of its own."""
     spec, given = spec_of("sparse_attention", "dots3note-narrow"), reference_models.read_description("dots3note-narrow")
@@ -132,22 +161,13 @@ def dots3note(path: Path, tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
         "mlp_layer_types": [*spec.config.mlp_layer_types, "dense"],
         "num_hidden_layers": given["n_layer"] + 1,
     }
-    config = type(spec.config)(**given["config"] | kinds)
-    save_file(
-        {key: values.numpy() for key, values in tensors.items() if key != "model.mtp.embed_tokens.weight"},
-        path / "model.safetensors",
-    )
-    model = spec.model.from_pretrained(path, config=config, attn_implementation="eager", dtype=torch.float32).eval()
-    prefix = f"model.layers.{spec.config.num_hidden_layers}."
-    head = {key.removeprefix(prefix): values for key, values in tensors.items() if key.startswith(prefix)}
-    states, options = inputs_of_last_layer(model, ids)
-    embedding = torch.nn.functional.embedding(ids, tensors["model.mtp.embed_tokens.weight"])
-    x = model.model.layers[-1](joined(model, states, head, embedding, config.rms_norm_eps), **options)
-    return model.lm_head(normed(x, head["shared_head.norm.weight"], config.rms_norm_eps))
+    own_embedding = tensors.pop("model.mtp.embed_tokens.weight")
+    model = saved(spec, type(spec.config)(**given["config"] | kinds), path, tensors)
+    return logits_of_last_layer(model, tensors, ids, own_embedding)
 
 
 HEADS: dict[str, Callable[[Path, Tensors, torch.Tensor], torch.Tensor]] = {
-    "deepseek4": deepseek4, "hy_v4": hy_v4, "dots3note-narrow": dots3note,
+    "deepseek32": sparse, "deepseek4": deepseek4, "dots3note-narrow": dots3note, "glm-dsa": sparse, "hy_v4": hy_v4,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def sparse_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
 
 def sparse_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
     """Return which layers have no indexer, because they attend to the positions that an earlier one chose. MTP layers
-    attend to all positions."""
+    may have one."""
     kinds = config.get("indexer_types", list, ["full"] * hp.n_layer)
     if len(kinds) != hp.n_layer or kinds[0] != "full" or not {"full", "shared"}.issuperset(map(str, kinds)):
         raise config.error("indexer_types", f"must be full, and then full or shared, {hp.n_layer} in all")

@@ -20,11 +20,12 @@ MTP_ARCHITECTURES = ("gemma4-assistant",)  # of draft heads in files of their ow
 
 class Block(NamedTuple):
     """A layer. As text, it is the prefix of the layer's tensor names. `group` is that of all layers of a model, or of
-    its encoder or decoder."""
+    its encoder or decoder. MTP layers follow the others (`is_mtp`)."""
 
     number: int
     heads: AttentionHeads
     group: str = "blk"
+    is_mtp: bool = False
 
     def __str__(self) -> str:
         return f"{self.group}.{self.number}."

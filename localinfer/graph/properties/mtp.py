@@ -8,6 +8,7 @@ from localinfer.graph.properties.attention import read_attention_heads
 from localinfer.graph.properties.hyper_connections import HyperConnections
 from localinfer.graph.properties.hyperparameters import Hyperparameters
 from localinfer.graph.properties.model_properties import Block, ModelProperties
+from localinfer.graph.properties.sliding_window import sliding_window_layers
 from localinfer.graph.properties.tensors import Tensors
 
 WINDOWS = "attention.sliding_window_pattern"
@@ -18,7 +19,8 @@ class MtpSpec(NamedTuple):
     """How the MTP head differs from a layer: the output norm of the model, and the scale and cap of its logits.
 
     With `normed_states`, the hidden states that the head reads are those after a norm: the output norm, or the head's
-    own. Otherwise they are the residual stream, or all residual streams if the head has them, too (`streams`).
+    own. Otherwise they are the residual stream, or all residual streams if the head has them, too (`streams`). The
+    attention of the layer may have a sliding window (`windowed`).
     """
 
     norm: str = "output_norm"
@@ -26,28 +28,31 @@ class MtpSpec(NamedTuple):
     cap: float = 0.0
     normed_states: bool = True
     streams: HyperConnections | None = None
+    windowed: bool = False
 
 
-def read_mtp_block(properties: ModelProperties) -> Block:
+def read_mtp_block(properties: ModelProperties, spec: MtpSpec) -> Block:
     """Return the first MTP layer. It has the heads that the file states for it, or those of the last layer with
-    attention. Raises LocalInferError if it has none."""
+    attention, if possible of one with a sliding window as well, or without. Raises LocalInferError if it has none."""
     hparams, number = properties.hparams, properties.block_count
     blocks = number + mtp_layers(hparams)
     arrays = [each for key in HEAD_ARRAYS if isinstance(each := array(hparams, key), np.ndarray)]
     if number < blocks and {blocks} == {len(each) for each in arrays}:
         candidates = [read_attention_heads(hparams, properties.embedding_length, blocks)[number]]
     else:
-        candidates = [*reversed(properties.attention_heads)]
+        sliding = sliding_window_layers(hparams, number, 0)
+        last = [*zip(properties.attention_heads, sliding, strict=True)][::-1]
+        candidates = [heads for heads, kind in last if kind == spec.windowed] + [heads for heads, _ in last]
     found = next((heads for heads in candidates if heads.count_kv), None)
     if found is None:
         raise hparams.error("attention.head_count_kv", "is 0 in the MTP layer; there must be at least one")
-    return Block(number, found)
+    return Block(number, found, is_mtp=True)
 
 
-def read_mtp_window(properties: ModelProperties, default: bool) -> bool:
-    """Return whether the first MTP layer has a sliding window: `default` unless the file states it."""
-    flags, number = array(properties.hparams, WINDOWS), properties.block_count
-    return bool(flags[number]) if isinstance(flags, np.ndarray) and len(flags) > number else default
+def mtp_entry(hparams: Hyperparameters, key: str, blocks: int) -> float | None:
+    """Return the entry of the first MTP layer in an array with an entry for each layer; None: the file has none."""
+    values = array(hparams, key)
+    return float(values[blocks]) if isinstance(values, np.ndarray) and len(values) > blocks else None
 
 
 def mtp_norm(tensors: Tensors, blk: Block, spec: MtpSpec) -> str:

@@ -38,6 +38,7 @@ UNKNOWN = {
     **dict.fromkeys(
         ("dots3note-narrow", "glm-ocr", "glm5-next", "hy_v4"), "llama.cpp does not run its MTP layer"
     ),
+    **dict.fromkeys(("deepseek32", "glm-dsa"), "llama.cpp's MTP layer attends to all positions"),
     "deepseek4": "llama.cpp has no names for the weights of its sum of residual streams",
     "mimo2": "llama.cpp requires one matrix for queries, keys and values",
 }

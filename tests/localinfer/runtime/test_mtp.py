@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from speculative_helpers import check_draft_head_isolation, evaluate_draft_head
 
 from localinfer import naive
 from localinfer.errors import NotEnoughMemoryError
-from localinfer.gguf.reader import open_gguf
+from localinfer.gguf.reader import GGUF, Tensor, open_gguf
 from localinfer.options import Options
 from localinfer.runtime.batch import Segment
 from localinfer.runtime.draft_head_runner import DraftHeadInput, DraftHeadRunner
@@ -89,7 +89,27 @@ def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
         np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
 
 
-@pytest.mark.parametrize("name", ["glm4moe", "deepseek4", "hy_v4", "dots3note-narrow"])
+@pytest.mark.parametrize("name", ["deepseek32", "glm-dsa"])
+def test_mtp_layer_without_an_indexer_attends_to_all_positions(name: str, tmp_path: Path) -> None:
+    """Its logits are those of an indexer that chooses all positions."""
+    f = open_gguf(draft_head_models.write_with_mtp_head(name, tmp_path, "F32"))
+    ids, number = reference_models.expected(name).ids, f.get(f"{name}.block_count", int) - 1
+    without = {key: each for key, each in f.tensors.items() if not key.startswith(f"blk.{number}.indexer.")}
+    assert len(without) == len(f.tensors) - 5
+    wide, narrow = ({f"{name}.attention.indexer.top_k": top_k} for top_k in (len(ids), 16))
+
+    def file(tensors: Mapping[str, Tensor], metadata: dict[str, int]) -> GGUF:
+        return replace(f, tensors=tensors, metadata=f.metadata | metadata)
+
+    expected = naive.mtp_logits(naive.Model(file(f.tensors, wide)), ids)
+    np.testing.assert_array_equal(naive.mtp_logits(naive.Model(file(without, wide)), ids), expected)
+    expected = naive.mtp_logits(naive.Model(file(without, narrow)), ids)
+    with contextlib.closing(Engine.load(file(without, narrow), EXACT)) as engine:
+        engine.evaluate(ids[:90])
+        np.testing.assert_allclose(engine.evaluate_draft_head(ids[90], 90)[0], expected[90], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "deepseek4", "hy_v4", "dots3note-narrow", "glm-dsa"])
 def test_batched_evaluation_is_bit_identical(name: str, tmp_path: Path) -> None:
     """Compare after tokens of the text and after draft tokens."""
     path, ids = (
@@ -153,7 +173,7 @@ def test_errors_reach_the_waiting_thread(tmp_path: Path, monkeypatch: pytest.Mon
             np.testing.assert_array_equal(evaluate_draft_head(scheduled, ids[50], 30)[0], expected)
 
 
-@pytest.mark.parametrize("name", ["glm4moe", "deepseek4", "hy_v4", "dots3note-narrow"])
+@pytest.mark.parametrize("name", ["glm4moe", "deepseek4", "hy_v4", "dots3note-narrow", "glm-dsa"])
 def test_sequences_are_independent(name: str, tmp_path: Path) -> None:
     path, ids = (
         draft_head_models.write_with_mtp_head(name, tmp_path, "Q8_0"),

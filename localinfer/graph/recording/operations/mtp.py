@@ -29,7 +29,7 @@ def build_mtp_head(
     computes a layer."""
     if not g.tensors.has(f"blk.{g.block_count}.nextn.eh_proj.weight"):
         return None
-    blk = read_mtp_block(g.properties)
+    blk = read_mtp_block(g.properties, spec)
     prefix = f"{blk}nextn."
     graph, start_op = model.graph, len(model.graph.ops)
     states = g.norm(x, spec.norm) if spec.normed_states else x

@@ -134,7 +134,7 @@ def read_layers(head: GraphBuilder) -> list[LayerAttention]:
     scale = head.hparams.positive("attention.scale") if head.hparams.has("attention.scale") else None
     spec, layers = AttentionSpec(rope_of_file(head, "halves"), head_norm="before_rope", scale=scale), []
     specs = with_window(head, spec)
-    for number, (heads, spec) in enumerate(zip(head.model.attention_heads, specs, strict=True)):
+    for number, (heads, spec) in enumerate(zip(head.model.attention_heads, specs.values, strict=True)):
         blk = Block(number, heads)
         norms = (head.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in "qk")
         if spec.rope and spec.rope.n_rot > heads.key:

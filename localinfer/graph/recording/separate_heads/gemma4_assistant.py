@@ -47,7 +47,7 @@ def build_gemma4_assistant(head: GraphBuilder, target: GraphBuilder) -> DraftHea
     y = head.matmul(concatenate(graph, embedded, previous), "nextn.pre_projection", head.embedding_length)
     specs = unscaled_attention(head)
     for blk in head.blocks():
-        a = attend(head, head.norm(y, f"{blk}attn_norm"), blk, specs[blk.number], sources)
+        a = attend(head, head.norm(y, f"{blk}attn_norm"), blk, specs[blk], sources)
         add_branch(head, y, BranchOutput(a, "attn_output"), blk, "post_attention_norm")
         f = feed_forward(head, head.norm(y, f"{blk}ffn_norm"), blk, "gelu")
         add_branch(head, y, BranchOutput(f, "ffn_down"), blk, "post_ffw_norm")

@@ -125,7 +125,7 @@ def test_drafts_of_a_head_that_knows_the_text_are_accepted(name: str, tmp_path: 
     assert result.stats.accepted_tokens > len(text) / 3
 
 
-@pytest.mark.parametrize("name", ["deepseek4", "hy_v4", "dots3note-narrow"])
+@pytest.mark.parametrize("name", ["deepseek32", "deepseek4", "dots3note-narrow", "glm-dsa", "hy_v4"])
 def test_drafts_of_an_mtp_head_that_knows_the_text_are_accepted(name: str, tmp_path: Path, free_drafts: None) -> None:
     """The output layer of the head is fitted likewise. The text goes on from a snapshot, which has no hidden states."""
     checkpoint, options = draft_head_models.checkpoint(name, tmp_path), {"ignore_eos": True, "temp": 0}
