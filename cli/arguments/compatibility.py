@@ -295,8 +295,9 @@ REFUSED_BY_COMMAND = {  # command: rows as in REFUSED
         (
             "the converter of llama.cpp has this option, and localinfer has not",
             "--metadata",
-            "--vocab-only --mtp --no-mtp --no-nextn --dspark --mistral-format --fp8-as-q8",
+            "--vocab-only --mtp --no-mtp --no-nextn --mistral-format --fp8-as-q8",
         ),
+        ("--target-model-dir alone selects the DSpark head of a checkpoint", "", "--dspark"),
     ),
     "serve": (
         ("the server calls no tools itself", "--mcp-servers-config --tools", ""),

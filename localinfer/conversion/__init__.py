@@ -41,8 +41,9 @@ __all__ = ["open_checkpoint"]
 def open_checkpoint(path: str | Path, target: str | Path | None = None, conversion: str | Path | None = None) -> Source:
     """Read everything in the directory except tensor bytes, which are loaded on demand.
 
-    `target` is the checkpoint of the target model; an EAGLE-3, DFlash or DSpark draft head needs it. `conversion` is a
-    Python file with BY_CLASS, as the modules in architectures/ have it, for classes of the user's own.
+    `target` is the checkpoint of the target model; an EAGLE-3, DFlash or DSpark draft head needs it. With a target, the
+    head that a checkpoint of DeepSeek-V4 has is read instead of the model. `conversion` is a Python file with BY_CLASS,
+    as the modules in architectures/ have it, for classes of the user's own.
 
     Raises LocalInferError with `<file>: <key or tensor>: <what is wrong>`, UnsupportedError naming what is not
     supported, ModelNotFoundError if there is no such directory, UsageError for a draft head without its target.
@@ -51,11 +52,13 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None, conversi
     if speech_recognition.is_speech_recognition(folder.json(CONFIG)):
         return speech_recognition.open_speech_recognition(folder)
     own_classes = read_classes(Path(conversion)) if conversion else {}
-    architecture, config = find_architecture(folder.json(CONFIG), own_classes)
+    described = dspark.describe_class(folder.json(CONFIG), is_head=target is not None)
+    architecture, config = find_architecture(described, own_classes)
     stored = quantization_config.dequantize(architecture, config, safetensors_file.open_weights(folder))
     if architecture.is_draft_head:
         read_target = eagle3.read_target if architecture.name == EAGLE3 else dflash.read_target
         tokenizer_folder, config = read_target(config, Path(target) if target else None)
+        stored = dspark.head_tensors(stored)
         config = dspark.describe_tensors(config, stored)
     numbers = config_hyperparameters.read_hparams(architecture, config)
     of_layers: dict[str, Field] = {}

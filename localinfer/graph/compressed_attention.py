@@ -108,9 +108,8 @@ def compressed_attention(g: Builder[X], h: X, blk: Block, a: CompressedAttention
     """Return the output of the attention of a layer."""
     n, size, run, ropes = blk.heads.count, blk.heads.key, a.runs[blk], a.rotations[blk]
     narrow, has_indexer = narrow_queries(g, h, blk), run > 0 and g.tensors.has(f"{blk}indexer.proj.weight")
-    q = g.norm_groups(g.matmul(narrow, f"{blk}attn_q_b", n * size), size)
-    k = g.norm(g.matmul(h, f"{blk}attn_kv", size), f"{blk}attn_kv_a_norm")
-    spec = AttentionSpec(ropes.rope, window=a.window, sinks=True, compression=run, selected=has_indexer)
+    q, k = g.norm_groups(g.matmul(narrow, f"{blk}attn_q_b", n * size), size), shared_keys(g, h, blk)
+    spec = replace(attention_of(a, blk), selected=has_indexer)
     keys = partial(compressed_keys, g, h, run=run)
     if has_indexer:
         of_indexer, (heads, length, top_k) = a.indexer_rotations[blk], a.indexer
@@ -123,6 +122,16 @@ def compressed_attention(g: Builder[X], h: X, blk: Block, a: CompressedAttention
     g.rotate(y, n, ropes.inverse)
     low = g.per_head.matmul(y, f"{blk}attn_output_a", a.groups, a.rank)
     return g.matmul(low, f"{blk}attn_output_b", g.embedding_length)
+
+
+def shared_keys(g: Builder[X], h: X, blk: Block) -> X:
+    """Return the keys of a layer before their rotation; all heads share them."""
+    return g.norm(g.matmul(h, f"{blk}attn_kv", blk.heads.key), f"{blk}attn_kv_a_norm")
+
+
+def attention_of(a: CompressedAttention, blk: Block) -> AttentionSpec:
+    """Return the attention of a layer, to all its runs."""
+    return AttentionSpec(a.rotations[blk.number].rope, window=a.window, sinks=True, compression=a.runs[blk.number])
 
 
 def compressed_keys(g: Builder[X], h: X, *, run: int, name: str, size: int, rope: Rope) -> X:

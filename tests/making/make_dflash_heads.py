@@ -3,7 +3,8 @@
     python tests/making/make_dflash_heads.py            # all of them
     python tests/making/make_dflash_heads.py dspark     # these
 
-Needs torch and transformers. The heads are computed in float64, from states of the model in float32.
+Needs torch and transformers. The heads are computed in float64, from states of the model in float32; that for
+DeepSeek-V4 in float32, as some steps of transformers' layers are.
 """
 
 import json
@@ -17,10 +18,13 @@ import torch
 import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles", "making"))
-import reference_models  # (needs the path above)
+import dspark_deepseek4_model  # (needs the path above)
+import reference_models
 import separate_heads
 from dflash_model import Head
 from make_eagle3_heads import inputs
+from reference_spec import Shapes, Tensors
+from reference_specs.deepseek4 import Checkpoint
 
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 COMMON: dict[str, Any] = {
@@ -103,6 +107,15 @@ HEADS: dict[str, tuple[str, list[int], dict[str, Any]]] = {  # the model, positi
         },
     ),
 }  # fmt: skip
+DEEPSEEK4 = "dspark-deepseek4"  # in the form of the checkpoint of a model
+STAGES = 2  # layers of this head
+HEADS[DEEPSEEK4] = (
+    "deepseek4", [9, 40],
+    {
+        **reference_models.read_description("deepseek4")["config"], "architectures": ["DeepseekV4DSparkModel"],
+        "dspark_block_size": 4, "dspark_noise_token_id": 12, "dspark_target_layer_ids": [1, 3],
+    },
+)  # fmt: skip
 HAS_CONFIDENCE, HAS_SINKS = ("dspark", "dspark-gemma4"), ("dspark-reduced",)
 GEMMA4 = ("dspark-gemma4",)
 
@@ -111,29 +124,34 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     for name in sys.argv[1:] or HEADS:
         target, positions, values = HEADS[name]
-        make(name, target, positions, values if "transformer_layer_config" in values else COMMON | values)
+        is_whole = "transformer_layer_config" in values or name == DEEPSEEK4
+        make(name, target, positions, values if is_whole else COMMON | values)
 
 
 def make(name: str, target: str, positions: list[int], values: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = reference_models.checkpoint(target, Path(folder))
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    config = config_of(name, values)
-    own, head = config.dflash_config, Head(config).eval()
-    shapes = {each: list(tensor.shape) for each, tensor in head.state_dict().items()}
-    written = {"model": target, "config": values, "tensors": shapes}
+    is_deepseek4 = name == DEEPSEEK4
+    config = deepseek4_config(values) if is_deepseek4 else config_of(name, values)
+    head = (dspark_deepseek4_model.Head if is_deepseek4 else Head)(config).eval()
+    own, type = config.dflash_config, torch.float32 if is_deepseek4 else torch.float64
+    stored = Stages(config.num_hidden_layers) if is_deepseek4 else Stored()
+    shapes = stored.shapes({each: tuple(tensor.shape) for each, tensor in head.state_dict().items()})
+    written = {"model": target, "config": values, "tensors": {each: list(shape) for each, shape in shapes.items()}}
     (separate_heads.DATA / f"{name}.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
-    head.load_state_dict({each: torch.from_numpy(value) for each, value in separate_heads.weights(name).items()})
-    ids, head = torch.tensor(reference_models.expected(target).ids), head.double()
+    tensors = stored.computed(separate_heads.weights(name))
+    head.load_state_dict({each: torch.from_numpy(value) for each, value in tensors.items()})
+    ids, head = torch.tensor(reference_models.expected(target).ids), head.to(type)
     with torch.no_grad():
-        captured, model = inputs(model, ids), model.double()
+        captured, model = inputs(model, ids), model.to(type)
         output = getattr(head, "lm_head", model.get_output_embeddings())
-        features = torch.cat([captured[layer + 1] for layer in own["target_layer_ids"]], 1).double()
+        features = torch.cat([captured[layer + 1] for layer in own["target_layer_ids"]], 1).to(type)
         blocks, confidences = [], []
         for at in positions:
             block = torch.tensor(separate_heads.block_input(name, int(ids[at])))
             states = head(model.get_input_embeddings()(block), features[:at])[config.first_row :]
-            logits, confidence = scaled(output(states), own), torch.zeros(0)
+            logits, confidence = scaled(output(head.before_output(states)), own), torch.zeros(0)
             if "selector_rank" in own:
                 logits = head.candidate_selector(states, logits, int(ids[at]))
             if config.markov_rank:
@@ -148,6 +166,46 @@ def make(name: str, target: str, positions: list[int], values: dict[str, Any]) -
     found = np.stack(blocks)
     deviation = found[np.isfinite(found)].std()
     print(f"{name:20} standard deviation of logits {deviation:.2f}, confidences {np.stack(confidences)}")
+
+
+class Stored:
+    """The tensors of a checkpoint, named as those of the class in torch."""
+
+    def shapes(self, own: Shapes) -> Shapes:
+        return own
+
+    def computed(self, tensors: Tensors) -> Tensors:
+        return tensors
+
+
+class Stages(Stored):
+    """The tensors of a head in the checkpoint of DeepSeek-V4: of its layers, the first of which also has those before
+    the layers, and the last one those after them."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.names, self.checkpoint = count, dict[str, str](), Checkpoint()
+
+    def shapes(self, own: Shapes) -> Shapes:
+        plain = self.checkpoint.shapes({f"model.{name}": shape for name, shape in own.items()})
+        self.names = {self.published(name.removeprefix("model.")): name for name in plain}
+        return {name: plain[old] for name, old in self.names.items()}
+
+    def computed(self, tensors: Tensors) -> Tensors:
+        own = self.checkpoint.computed({self.names[name]: values for name, values in tensors.items()})
+        return {name.removeprefix("model."): values for name, values in own.items()}
+
+    def published(self, name: str) -> str:
+        if name.startswith("layers."):
+            return name.replace("layers.", "mtp.", 1)
+        return f"mtp.{0 if name.startswith('main_') else self.count - 1}.{name}"
+
+
+def deepseek4_config(values: dict[str, Any]) -> Any:
+    """Return the configuration of a head for DeepSeek-V4, whose layers have a window only."""
+    own = {"target_layer_ids": values["dspark_target_layer_ids"]}
+    further = {"markov_rank": 32, "draft_vocab_size": None, "confidence_bias": False, "first_row": 0}
+    layers = {"num_hidden_layers": STAGES, "compress_ratios": [0] * STAGES, "num_hash_layers": 0, "rope_scaling": None}
+    return transformers.DeepseekV4Config(**values | layers, **further, dflash_config=own)
 
 
 def scaled(logits: torch.Tensor, own: dict[str, Any]) -> torch.Tensor:

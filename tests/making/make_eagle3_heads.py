@@ -102,7 +102,8 @@ def inputs(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
     actual: list[torch.Tensor] = []
     layers = model.model.layers
     hooks = [each.register_forward_pre_hook(lambda _, args: actual.append(args[0][0])) for each in layers]
-    hooks.append(model.model.norm.register_forward_pre_hook(lambda _, args: actual.append(args[0][0])))
+    after = getattr(model.model, "hc_head", model.model.norm)  # the module that reads the last layer's output
+    hooks.append(after.register_forward_pre_hook(lambda _, args: actual.append(args[0][0])))
     model(ids[None])
     for hook in hooks:
         hook.remove()

@@ -230,6 +230,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "qwen3.5-dflash/": partial(head_checkpoint, "dflash"), "qwen3.5-dflash.gguf": partial(head_model, "dflash"),
     "qwen3/": partial(head_target, "dspark"), "qwen3.gguf": partial(head_target_model, "dspark"),
     "qwen3-dspark/": partial(head_checkpoint, "dspark"), "qwen3-dspark.gguf": partial(head_model, "dspark"),
+    "deepseek-v4/": lambda path: separate_heads.checkpoint_with_model("dspark-deepseek4", path.parent).rename(path),
     "voxtral.gguf": hearing_model, "mamba.gguf": recurrent_model,
     "parakeet.gguf": partial(parakeet_files.write_model, "tdt"),
     "parakeet-checkpoint/": partial(parakeet_checkpoints.write_checkpoint, "tdt"),

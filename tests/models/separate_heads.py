@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import reference_models
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 DATA = Path(__file__).parents[1] / "data" / "heads"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -70,8 +70,9 @@ def expected_blocks(name: str) -> ExpectedBlocks:
 def block_input(name: str, id: int) -> list[int]:
     """Return the tokens of a block after the token `id`: it, and mask tokens."""
     config = read_description(name)["config"]
-    own = {**config, **config.get("dflash_config", {})}
-    return [id, *[own["mask_token_id"]] * (own["block_size"] - 1)]
+    own = {key.removeprefix("dspark_"): value for key, value in config.items()} | config.get("dflash_config", {})
+    mask = own["noise_token_id"] if "noise_token_id" in own else own["mask_token_id"]
+    return [id, *[mask] * (own["block_size"] - 1)]
 
 
 def draft_tokens(name: str) -> NDArray[np.int64]:
@@ -99,3 +100,15 @@ def checkpoint(name: str, folder: Path) -> Path:
         (path / "tokenizer.json").write_text(json.dumps(reference_models.byte_tokenizer()), encoding="utf-8")
     save_file(tensors, path / "model.safetensors")
     return path
+
+
+def checkpoint_with_model(name: str, folder: Path) -> Path:
+    """Write the checkpoint of the model for which the head was made, with the head in it, and return its path."""
+    description, head = read_description(name), checkpoint(name, folder / "head")
+    model = reference_models.checkpoint(description["model"], folder)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    own = {key: value for key, value in description["config"].items() if key.startswith("dspark_")}
+    (model / "config.json").write_text(json.dumps(config | own), encoding="utf-8")
+    tensors = load_file(model / "model.safetensors") | load_file(head / "model.safetensors")
+    save_file(tensors, model / "model.safetensors")
+    return model

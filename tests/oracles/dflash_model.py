@@ -171,7 +171,27 @@ class ConfidenceHead(nn.Module):
         self.proj = nn.Linear(config.hidden_size + config.markov_rank, 1, bias=config.confidence_bias)
 
 
-class Head(nn.Module):
+class ChainedHead(nn.Module):
+    """A head that may have a Markov head and a confidence head."""
+
+    def before_output(self, states: Tensor) -> Tensor:
+        """Return what the output layer reads of the states of a block."""
+        return states
+
+    def chain(self, states: Tensor, logits: Tensor, id: int, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the logits of draft tokens, each of which follows the most probable one before it, the first one the
+        token `id`, and the probabilities that they are accepted. `tokens` are those of the rows of logits."""
+        rows, confidences = [], []
+        for state, row in zip(states, logits, strict=True):
+            m = self.markov_head.markov_w1.weight[id]
+            rows.append(row + self.markov_head.markov_w2(m))
+            id = tokens[int(rows[-1].argmax())]
+            if hasattr(self, "confidence_head"):
+                confidences.append(self.confidence_head.proj(torch.cat([state, m])).sigmoid())
+        return torch.stack(rows), torch.cat(confidences) if confidences else torch.zeros(0)
+
+
+class Head(ChainedHead):
     """The draft head, without embedding, which is the model's. The output layer is its own in a reduced vocabulary."""
 
     def __init__(self, config: Any) -> None:
@@ -199,15 +219,3 @@ class Head(nn.Module):
         for layer in self.layers:
             x = layer(x, states)
         return self.norm(x)
-
-    def chain(self, states: Tensor, logits: Tensor, id: int, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the logits of draft tokens, each of which follows the most probable one before it, the first one the
-        token `id`, and the probabilities that they are accepted. `tokens` are those of the rows of logits."""
-        rows, confidences = [], []
-        for state, row in zip(states, logits, strict=True):
-            m = self.markov_head.markov_w1.weight[id]
-            rows.append(row + self.markov_head.markov_w2(m))
-            id = tokens[int(rows[-1].argmax())]
-            if hasattr(self, "confidence_head"):
-                confidences.append(self.confidence_head.proj(torch.cat([state, m])).sigmoid())
-        return torch.stack(rows), torch.cat(confidences) if confidences else torch.zeros(0)

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architecture import Architecture, keep_tensors
+from localinfer.conversion.architectures import deepseek4
 from localinfer.conversion.architectures.common import (
     GATED_FFN,
     HEAD_NORMS,
@@ -11,7 +12,10 @@ from localinfer.conversion.architectures.common import (
     PRE_NORMS,
     SEPARATE_QKV,
 )
+from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.draft_heads import dflash, dflash2, dspark, eagle3
+from localinfer.conversion.hparams import HParams
+from localinfer.gguf.source import Field
 
 EAGLE3 = Architecture(
     name="eagle3",
@@ -91,23 +95,21 @@ DFLASH2 = replace(
     read_hparams=dflash2.add_sizes,
     metadata=dflash2.metadata,
 )
+MARKOV_SHAPES = {
+    "markov_w1": ("n_vocab", "n_rank"), "markov_w2": ("n_draft", "n_rank"), "conf_proj": ("one", "n_with_rank"),
+}  # fmt: skip
+MARKOV_NAMES = {
+    "markov_head.markov_w1.weight": "markov_w1.weight",
+    "markov_head.markov_w2.weight": "markov_w2.weight",
+    "confidence_head.proj.weight": "conf_proj.weight",
+    "confidence_head.proj.bias": "conf_proj.bias",
+}
 DSPARK = replace(
     DFLASH,
     model_tensors=(*DFLASH.model_tensors, "markov_w1", "markov_w2"),
     optional_model_tensors=(*DFLASH.optional_model_tensors, "conf_proj", "conf_proj.bias"),
-    shapes={
-        **DFLASH.shapes,
-        "markov_w1": ("n_vocab", "n_rank"),
-        "markov_w2": ("n_draft", "n_rank"),
-        "conf_proj": ("one", "n_with_rank"),
-    },
-    tensor_names={
-        **DFLASH.tensor_names,
-        "markov_head.markov_w1.weight": "markov_w1.weight",
-        "markov_head.markov_w2.weight": "markov_w2.weight",
-        "confidence_head.proj.weight": "conf_proj.weight",
-        "confidence_head.proj.bias": "conf_proj.bias",
-    },
+    shapes={**DFLASH.shapes, **MARKOV_SHAPES},
+    tensor_names={**DFLASH.tensor_names, **MARKOV_NAMES},
     adapted_keys=dspark.adapted_keys,
     read_hparams=dspark.add_sizes,
     metadata=dspark.metadata,
@@ -130,6 +132,40 @@ DSPARK_GEMMA4 = replace(
         "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
     },
 )
+
+
+def sizes_for_deepseek4(config: JsonObject, hp: HParams) -> HParams:
+    """Return the hyperparameters with the sizes of the head and of its layers."""
+    return dspark.add_sizes(config, deepseek4.hyperparameters(config, hp))
+
+
+def metadata_for_deepseek4(config: JsonObject, hp: HParams) -> dict[str, Field]:
+    """Return the metadata of a DFlash head and that of its layers. Its output is not several residual streams."""
+    fields = deepseek4.metadata(config, hp) | dflash.metadata(config, hp)
+    return {key: field for key, field in fields.items() if key != "embedding_length_out"}
+
+
+DSPARK_DEEPSEEK4 = replace(
+    deepseek4.DEEPSEEK4,
+    name="dflash",
+    name_map_architecture="deepseek4",
+    is_draft_head=True,
+    has_mtp=False,
+    model_tensors=(*deepseek4.DEEPSEEK4.model_tensors, "fc", "enc.output_norm", "markov_w1", "markov_w2"),
+    optional_model_tensors=("conf_proj", "conf_proj.bias"),
+    shapes={**deepseek4.DEEPSEEK4.shapes, "fc": ("n_embd", "n_features"), **MARKOV_SHAPES},
+    tensor_names={
+        **deepseek4.DEEPSEEK4.tensor_names,
+        **MARKOV_NAMES,
+        "main_proj.weight": "fc.weight",
+        "main_norm.weight": "enc.output_norm.weight",
+    },
+    ignored_tensors=r".*\.ffn\.gate\.bias_vl",  # of rows of images
+    adapt_tensors=keep_tensors,
+    adapted_keys=dspark.deepseek4_keys,
+    read_hparams=sizes_for_deepseek4,
+    metadata=metadata_for_deepseek4,
+)
 MUSE_GLIMMER_ASSISTANT = replace(
     DFLASH,
     tensor_names={
@@ -143,6 +179,7 @@ QWEN3_DSPARK_CLASSES = (
     "Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel",
 )  # fmt: skip
 BY_CLASS = {
+    dspark.DEEPSEEK4_HEAD: DSPARK_DEEPSEEK4,
     "Gemma4DSparkModel": DSPARK_GEMMA4,
     "MuseGlimmerAssistantModel": MUSE_GLIMMER_ASSISTANT,
     **dict.fromkeys(("DFlashDraftModel", "DFlash2DraftModel"), dflash.with_rope(DFLASH, DFLASH2)),

@@ -170,10 +170,13 @@ class AttentionRecorder:
             eps=self.properties.eps, y=x,
         )  # fmt: skip
 
-    def store(self, layer: LayerAttention, k: Buffer, v: Buffer) -> None:
-        """Write keys and values to the cache of a layer, without attention to them."""
-        layer = layer._replace(v_weight=self.graph.weight_of(v))
-        cache, table = self._cache(layer), self._rope_table(layer.spec.rope or NO_ROPE)
+    def store(self, layer: LayerAttention, k: Buffer, v: Buffer | None) -> None:
+        """Write keys and values to the cache of a layer, without attention to them. Without v, the values are the last
+        dimensions of the keys."""
+        layer = layer._replace(v_weight=self.graph.weight_of(v) if v else None)
+        if v is None:
+            self._require_transformable(layer.heads)
+        cache, table = self._cache(layer, values=v is not None), self._rope_table(layer.spec.rope or NO_ROPE)
         self._append(layer, k, v, table, self._ring(layer, anchored=cache.anchored), cache)
 
     def _cache(self, layer: LayerAttention, *, values: bool = True) -> LayerCache:

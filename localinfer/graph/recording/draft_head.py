@@ -85,7 +85,7 @@ class DraftBlockHead(NamedTuple):
     embed_op: int
     end_op: int
     draft_rows: Region  # int32 [block_size]: the tokens of the block that drafts come from, from `first_row` on
-    states: Buffer  # of these tokens, after the last norm, or their projections if there is a selector
+    states: Buffer  # of these tokens, as the Markov head reads them, or their projections if there is a selector
     logits: Buffer  # of these tokens
     n_drafts: Rows  # the number of these tokens
     block_size: int

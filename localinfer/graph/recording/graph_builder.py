@@ -345,7 +345,7 @@ class GraphBuilder(Builder[Buffer]):
             check_kv_source(self.model, blk, kv_source)
             self.model.has_cross_layer_inputs = True
         layer = LayerAttention(
-            str(blk),
+            f"{self.model.layer_prefix}{blk}",
             heads,
             spec,
             norms,

@@ -81,6 +81,7 @@ class ModelGraph(ModelProperties):
         self.ids, self.output_indices = graph.region(4 * graph.batch), graph.region(4 * graph.outputs)
         self.block_starts: list[int] = []  # the first op of each layer
         self.block_prefix = ""  # of the names in the current layer
+        self.layer_prefix = ""  # of the names of layers, which identify caches: that of a head beside another model
         self.expert_layers: list[ExpertLayer] = []
         self.output_start = 0
         self.decoder_start = 0  # the first op of the decoder of an encoder-decoder model

@@ -1,5 +1,6 @@
 """Conversion of DFlash and DSpark heads: what their config.json may say, and what is refused."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from localinfer.conversion import open_checkpoint
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.gguf.source import Field
 
 
 @pytest.fixture
@@ -166,6 +168,27 @@ def test_other_heads_for_gemma4(values: dict[str, Any], problem: str, tmp_path: 
     edit_json(head / "config.json", lambda config: config.update(values))
     with pytest.raises(UnsupportedError, match=problem):
         open_checkpoint(head, model)
+
+
+def test_head_in_the_checkpoint_of_its_model(tmp_path: Path) -> None:
+    """With a target, the head is converted; without one, the model is. Routers of layers may have biases for rows of
+    images, which are left out."""
+    head, model = dspark("dspark-deepseek4", tmp_path)
+    alone, plain = open_checkpoint(head, model), open_checkpoint(model)
+    both = separate_heads.checkpoint_with_model("dspark-deepseek4", tmp_path / "both")
+    tensors = load_file(both / "model.safetensors")
+    further = {f"mtp.{layer}.ffn.gate.bias_vl": np.ones(8, np.float32) for layer in range(2)}
+    save_file(tensors | further, both / "model.safetensors")
+    for found, expected in ((open_checkpoint(both, both), alone), (open_checkpoint(both), plain)):
+        assert without_general(found.fields) == without_general(expected.fields)
+        assert found.tensors.keys() == expected.tensors.keys()
+        for name, tensor in found.tensors.items():
+            np.testing.assert_array_equal(tensor.load(), expected.tensors[name].load(), err_msg=name)
+
+
+def without_general(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return the fields without the description of the model, which contains its name and size."""
+    return {key: field for key, field in fields.items() if not key.startswith("general.")}
 
 
 @pytest.mark.parametrize(

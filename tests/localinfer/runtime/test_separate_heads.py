@@ -187,6 +187,7 @@ def changed(path: Path, fields: dict[str, Field]) -> Path:
         ("dflash2", {"selector_rank": Field.uint32(64)}, "tensor selector_hidden.weight: has shape"),
         ("dflash2", {"selector_top_k": Field.uint32(265)}, "selector_top_k: is 265; it must be 1 to 264"),
         ("dflash2", {"conv_group_size": Field.uint32(24)}, "is 24; it must be a multiple of 16 that divides 96"),
+        ("dspark-deepseek4", {"attention.compress_ratios": Field.numbers(np.array([0, 4]))}, "4 is not supported"),
         ("dflash2", {"conv_kernel_size": Field.uint32(2)}, "tensor blk.0.attn_conv_proj.weight: has shape"),
     ],
 )

@@ -25,7 +25,8 @@ FEATURE_LAYERS: Mapping[str, Callable[[ModelGraph, ModelGraph], Sequence[int]]] 
 
 def build_with_draft_head(model: ModelGraph, build_model: Callable[[Builder[Any]], None], draft_head: GGUF) -> None:
     """Build the graphs of a model and of a separate draft head. Raises LocalInferError if the head does not fit."""
-    context = model.context._replace(media=False)  # the head looks up tokens itself
+    # The head looks up tokens itself, and all its experts are in memory.
+    context = model.context._replace(media=False, predicts_experts=False)
     head = ModelGraph(draft_head, Hyperparameters(draft_head), model.graph, context)
     if draft_head.architecture in FEATURE_LAYERS:
         model.capture_inputs(FEATURE_LAYERS[draft_head.architecture](head, model))

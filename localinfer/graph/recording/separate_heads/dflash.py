@@ -12,11 +12,12 @@ text replaces what a block wrote to its position.
 
 DSpark (DeepSeek, 2026) adds a Markov head (`separate_heads.dspark`). In most of its heads, each token of a block
 predicts the next one, so that the token of the text counts as well. Its output layer may have a reduced vocabulary, as
-that of an EAGLE-3 head.
+that of an EAGLE-3 head. The layers of a head for DeepSeek-V4 are that model's (`separate_heads.deepseek4`).
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from localinfer.graph.recording.attention import HeadNorms, LayerAttention
 from localinfer.graph.recording.draft_head import DraftBlockHead, select_draft_rows
 from localinfer.graph.recording.graph_builder import GraphBuilder
 from localinfer.graph.recording.model_graph import ModelGraph
+from localinfer.graph.recording.separate_heads.deepseek4 import STREAMS, StreamLayers
 from localinfer.graph.recording.separate_heads.dflash2 import PROJECTION, BranchConvolution, build_selector
 from localinfer.graph.recording.separate_heads.dspark import MARKOV, build_markov_head
 from localinfer.graph.recording.separate_heads.eagle3 import embed, read_token_ids, target_layers
@@ -55,29 +57,54 @@ def feature_layers(head: ModelGraph, model: ModelGraph) -> Sequence[int]:
     return target_layers(head, model, count)
 
 
+class HeadLayers(Protocol):
+    """The layers of a head."""
+
+    def store(self, states: Buffer) -> None:
+        """Write the keys and values of the text's tokens, which have these states."""
+
+    def apply(self, embedded: Buffer) -> Buffer:
+        """Return the states of a block, whose tokens have these embeddings."""
+
+
+class Layers:
+    """Layers like those of Qwen3 or Gemma 4."""
+
+    def __init__(self, head: GraphBuilder) -> None:
+        self._head, self._layers = head, read_layers(head)
+
+    def store(self, states: Buffer) -> None:
+        for layer, blk in zip(self._layers, self._head.blocks(), strict=True):
+            self._head.model.attention.store(layer, *keys_and_values(self._head, states, blk))
+
+    def apply(self, embedded: Buffer) -> Buffer:
+        for layer, blk in zip(self._layers, self._head.blocks(), strict=True):
+            apply_layer(self._head, embedded, layer, blk)
+        return embedded
+
+
 def build_dflash_head(head: GraphBuilder, target: GraphBuilder) -> DraftBlockHead:
     """Build the head after the output layer of the target model. The inputs of the chosen layers must have been
     captured."""
     model, own = target.model, head.model
     graph, features, start_op = model.graph, model.captured_inputs, len(model.graph.ops)
     assert features is not None
-    own.ids, own.attention = model.ids, model.attention
-    layers = read_layers(head)
+    own.ids, own.attention, own.layer_prefix = model.ids, model.attention, NAME
+    has_streams = head.hparams.has(STREAMS)
+    layers: HeadLayers = StreamLayers(head) if has_streams else Layers(head)
     with graph.reuse_buffers():
-        states = head.norm(head.matmul(features, "fc", head.embedding_length), "enc.output_norm")
-        for layer, blk in zip(layers, head.blocks(), strict=True):
-            own.attention.store(layer, *keys_and_values(head, states, blk))
+        layers.store(head.norm(head.matmul(features, "fc", head.embedding_length), "enc.output_norm"))
     embed_op = len(graph.ops)
-    y = embed(own, model, head.hparams.positive("embedding_scale", 1.0))
-    for layer, blk in zip(layers, head.blocks(), strict=True):
-        apply_layer(head, y, layer, blk)
+    y = layers.apply(embed(own, model, head.hparams.positive("embedding_scale", 1.0)))
     block_size = min(head.hparams.count("block_size", minimum=2, maximum=MAX_BLOCK), graph.batch)
     draft_rows, drafts = select_draft_rows(graph, y, block_size)
     owner = head if own.tensors.has(f"{own.output_matrix}.weight") else target
     states, token_ids = head.norm(drafts, "output_norm"), read_token_ids(own, model.n_vocab)
     logits = owner.matmul(states, owner.model.output_matrix, model.n_vocab if token_ids is None else len(token_ids))
     scale_logits(head, logits)
-    if own.tensors.has(f"{PROJECTION}.weight"):
+    if has_streams:  # the confidence head reads the states before the norm
+        states = drafts
+    elif own.tensors.has(f"{PROJECTION}.weight"):
         states = head.matmul(states, PROJECTION, head.hparams.count("selector_rank"))
     end_op, mask_token = len(graph.ops), read_mask_token(head, model.n_vocab)
     is_causal = head.hparams.flag("attention.causal", default=False)
@@ -143,7 +170,8 @@ def read_layers(head: GraphBuilder) -> list[LayerAttention]:
         sinks = f"{blk}attn_sinks.weight"
         scores = head.tensors.vector(sinks, heads.count) if head.tensors.has(sinks) else None
         spec = replace(spec, sinks=scores is not None)
-        layers.append(LayerAttention(f"{NAME}{blk}", heads, spec, HeadNorms("before_rope", *norms), sink_scores=scores))
+        name = f"{head.model.layer_prefix}{blk}"
+        layers.append(LayerAttention(name, heads, spec, HeadNorms("before_rope", *norms), sink_scores=scores))
     return layers
 
 

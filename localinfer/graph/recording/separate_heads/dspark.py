@@ -6,7 +6,8 @@ For each token of a block, with the state and the logits of the DFlash head, aft
     logits += markov_w2 . m
     probability that it is accepted = sigmoid(conf_proj . [state, m])
 
-So tokens of a block depend on each other, though one pass computes all states. The confidence head may be missing.
+So tokens of a block depend on each other, though one pass computes all states. The confidence head may be missing. It
+reads states after the last norm, in a head for DeepSeek-V4 those before it.
 """
 
 from localinfer.errors import UnsupportedError

@@ -37,7 +37,7 @@ OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 MODELS_WITH_HEADS = [
     "glm4moe", "qwen35", "deepseek4", "hy_v4", "eagle3", "gemma4-assistant", "dflash", "dflash-window", "dflash2",
-    "dspark", "dspark-reduced", "dspark-gemma4",
+    "dspark", "dspark-reduced", "dspark-gemma4", "dspark-deepseek4",
 ]  # fmt: skip
 
 
