@@ -30,7 +30,7 @@ import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
 
-from encoder_families import cogvlm, hunyuan, kimi, llava_next, minicpm, minimax, muse, nemotron, ocr, qwen4
+from encoder_families import cogvlm, exaone, hunyuan, kimi, llava_next, minicpm, minimax, muse, nemotron, ocr, qwen4
 from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, renamed, siglip, video_patches
 from generated_weights import LARGEST, SEED, pack
 from safetensors.torch import save_file
@@ -398,6 +398,7 @@ SPECS = {
         architecture="qwen3vl", model=qwen3vl, encode=video_patches, grids=QWEN_GRIDS, patch=4, preprocessor=MEAN
     ),
     **cogvlm.SPECS,
+    **exaone.SPECS,
     **hunyuan.SPECS,
     **kimi.SPECS,
     **llava_next.SPECS,

@@ -109,6 +109,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         CLIP,
     ),
+    "exaone4.5": (
+        "Exaone4_5_Config",
+        {
+            "text_config": {**TEXT, "model_type": "exaone4"},
+            "vision_config": {
+                "depth": 4, "hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "num_key_value_heads": 2,
+                "out_hidden_size": 64, "fullatt_block_indexes": [1, 3],
+            },
+        },
+        {**CLIP, "min_pixels": 3136, "max_pixels": 12845056},
+    ),
     "qwen3vl": (
         "Qwen3VLConfig",
         {

@@ -211,6 +211,7 @@ BY_CLASS = {
     "OlmoForCausalLM": OLMO,
     "InternLM2ForCausalLM": INTERNLM2,
     "Exaone4ForCausalLM": EXAONE4,
+    "Exaone4_5_ForConditionalGeneration": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO2,
     "Ernie4_5ForCausalLM": ERNIE4_5,

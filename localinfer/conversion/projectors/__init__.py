@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.projectors import (
     cogvlm,
+    exaone,
     gemma,
     glm,
     granite,
@@ -30,7 +31,7 @@ from localinfer.escaping import printable
 
 FAMILIES = (
     gemma, idefics, qwen, pixtral, llava, lfm, internvl, llama, glm, kimi, minicpm, minimax, muse, nemotron, ocr,
-    whisper, granite, cogvlm,
+    whisper, granite, cogvlm, exaone,
 )  # fmt: skip
 Found = ProjectorArchitecture | tuple[ProjectorArchitecture, ...]
 BY_CLASS: Mapping[str, Found | Callable[[JsonObject], Found]] = {

@@ -46,6 +46,10 @@ def qwen2_fields(config: ProjectorConfig) -> Fields:
 
 
 def qwen25_fields(config: ProjectorConfig) -> Fields:
+    return {**USE_SILU, **full_attention_period(config), **qwen2_fields(config)}
+
+
+def full_attention_period(config: ProjectorConfig) -> Fields:
     """Return the period of the layers with full attention: every n-th layer has it."""
     full = config.encoder.get("fullatt_block_indexes", list)
     if not full or not all(type(layer) is int for layer in full):
@@ -53,7 +57,7 @@ def qwen25_fields(config: ProjectorConfig) -> Fields:
     period = full[0] + 1
     if period < 1 or full != [period * (number + 1) - 1 for number in range(len(full))]:
         raise config.encoder.error("fullatt_block_indexes", "must be every n-th layer")
-    return {**USE_SILU, "clip.vision.n_wa_pattern": Field.uint32(period), **qwen2_fields(config)}
+    return {"clip.vision.n_wa_pattern": Field.uint32(period)}
 
 
 def qwen2_parts(name: str, config: ProjectorConfig) -> Parts | None:  # noqa: ARG001

@@ -821,6 +821,10 @@ VISION = ("model.vision_embedder.pos_embedding", "model.embed_vision.x.weight", 
         ("gemma4-dense", "Gemma4UnifiedForConditionalGeneration", "text_config", "model.language_model.", VISION),
         ("nemotron_h", "NemotronH_Nano_VL_V2", "llm_config", "language_model.model.", ("vision_model.x", "mlp1.1.x")),
         ("nemotron_h_moe", "NemotronH_Nano_VL_V2", "llm_config", "language_model.model.", ("sound_encoder.x.weight",)),
+        (
+            "exaone4-windows", "Exaone4_5_ForConditionalGeneration", "text_config", "model.language_model.",
+            ("model.visual.blocks.0.x", "mtp.fc.weight", "mtp.layers.0.x"),
+        ),
         ("deepseek2-ocr", "DeepseekOCR2ForCausalLM", "language_config", "model.", ("model.qwen2_model.x",)),
         *(
             ("deepseek3", f"{name}ForConditionalGeneration", "text_config", "language_model.model.", others)

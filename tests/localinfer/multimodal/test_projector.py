@@ -148,6 +148,7 @@ def test_whole_images_are_those_of_transformers(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "begin", "end"),
     [
+        ("exaone4_5", "<vision>", "</vision>"),
         ("kimik25", "<|media_begin|>image<|media_content|>", "<|media_end|>"),
         ("kimivl", "<|media_start|>image<|media_content|>", "<|media_end|>"),
         ("minimax_m3", "]<]start of image[>[", "]<]end of image[>["),
