@@ -72,7 +72,7 @@ def sound_layers(name: str) -> dict[str, list[torch.Tensor]]:
 def prefix_of(name: str, encoder: str) -> str:
     """Return the prefix of the layers in projector files, given the name of the list of modules; "" for other lists
     than those of layers."""
-    if any(word in name for word in ("subsampling", "qformer", "deepstack")):
+    if any(word in name for word in ("subsampling", "qformer", "deepstack", "merger.mlp")):
         return ""
     return f"{encoder}sam.blk." if "sam_" in name else f"{encoder}blk."
 

@@ -11,6 +11,7 @@ differ by 1 of 255 at 1 % of the pixels: their values are stored at every 997th 
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -135,9 +136,10 @@ def idefics3(image: Any) -> list[Values]:
     return [overview, *tiles]
 
 
-def minicpm(image: Any) -> list[Values]:
-    """MiniCPM-V 4.6 divides images as older versions do, but in steps of 2 x 2 patches: here those of half the size."""
-    processor = MiniCPMV4_6ImageProcessorPil(scale_resolution=112, patch_size=7, downsample_mode="4x", **NORMALIZED)
+def minicpm(image: Any, mode: str = "4x") -> list[Values]:
+    """MiniCPM-V 4.6 divides images as older versions do, but in steps of 4 x 4 patches, or of 2 x 2: for older versions
+    those of half the size."""
+    processor = MiniCPMV4_6ImageProcessorPil(scale_resolution=112, patch_size=7, downsample_mode=mode, **NORMALIZED)
     found = processor(image, return_tensors="np")
     views, first = [], 0
     for rows, columns in found["target_sizes"].tolist():
@@ -175,6 +177,7 @@ REFERENCES: dict[str, Callable[[Any], list[Values]]] = {
             image_grid_pinpoints=[[224, 112], [112, 224], [224, 224], [112, 336], [336, 112]],  # heights first
         )(image, return_tensors="np")["pixel_values"][0]
     ),
+    "minicpmv4_6": partial(minicpm, mode="16x"),
     "mlp": pixel_values(LlavaImageProcessorPil(size={"shortest_edge": 112}, crop_size=square(112), do_pad=True)),
     "muse-glimmer": muse,
     "paddleocr": qwen_like(PaddleOCRVLImageProcessorPil(size=edges(147_384, 400_000)), 14, 1, 1),

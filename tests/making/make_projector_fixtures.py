@@ -21,7 +21,7 @@ sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/gguf-py"]  # before the installed `
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "harness", "."))
 
 import recorded  # noqa: E402
-from encoder_families import qwen4  # noqa: E402
+from encoder_families import minicpm, qwen4  # noqa: E402
 from image_processors import HALF  # noqa: E402
 from projector_checkpoints import (  # noqa: E402
     comparable,
@@ -142,6 +142,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         SIGLIP,
     ),
+    **{
+        f"minicpm-v4.6{name}": (
+            "MiniCPMV4_6Config",
+            {"text_config": minicpm.QWEN35, "vision_config": VISION, "insert_layer_id": 1},
+            {**SIGLIP, "scale_resolution": 448, "downsample_mode": mode},
+        )
+        for name, mode in (("", "16x"), (" in 4x mode", "4x"))
+    },
     "pixtral": (
         "LlavaConfig",
         {

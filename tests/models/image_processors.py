@@ -36,6 +36,8 @@ KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama4": {"image_size": 84, "patch_size": 14, "projector.scale_factor": 2, "image_mean": HALF, "image_std": HALF},
     "llava-1.6": {"image_size": 112, "patch_size": 14, "image_grid_pinpoints": PINPOINTS, "image_mean": CLIP_MEAN,
                   "image_std": CLIP_STD},
+    "minicpmv4_6": {"image_size": 112, "patch_size": 7, "projector.scale_factor": 4, "image_mean": HALF,
+                    "image_std": HALF},
     "mlp": {"image_size": 112, "patch_size": 14, "image_mean": CLIP_MEAN, "image_std": CLIP_STD},
     "muse-glimmer": {"image_size": 448, "patch_size": 14, "image_max_pixels": 100 * 784, "image_mean": HALF,
                      "image_std": HALF},

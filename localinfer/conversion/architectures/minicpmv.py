@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.llama import LLAMA
-from localinfer.conversion.architectures.qwen import QWEN2, QWEN3
+from localinfer.conversion.architectures.qwen import QWEN2, QWEN3, QWEN35
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.errors import UnsupportedError
 
@@ -21,4 +21,7 @@ def text_model(config: JsonObject) -> Architecture:
     return replace(BY_VERSION[name], tensor_prefix="llm.", ignored_tensors=r"(vpm|resampler)\..*")
 
 
-BY_CLASS = {"MiniCPMV": text_model}
+BY_CLASS = {
+    "MiniCPMV": text_model,
+    "MiniCPMV4_6ForConditionalGeneration": replace(QWEN35, ignored_tensors=r"model\.merger\..*"),
+}

@@ -1,4 +1,5 @@
-"""MiniCPM-V 2.6, 4.0 and 4.5: SigLIP and a resampler. llama.cpp has a script for these, whose names are used."""
+"""MiniCPM-V 2.6, 4.0 and 4.5: SigLIP and a resampler. llama.cpp has a script for these, whose names are used. MiniCPM-V
+4.6: SigLIP and layers that merge squares."""
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from localinfer.gguf.source import Field
 
 VERSIONS = {2.6: 3, 4.0: 5, 4.5: 6}  # of config.json -> of GGUF
 IMAGE_SIZE, N_QUERIES, TABLE_SIDE = 448, 64, 70
+MERGER_LAYER, BETWEEN, MAX_LAYERS = "insert_layer_id", "v.vit_merger.", 1024
 DIRECT = {"kv_proj": "kv", "attn.out_proj": "attn.out"}
 
 
@@ -78,4 +80,63 @@ MINICPMV = ProjectorArchitecture(
     float_parts=r"resampler\.pos_embed_k",
     sizes=lambda config: {"image_size": config.root.positive_int("image_size", 8192, IMAGE_SIZE)},
 )
-BY_CLASS = {"MiniCPMV": MINICPMV}
+
+
+def merging_fields(config: ProjectorConfig) -> Fields:
+    """Return by how much rows and columns are divided, and the layer after which squares of patches are merged."""
+    root, encoder = config.root, config.encoder
+    where = root if MERGER_LAYER in root.values else encoder
+    layer = where.get(MERGER_LAYER, int, 6)
+    if not 0 <= layer < MAX_LAYERS:
+        raise where.error(MERGER_LAYER, f"is {layer}; it must be the number of a layer")
+    return {
+        "clip.vision.projector.scale_factor": Field.uint32(4 if merges_between_layers(config) else 2),
+        "clip.vision.wa_layer_indexes": Field.numbers(np.array([layer], np.int32)),
+        **USE_GELU,
+        **epsilon(encoder, "layer_norm_eps", 1e-6),
+    }
+
+
+def merges_between_layers(config: ProjectorConfig) -> bool:
+    """Return whether squares of patches become one row each between the layers."""
+    mode = config.preprocessor.get("downsample_mode", str, "16x")
+    if mode not in ("4x", "16x"):
+        raise config.preprocessor.error("downsample_mode", "must be '4x' or '16x'")
+    return mode == "16x"
+
+
+def merging_parts(name: str, config: ProjectorConfig) -> Parts | None:
+    """Return no parts of what merges squares between the layers, if it is not used."""
+    return {} if name.startswith(BETWEEN) and not merges_between_layers(config) else None
+
+
+def slice_side(config: ProjectorConfig) -> dict[str, int]:
+    """Return the side of a square slice, if the image processor has one."""
+    key = "scale_resolution"
+    return {"image_size": config.preprocessor.positive_int(key, 8192)} if key in config.preprocessor.values else {}
+
+
+MINICPMV4_6 = ProjectorArchitecture(
+    projector_type="minicpmv4_6",
+    fields=merging_fields,
+    prefixes={
+        "model.vision_tower.vit_merger.": BETWEEN,
+        "model.vision_tower.": "vision_tower.vision_model.",
+        "model.merger.mlp.0.": "mm.",
+        "model.merger.": "model.merger.",
+    },
+    names=(
+        (r"^v\.vit_merger\.self_attn\.([qkv])_proj\.", rf"{BETWEEN}attn_\1."),
+        (r"^v\.vit_merger\.self_attn\.out_proj\.", f"{BETWEEN}attn_out."),
+        (r"^v\.vit_merger\.layer_norm1\.", f"{BETWEEN}ln1."),
+        (r"^v\.vit_merger\.pre_norm\.", f"{BETWEEN}ds_ln."),
+        (r"^v\.vit_merger\.linear_1\.", f"{BETWEEN}ds_ffn_up."),
+        (r"^v\.vit_merger\.linear_2\.", f"{BETWEEN}ds_ffn_down."),
+        (r"^mm\.pre_norm\.", "mm.input_norm."),
+        (r"^mm\.linear_1\.", "mm.up."),
+        (r"^mm\.linear_2\.", "mm.down."),
+    ),
+    parts=merging_parts,
+    sizes=slice_side,
+)
+BY_CLASS = {"MiniCPMV": MINICPMV, "MiniCPMV4_6ForConditionalGeneration": MINICPMV4_6}

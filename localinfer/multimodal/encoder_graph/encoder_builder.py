@@ -109,10 +109,10 @@ class EncoderBuilder(GraphBuilder):
             raise self.hparams.error(key, f"is {size}; it must divide the {rows} x {columns} patches of an image")
         return size
 
-    def layers(self, x: Buffer, count: int = 0) -> Iterator[str]:
-        """Iterate over the prefixes of the names of the first `count` layers, or of all, which change the residual
-        stream x. Activations that one layer creates must not be used in the next."""
-        for number in range(count or self.block_count):
+    def layers(self, x: Buffer, count: int = 0, first: int = 0) -> Iterator[str]:
+        """Iterate over the prefixes of the names of the layers from `first` on, below `count` or to the last, which
+        change the residual stream x. Activations that one layer creates must not be used in the next."""
+        for number in range(first, count or self.block_count):
             blk = f"{self.layer_prefix}{number}."
             self.model.start_block(number, blk)
             with self.graph.reuse_buffers():

@@ -31,11 +31,11 @@ def activation(g: EncoderBuilder, gelu: str = "gelu") -> str:
 
 def transform(
     g: EncoderBuilder, x: Buffer, act: str, spec: AttentionSpec = FULL_ATTENTION, *,
-    windows: Sequence[int] = (), n_layers: int = 0, on_layer: OnLayer | None = None,
+    windows: Sequence[int] = (), n_layers: int = 0, first_layer: int = 0, on_layer: OnLayer | None = None,
 ) -> None:  # fmt: skip
-    """Apply the first `n_layers` layers, or all, to the residual stream. A layer with an entry in `windows` other than
-    0 attends to windows of that size."""
-    for number, blk in enumerate(g.layers(x, n_layers)):
+    """Apply the first `n_layers` layers, or all, to the residual stream, without those before `first_layer`. A layer
+    with an entry in `windows` other than 0 attends to windows of that size."""
+    for number, blk in enumerate(g.layers(x, n_layers, first_layer), first_layer):
         window = windows[number] if windows else 0
         h = g.norm(x, f"{blk}ln1")
         attended = attend(g, h, blk, replace(spec, window=window) if window else spec)

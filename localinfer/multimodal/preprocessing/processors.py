@@ -108,6 +108,7 @@ KINDS: Final[Mapping[str, ProcessorKind]] = {
     "lfm2": ProcessorKind(LargeImageTiles, 1, SCALE_FACTOR, "bilinear", tokens=(64, 256)),
     "lightonocr": ProcessorKind(LongestEdge, 1, SPATIAL_MERGE),
     "llama4": ProcessorKind(BestCanvas, 1, SCALE_FACTOR, "bilinear", tiles=(1, 16)),
+    "minicpmv4_6": ProcessorKind(Slices, 4, SCALE_FACTOR, tiles=(1, 9)),
     "minimax_m3": ProcessorKind(SmartResize, 2, SPATIAL_MERGE, tokens=(4, 576)),
     "mlp": LLAVA,
     "mlp_norm": LLAVA,

@@ -825,6 +825,10 @@ VISION = ("model.vision_embedder.pos_embedding", "model.embed_vision.x.weight", 
             "exaone4-windows", "Exaone4_5_ForConditionalGeneration", "text_config", "model.language_model.",
             ("model.visual.blocks.0.x", "mtp.fc.weight", "mtp.layers.0.x"),
         ),
+        (
+            "qwen35", "MiniCPMV4_6ForConditionalGeneration", "text_config", "model.language_model.",
+            ("model.vision_tower.vit_merger.x", "model.merger.mlp.0.linear_1.weight"),
+        ),
         ("deepseek2-ocr", "DeepseekOCR2ForCausalLM", "language_config", "model.", ("model.qwen2_model.x",)),
         *(
             ("deepseek3", f"{name}ForConditionalGeneration", "text_config", "language_model.model.", others)

@@ -159,6 +159,7 @@ def with_value(key: str, value: object, part: str = "vision_config") -> Callable
         ("qwen2.5vl", with_value("fullatt_block_indexes", [1, 2]), LocalInferError, "must be every n-th layer"),
         ("qwen2.5vl", with_value("fullatt_block_indexes", ["x"]), LocalInferError, "must be numbers of layers"),
         ("qwen3vl", with_value("deepstack_visual_indexes", [9]), LocalInferError, "must be numbers of layers below 4"),
+        ("minicpm-v4.6", with_value("insert_layer_id", -1, ""), LocalInferError, "insert_layer_id: is -1; it must be"),
         ("pixtral", with_value("model_type", "clip"), UnsupportedError, "model_type: must be pixtral"),
         (
             "granite_speech_plus", with_value("cat_hidden_layers", [-1], "encoder_config"), LocalInferError,
@@ -338,6 +339,14 @@ def test_other_versions_of_minicpm(changes: dict[str, Any], problem: str, tmp_pa
     changed = {**MINICPM, "files": {**files, "config.json": {**files["config.json"], **changes}}}
     with pytest.raises(UnsupportedError, match=problem):
         convert(write_checkpoint(tmp_path / "c", changed), tmp_path / "out.gguf", "F16", mmproj=True)
+
+
+def test_minicpm_4_6_knows_two_modes(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", DESCRIPTIONS["minicpm-v4.6"])
+    processor = json.loads((checkpoint / "preprocessor_config.json").read_text())
+    (checkpoint / "preprocessor_config.json").write_text(json.dumps({**processor, "downsample_mode": "8x"}))
+    with pytest.raises(LocalInferError, match="downsample_mode: must be '4x' or '16x'"):
+        convert(checkpoint, tmp_path / "out.gguf", mmproj=True)
 
 
 def test_positions_of_nemotron_are_resampled_for_tiles(tmp_path: Path) -> None:

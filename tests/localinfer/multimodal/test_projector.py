@@ -151,6 +151,7 @@ def test_whole_images_are_those_of_transformers(name: str, tmp_path: Path) -> No
         ("exaone4_5", "<vision>", "</vision>"),
         ("kimik25", "<|media_begin|>image<|media_content|>", "<|media_end|>"),
         ("kimivl", "<|media_start|>image<|media_content|>", "<|media_end|>"),
+        ("minicpm-v4.6", "<image>", "</image>"),
         ("minimax_m3", "]<]start of image[>[", "]<]end of image[>["),
         ("muse-glimmer", "<|image_start|>", "<|image_end|>"),
         ("qwen4exp", "<|vision_start|>", "<|vision_end|>"),

@@ -148,6 +148,9 @@ CASES: list[tuple[str, Change, type[LocalInferError], str]] = [
     ("minicpm-v", set_key("clip.minicpmv_version", 2), LocalInferError, "MiniCPM-V of version 2 is not supported"),
     ("minicpm-v", set_tensor("resampler.query", (1 << 18, 1)), LocalInferError, "is too large; the limit is 131072"),
     ("minicpm-v", drop_tensor("resampler.query"), LocalInferError, r"tensor resampler\.query: is missing"),
+    ("minicpm-v4.6", set_key("clip.vision.wa_layer_indexes", [3]), LocalInferError, "must be one number below 3"),
+    ("minicpm-v4.6", set_key("clip.vision.wa_layer_indexes", [0, 1]), LocalInferError, "indexes: must be one number"),
+    ("minicpm-v4.6", set_key("clip.vision.projector.scale_factor", 1), LocalInferError, "is 1; it must be 2 or 4"),
     ("idefics3", set_tensor("mm.model.fc.weight", (64, 64)), LocalInferError, r"mm\.model\.fc\.weight: has shape"),
 ]  # fmt: skip
 

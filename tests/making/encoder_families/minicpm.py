@@ -1,5 +1,5 @@
-"""MiniCPM-V 2.6 and later, whose classes are not in transformers: its tower is that of Idefics2, and its resampler is
-written here from the published formula."""
+"""MiniCPM-V. The classes of 2.6, 4.0 and 4.5 are not in transformers: their tower is that of Idefics2, and their
+resampler is written here from the published formula. transformers has that of 4.6."""
 
 import json
 import tempfile
@@ -10,7 +10,8 @@ from typing import Any
 
 import gguf
 import torch
-from encoder_families.spec import MEAN, Grid, Rows, Spec, siglip
+import transformers
+from encoder_families.spec import MEAN, TEXT, Grid, Rows, Spec, as_patches, siglip
 from safetensors.torch import save_file
 from transformers.models.idefics2.configuration_idefics2 import Idefics2VisionConfig
 from transformers.models.idefics2.modeling_idefics2 import Idefics2VisionTransformer
@@ -126,6 +127,26 @@ def converted(model: Any) -> bytes:
         return convert(folder, Path(folder, "mmproj.gguf"), "F32", mmproj=True).read_bytes()
 
 
+def minicpm46(mode: str, n: int, **sizes: Any) -> Any:
+    """Return MiniCPM-V 4.6, which transformers has. Its table of positions has 70 x 70 rows, as libmtmd expects."""
+    config = transformers.MiniCPMV4_6Config(
+        text_config={**QWEN35, "hidden_size": n}, vision_config=siglip(70 * 4, 4, num_hidden_layers=3, **sizes),
+        insert_layer_id=1, downsample_mode=mode,
+    )  # fmt: skip
+    return transformers.MiniCPMV4_6ForConditionalGeneration(config)
+
+
+def minicpm46_rows(model: Any, pixels: torch.Tensor, grid: Grid) -> Rows:
+    """Patches are one after the other, (1, channels, side, patches * side)."""
+    patches = torch.tensor(as_patches(pixels, 4)).reshape(-1, 3, 4, 4).permute(1, 2, 0, 3).reshape(1, 3, 4, -1)
+    return model.model.get_image_features(patches, torch.tensor([grid])).pooler_output[0]
+
+
+QWEN35 = {
+    **TEXT, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 1,
+    "linear_num_value_heads": 1, "layer_types": ["full_attention"],
+}  # fmt: skip
+MINICPM46: dict[str, Any] = {"architecture": "qwen35", "encode": minicpm46_rows, "patch": 4}
 MINICPM: dict[str, Any] = {"encode": minicpm_rows, "preprocessor": MEAN}
 SPECS = {
     "minicpm-v": Spec(
@@ -136,5 +157,13 @@ SPECS = {
         architecture="qwen3",
         model=partial(MiniCPMV, 256, 8, version=6, patch=5, side=7, num_attention_heads=1, intermediate_size=44),
         patch=5, grids=[(7, 3), (1, 5), (8, 8)], embedding_length=256, file=converted, **MINICPM,
+    ),
+    "minicpm-v4.6": Spec(
+        model=partial(minicpm46, "16x", 64), grids=[(8, 8), (4, 12)], **MINICPM46,
+        preprocessor={**MEAN, "scale_resolution": 32, "downsample_mode": "16x"},
+    ),
+    "minicpm-v4.6-4x": Spec(
+        model=partial(minicpm46, "4x", 96, num_attention_heads=1, intermediate_size=64), grids=[(6, 2), (4, 4)],
+        preprocessor={**MEAN, "scale_resolution": 16, "downsample_mode": "4x"}, embedding_length=96, **MINICPM46,
     ),
 }  # fmt: skip
