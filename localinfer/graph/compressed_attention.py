@@ -131,7 +131,7 @@ def shared_keys(g: Builder[X], h: X, blk: Block) -> X:
 
 def attention_of(a: CompressedAttention, blk: Block) -> AttentionSpec:
     """Return the attention of a layer, to all its runs."""
-    return AttentionSpec(a.rotations[blk.number].rope, window=a.window, sinks=True, compression=a.runs[blk.number])
+    return AttentionSpec(a.rotations[blk].rope, window=a.window, sinks=True, compression=a.runs[blk])
 
 
 def compressed_keys(g: Builder[X], h: X, *, run: int, name: str, size: int, rope: Rope) -> X:

@@ -33,7 +33,7 @@ class StreamLayers:
     def __init__(self, head: GraphBuilder) -> None:
         self._head, self._shape = head, read_hyper_connections(head.hparams)
         self._attention = read_compressed_attention(head)
-        if longest := max(self._attention.runs):
+        if longest := max(self._attention.runs.values):
             raise head.hparams.unsupported(RATIOS, longest)
         head.rope("interleaved", base=COMPRESSED_BASE)  # that of layers with compressed keys, which files describe
         self._network = expert_branch(head, read_router(head, "sqrt_softplus"), *limited_swiglu(head))
