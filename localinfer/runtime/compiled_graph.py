@@ -23,9 +23,13 @@ from localinfer.graph.recording.media_input import MediaRows
 from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
 from localinfer.options import Options, Precision
 from localinfer.runtime.cuts import run_in_parts
-from localinfer.runtime.graph_building import ACTIVATION_PASSES as ACTIVATION_PASSES  # the encoders import these, too
-from localinfer.runtime.graph_building import ENCODER_PRECISION as ENCODER_PRECISION
-from localinfer.runtime.graph_building import NO_EXTENSIONS, Extensions, build_graph, build_graph_within_memory
+from localinfer.runtime.graph_building import (
+    ACTIVATION_PASSES,
+    NO_EXTENSIONS,
+    Extensions,
+    build_graph,
+    build_graph_within_memory,
+)
 from localinfer.runtime.idle_work import IdleWork
 from localinfer.runtime.memory_limit import may_exceed_memory, memory_for_weights
 from localinfer.runtime.requirements import kernels_of_tokenizer, require_memory

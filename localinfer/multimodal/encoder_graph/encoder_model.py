@@ -15,7 +15,7 @@ from localinfer.graph.recording.model_graph import HookedGraph, ModelGraph
 from localinfer.machine import resources
 from localinfer.multimodal.encoder_graph.encoder_tensors import EncoderTensors
 from localinfer.options import Options
-from localinfer.runtime.compiled_graph import ACTIVATION_PASSES, ENCODER_PRECISION
+from localinfer.runtime.graph_building import ACTIVATION_PASSES, ENCODER_PRECISION
 
 CACHE_TYPES = {"fast": "f16", "high": "f32"}  # of keys and values, by precision
 MAX_HEAD_SIZE = 1 << 12

@@ -106,7 +106,7 @@ def test_mtp_layer_without_an_indexer_attends_to_all_positions(name: str, tmp_pa
     expected = naive.mtp_logits(naive.Model(file(without, narrow)), ids)
     with contextlib.closing(Engine.load(file(without, narrow), EXACT)) as engine:
         engine.evaluate(ids[:90])
-        np.testing.assert_allclose(engine.evaluate_draft_head(ids[90], 90)[0], expected[90], rtol=0, atol=1e-3)
+        np.testing.assert_allclose(evaluate_draft_head(engine, ids[90], 90)[0], expected[90], rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["glm4moe", "deepseek4", "hy_v4", "dots3note-narrow", "glm-dsa"])
