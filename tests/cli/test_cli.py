@@ -201,6 +201,8 @@ class TestStart:
         def dispatch(_: object) -> int:
             raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
 
+        screen.erase_progress()  # of an earlier test
+        capsys.readouterr()
         monkeypatch.setattr(__main__, "dispatch", dispatch)
         assert __main__.run([]) == __main__.INTERRUPTED
         assert capsys.readouterr().err == ""

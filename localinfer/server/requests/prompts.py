@@ -85,10 +85,11 @@ class ChatPrompt:
             media_access=self.access, counts_media=counts_media, **options)  # fmt: skip
 
 
-def require_size(messages: Sequence[Message]) -> None:
+def require_size(messages: Sequence[object]) -> None:
     """Raise UsageError if the texts of the messages together are longer than a prompt may be. The chat template would
-    fail with them, and the response would have status 500 instead of 400."""
-    contents = [message.get("content") for message in messages]
+    fail with them, and the response would have status 500 instead of 400. Messages that are no objects are refused
+    later."""
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
     parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, Mapping)]
     texts = [*contents, *(part.get("text") for part in parts)]
     n_chars = sum(len(text) for text in texts if isinstance(text, str))

@@ -254,7 +254,7 @@ def test_json(run: Run, tmp_path: Path) -> None:
         (["--simulate", "--core-speeds", "1,0"], "--core-speeds: '0' is not"),
         (["--simulate", "--core-speeds", ",".join(["1"] * 513)], "--core-speeds: at most 512 cores"),
         (["--simulate", "-t", "2", "--bandwidth", "-1"], "--bandwidth"),
-        (["--simulate", "-t", "2", "--bandwidth", "nan"], "--bandwidth: nan is not a number from 0 to 1000000"),
+        (["--simulate", "-t", "2", "--bandwidth", "nan"], "--bandwidth: must be a finite number, not nan"),
         (["--simulate", "-t", "2", "--trace", "t.json"], "--trace: not with --simulate"),
         (["--simulate", "-t", "2", "-tb", "3"], "--threads-batch: not with --simulate"),
         (["--core-speeds", "1,1"], "--core-speeds: only with --simulate"),
