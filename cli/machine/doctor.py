@@ -214,7 +214,8 @@ def check_tuning() -> CheckResult:
     if not entries:
         return CheckResult("nothing measured yet", {"measured": facts})
     speeds = [tuned.bytes_per_second / 1e9 for tuned in entries.values()]
-    text = f"{len(entries)} ways of reading rows chosen, {min(speeds):.1f} to {max(speeds):.1f} GB/s; --json lists them"
+    ways = f"a way of reading chosen for {len(entries)} kinds of rows"
+    text = f"{ways}, {min(speeds):.1f} to {max(speeds):.1f} GB/s; --json lists them"
     return CheckResult(text, {"measured": facts})
 
 

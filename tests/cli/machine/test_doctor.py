@@ -34,7 +34,7 @@ def test_tuning_is_summarized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     table = TuningTable(tmp_path)
     table.update(2, {ProductShape(0, n, 1): TunedAccess(CANDIDATES[0], n * 1e9) for n in (64, 96)})
     found = doctor.check_tuning()
-    assert found.text == "2 ways of reading rows chosen, 64.0 to 96.0 GB/s; --json lists them"
+    assert found.text == "a way of reading chosen for 2 kinds of rows, 64.0 to 96.0 GB/s; --json lists them"
     assert len(doctor.as_object(found)["measured"]) == 2
 
 
