@@ -85,8 +85,9 @@ def as_text(timings: "Timings") -> list[str]:
     ]
     title = "GB/s by block format and columns of a row"
     lines = list(table(title, "<" + ">" * len(timings.shapes), [heading, *rows]))[1:]
-    note = f"* chosen: of the ways within {SIMILAR:.0%} of the fastest, the one that is fastest with one thread alone"
-    return [*lines, "", note]
+    several_threads = any(timing.seconds_alone for timing in timings.shapes.values())
+    which = "one that is fastest with one thread alone" if several_threads else "first"
+    return [*lines, "", f"* chosen: of the ways within {SIMILAR:.0%} of the fastest, the {which}"]
 
 
 def tile_text(subtractions: "Mapping[int, bool]") -> list[str]:

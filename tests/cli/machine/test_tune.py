@@ -14,6 +14,9 @@ from quant.matmul.row_access import CANDIDATES
 Run = Callable[..., tuple[int, str, str]]
 
 
+SIMILAR = "of the ways within 3% of the fastest"
+
+
 @pytest.fixture
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuning_table.TuningTable:
     """An empty tuning table, and a limit below which even tiny matrices are tuned."""
@@ -32,7 +35,13 @@ def test_table(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> No
     assert heading.split() == ["Q8_0", "256", "Q8_0", "512"]
     assert [row.strip().startswith(str(access)) for row, access in zip(rows, CANDIDATES, strict=True)]
     assert sum(row.count("*") for row in rows) == 2
+    assert out.splitlines()[len(rows) + 3] == f"* chosen: {SIMILAR}, the one that is fastest with one thread alone"
     assert len(stored.read(2)) == 2
+
+
+def test_note_of_one_thread(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> None:
+    code, out, _ = run("tune", tiny_llama(tmp_path / "m.gguf"), "-t", 1)
+    assert (code, f"* chosen: {SIMILAR}, the first\n" in out) == (0, True)
 
 
 def test_json(run: Run, tmp_path: Path, stored: tuning_table.TuningTable) -> None:
